@@ -77,7 +77,8 @@ def _host_of(path: Path) -> pl.DataFrame:
 
 
 def _host_events(events: pl.DataFrame) -> pl.DataFrame:
-    own = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
+    whole = events.filter(pl.col("ph") == "X")
+    own = whole.with_columns(group=groups_of(whole["cat"]))
     kept = own.filter(pl.col("group").is_in(_HOST), pl.col("name") != "record_param_comms")
     ids = pl.col("pid", "tid").cast(pl.Int64, strict=False)
     timed = kept.with_columns(ids, end=pl.col("start") + pl.col("length").clip(0))

@@ -92,12 +92,13 @@ class Gathered:
     def add(self, events: pl.DataFrame) -> None:
         """Add a frame of events."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
-        whole = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
-        self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
-        strange = whole.filter(
-            pl.col("group").is_null(), ~pl.col("cat").str.to_lowercase().is_in(OF_NO_USE)
-        )
-        self.unknown.update(dict(strange["cat"].value_counts().iter_rows()))
+        whole = events.filter(pl.col("ph") == "X")
+        whole = whole.with_columns(group=groups_of(whole["cat"]))
+        for cat, group, count in whole.group_by("cat", "group").len().iter_rows():
+            if group is not None:
+                self.counts[group] += count
+            elif cat is not None and cat.lower() not in OF_NO_USE:
+                self.unknown[cat] += count
         timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
         self._add_work(timed.filter(pl.col("group").is_in(_GPU)))
         self.syncs.add(waits(timed.filter(pl.col("group") == "sync")))
@@ -213,10 +214,10 @@ class Gathered:
         return joined.with_row_index("thread").cast({"thread": pl.Int32})
 
 
-def groups_of(column: str) -> pl.Expr:
-    """Return the group of events that a category belongs to."""
-    category = pl.col(column).str.to_lowercase()
-    return category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
+def groups_of(categories: pl.Series) -> pl.Series:
+    """Return the group of events that each category belongs to."""
+    found = {each: _GROUP_OF.get(each.lower()) for each in categories.drop_nulls().unique()}
+    return categories.replace_strict(found, default=None, return_dtype=pl.String)
 
 
 def _least(*times: object) -> int | None:

@@ -69,20 +69,16 @@ class HostRanges:
         """Return the ranges of the events; names carry sequence numbers, as NVTX ranges do."""
         number = pl.col("sequence_number").cast(pl.Int64, strict=False)
         is_numbered = (pl.col("group") == "operator") & (number >= 0)
-        added = pl.when(is_numbered).then(pl.format(", seq = {}", number)).otherwise(pl.lit(""))
-        # Texts of its own: those of events keep what all of their piece is called.
-        name = pl.format("{}{}", "name", added)
-        ranges = events.with_columns(
-            name=name, domain=pl.lit(None, pl.String), payload=_arguments()
-        )
-        records = (ranges["name"] == _RECORDING) & ranges["collective"].is_not_null()
-        if records.any():
-            collectives = self._collectives(ranges.filter(records))
-            ranges = pl.concat([ranges.filter(~records.fill_null(value=False)), collectives])
-        return ranges.select(
-            "start", "end", "pid", "tid", "name", "domain", "payload",
-            style=pl.lit("push_pop", RANGE_STYLE),
+        name = pl.when(is_numbered).then(pl.format("{}, seq = {}", "name", number))
+        ranges = events.select(
+            "start", "end", "pid", "tid", name.otherwise("name").alias("name"),
+            pl.lit(None, pl.String).alias("domain"), _arguments(),
         )  # fmt: skip
+        records = (ranges["name"] == _RECORDING) & events["collective"].is_not_null()
+        if records.any():
+            collectives = self._collectives(events.filter(records)).select(ranges.columns)
+            ranges = pl.concat([ranges.filter(~records.fill_null(value=False)), collectives])
+        return ranges.with_columns(style=pl.lit("push_pop", RANGE_STYLE))
 
     def _collectives(self, records: pl.DataFrame) -> pl.DataFrame:
         """Convert PyTorch's records of collectives to the form of NCCL's own ranges."""
@@ -103,8 +99,8 @@ class HostRanges:
         return told.with_columns(
             name=pl.coalesce("function", "name"),
             domain=pl.when(known).then(pl.lit("NCCL")),
-            payload=pl.when(known).then(payload),
-        ).select(records.columns)
+            payload=pl.when(known).then(payload).cast(pl.Categorical()),
+        )
 
     def _group(self, records: pl.DataFrame) -> dict[str, pl.Series]:
         """Return the communicator of each record, and the rank of this process in it."""
@@ -126,7 +122,7 @@ class HostRanges:
 
 
 def _arguments() -> pl.Expr:
-    """Return sizes, types and values of an operator's arguments, as far as recorded."""
+    """Return sizes, types and values of an operator's arguments, as far as recorded; few differ."""
     dims = pl.coalesce("input_dims", "input_dims_before")
     kept = (pl.col("group") == "operator") & ~pl.col("name").str.contains(_UNMOVED)
     arguments = pl.struct(
@@ -134,7 +130,8 @@ def _arguments() -> pl.Expr:
         pl.col("input_type").alias("Input type"),
         pl.col("concrete_inputs").alias("Concrete Inputs"),
     )
-    return pl.when(kept & dims.is_not_null()).then(arguments.struct.json_encode())
+    texts = pl.when(kept & dims.is_not_null()).then(arguments.struct.json_encode())
+    return texts.cast(pl.Categorical()).alias("payload")
 
 
 def _place(ranks: str | None, rank: int | None) -> int | None:
