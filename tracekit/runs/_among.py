@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
-import polars as pl
-
 from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.analysis.studies import questions as of_runs
@@ -17,7 +15,6 @@ from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.errors import UsageError
 from tracekit.runs._declared import called_one, shown
-from tracekit.runs._opened import OpenedRun
 from tracekit.runs._opening import Reference, select_runs
 from tracekit.runs._project import project as of_jobs
 from tracekit.runs._question import (
@@ -154,6 +151,8 @@ def history(
     UsageError
         If no run has the label, or none of these has steps.
     """
+    import polars as pl  # its help is shown without
+
     chosen = [
         run for run in select_runs(references, where=where, store=store) if label in run.labels
     ]

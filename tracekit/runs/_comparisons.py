@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tracekit import present
 from tracekit.analysis import comparison
-from tracekit.runs._opened import OpenedRun
 from tracekit.runs._question import called, listed, warnings_of
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, Option, Topology, grouped_by, optional
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison, Recorded
+    from tracekit.runs._opened import OpenedRun
 
 KEYS = (
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
@@ -27,8 +27,8 @@ Anyway = Annotated[bool, Option("Judge runs that are not comparable too.")]
 
 @optional
 def compare(
-    a: OpenedRun | Sequence[OpenedRun],
-    b: OpenedRun | Sequence[OpenedRun],
+    a: "OpenedRun | Sequence[OpenedRun]",
+    b: "OpenedRun | Sequence[OpenedRun]",
     by: Annotated[str | Sequence[str], grouped_by(*KEYS)] = "stage",
     *,
     skip: AutoSkip = "auto",
@@ -55,7 +55,7 @@ def compare(
     """
     from tracekit.analysis.step_sums import parse_compare_keys
 
-    sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
+    sides = [list(side) if isinstance(side, Sequence) else [side] for side in (a, b)]
     question = "compare by kernel" if "kernel" in parse_compare_keys(by) else "compare"
     for run in (*sides[0], *sides[1]):
         run.require_memory(question)
@@ -90,7 +90,7 @@ def compare(
     )
 
 
-def _recorded(run: OpenedRun, by: str | Sequence[str], topology: StrPath | None) -> "Recorded":
+def _recorded(run: "OpenedRun", by: str | Sequence[str], topology: StrPath | None) -> "Recorded":
     moved = run.traffic(topology=topology) if "link" in by else None
     return comparison.Recorded(run.trace, run.name, run.labels, moved)
 
@@ -99,6 +99,6 @@ def _both(a: "Recorded", b: "Recorded") -> Any:
     return None if a.traffic is None or b.traffic is None else (a.traffic, b.traffic)
 
 
-def _names(side: Sequence[OpenedRun]) -> str:
+def _names(side: "Sequence[OpenedRun]") -> str:
     """Return the display name of a side: the names of its recordings if these are few."""
     return listed([run.name for run in side])

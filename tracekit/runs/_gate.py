@@ -8,12 +8,12 @@ from tracekit.analysis import comparison, diagnosis
 from tracekit.errors import UsageError
 from tracekit.runs._comparisons import Anyway, Judging, compare
 from tracekit.runs._diagnosis import diagnosed_against
-from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, Option, Topology, optional
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 OUTCOMES = ("fail", "undecided", "pass")
 """Outcomes of a check, the worst first; the overall outcome is the worst one."""
@@ -25,8 +25,8 @@ _FINDINGS = "new_findings"
 
 @optional
 def gate(
-    a: OpenedRun | Sequence[OpenedRun],
-    b: OpenedRun | Sequence[OpenedRun],
+    a: "OpenedRun | Sequence[OpenedRun]",
+    b: "OpenedRun | Sequence[OpenedRun]",
     *,
     step: Annotated[
         float | None,
@@ -64,7 +64,7 @@ def gate(
 
     if step is None and not new_findings:
         raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
-    sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
+    sides = [list(side) if isinstance(side, Sequence) else [side] for side in (a, b)]
     compared = compare(sides[0], sides[1], "step", skip=skip, metric=metric, anyway=anyway)
     meta, parts = compared.meta, []
     if step is not None:
@@ -101,7 +101,7 @@ def gate(
     )  # fmt: skip
 
 
-def _steps_by(side: Collection[OpenedRun]) -> list[str]:
+def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
     """Return how the steps of these runs are known: ``ranges``, ``structure``, or not at all."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
@@ -115,8 +115,8 @@ def _check(rule: str, outcome: str, finding: str) -> Any:
 
 
 def _findings_check(
-    found: Sequence[OpenedRun],
-    base: Sequence[OpenedRun],
+    found: "Sequence[OpenedRun]",
+    base: "Sequence[OpenedRun]",
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
