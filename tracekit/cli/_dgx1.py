@@ -1,24 +1,19 @@
 """`tracekit study dgx1`: the questions of the DGX-1 study, of recorded or of simulated runs."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tracekit import runs as library
 from tracekit.cli._command import command
-from tracekit.cli._options import (
-    RunsArgument,
-)
-from tracekit.support.questions import AutoSkip, Folder, Labels, Option
+from tracekit.cli._options import RunsArgument
+from tracekit.support.questions import Folder, Labels
 from tracekit.support.schemas import NO_RUN, Json, by_name, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
-
-What = Literal["scaling", "methods", "networks", "batches", "stages", "memory", "weak", "routes"]
-"""The questions, in their order."""
 
 _QUESTION = record(
     {
@@ -65,43 +60,20 @@ _JSON = Json(
     name="study dgx1",
     figures={"figure": "Draw the answer to the question of --what"},
     writes=[_JSON],
+    takes=library.study_dgx1.answer,
 )
 def dgx1(
     runs: RunsArgument = None,
     *,
     where: Labels = None,
-    what: Annotated[
-        What | None, Option("Answer one question alone.")
-    ] = None,
-    simulated: Annotated[
-        bool,
-        Option("Simulate what the store lacks of the study's runs, and take these. Needs a copy "
-            "of tracekit's repository; each of all 150 takes some seconds."),
-    ] = False,
-    sensitivity: Annotated[
-        bool,
-        Option("Show how speedups of the simulated machine depend on each assumption, "
-            "and what one fitted point predicts. Needs what --simulated does."),
-    ] = False,
-    network: Annotated[
-        list[str] | None,
-        Option("With --simulated or --sensitivity: of this network alone.", "NAME"),
-    ] = None,
-    topology: Annotated[
-        Path | None,
-        Option("The machine, as for links.", "FILE|NAME"),
-    ] = None,
-    skip: AutoSkip = "auto",
     store: Folder = None,
-) -> "Answer":  # fmt: skip
+    **asked: Any,
+) -> "Answer":
     """Answer the questions of the DGX-1 study, published numbers beside yours.
 
     Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
     that ends in .html is a page with a table, a figure and a sentence for each question.
     """
     return library.study_dgx1.answer(
-        runs or (), where=where,
-        what=what, simulated=simulated, sensitivity=sensitivity,
-        networks=network or (), topology=topology, skip=skip, store=store,
-        say=lambda text: typer.echo(text, err=True),
-    )  # fmt: skip
+        runs or (), where=where, store=store, say=partial(typer.echo, err=True), **asked
+    )

@@ -1,7 +1,5 @@
 """The DGX-1 study, with runs of the store or simulated runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
@@ -10,9 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import polars as pl
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tracekit import analysis, model, present
 from tracekit.errors import UsageError
@@ -22,8 +18,11 @@ from tracekit.runs._question import is_simulated, question_of
 from tracekit.store import Store
 from tracekit.support.files import StrPath, schemas
 from tracekit.support.process import users_stderr
+from tracekit.support.questions import AutoSkip, Option, optional
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Measured
     from tracekit.model import Answer
@@ -42,55 +41,57 @@ _ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "byt
 
 
 @question_of
+@optional
 def study_dgx1(
-    references: Sequence[Reference] = (),
+    references: Sequence["Reference"] = (),
     *,
     where: Mapping[str, str] | None = None,
-    what: str | None = None,
-    simulated: bool = False,
-    sensitivity: bool = False,
-    networks: Sequence[str] = (),
-    topology: StrPath | None = None,
-    skip: Skip = "auto",
+    what: Annotated[
+        Literal["scaling", "methods", "networks", "batches", "stages", "memory", "weak", "routes"]
+        | None,
+        Option("Answer one question alone."),
+    ] = None,
+    simulated: Annotated[
+        bool,
+        Option(
+            "Simulate what the store lacks of the study's runs, and take these. Needs a copy "
+            "of tracekit's repository; each of all 150 takes some seconds."
+        ),
+    ] = False,
+    sensitivity: Annotated[
+        bool,
+        Option(
+            "Show how speedups of the simulated machine depend on each assumption, "
+            "and what one fitted point predicts. Needs what --simulated does."
+        ),
+    ] = False,
+    networks: Annotated[
+        Sequence[str],
+        Option(
+            "With --simulated or --sensitivity: of this network alone.",
+            "NAME",
+            flag="--network",
+            typed=list[str] | None,
+        ),
+    ] = (),
+    topology: Annotated[
+        StrPath | None, Option("The machine, as for links.", "FILE|NAME", typed=Path | None)
+    ] = None,
+    skip: AutoSkip = "auto",
     store: StrPath | None = None,
     say: Say | None = None,
-) -> Answer:
+) -> "Answer":
     """Answer the questions of the DGX-1 study, beside its published numbers.
 
-    Parameters
-    ----------
-    references, where
-        The runs, as for `select_runs`; by default those with the label ``study=dgx1``.
-    what
-        One of `tracekit.analysis.studies.QUESTIONS`; None answers all of them.
-    simulated
-        Whether to use simulated runs; those that the store lacks are simulated now. This needs a
-        copy of tracekit's repository, which has the simulator, and simpy.
-    sensitivity
-        Whether to answer instead how speedups of the simulated machine depend on its assumptions;
-        nothing is stored.
-    networks
-        Networks whose runs are simulated; by default all, for `sensitivity` the small ones.
-    topology
-        The machine, as for `Run.traffic`.
-    skip
-        Number of iterations to leave out at the beginning of each run.
-    say
-        Called with a sentence about each simulation.
-
-    Raises
-    ------
-    UsageError
-        If the run, the question or the simulator does not exist.
-    """
-    from tracekit.analysis.studies import QUESTIONS, dgx1_questions
+    The runs are chosen as for `select_runs`, by default those with the label ``study=dgx1``. `say`
+    is called with a sentence about each simulation. With `sensitivity` nothing is stored.
+    """  # fmt: skip
+    from tracekit.analysis.studies import dgx1_questions
 
     if sensitivity:
         if references or where or what or simulated:
             raise UsageError("--sensitivity chooses its own jobs", "give no more than --network")
         return _sensitivity(networks, say or _silent)
-    if what not in (None, *QUESTIONS):
-        raise UsageError(f"{what!r} is no question of this study", f"ask {', '.join(QUESTIONS)}")
     if simulated:
         if references or where:
             raise UsageError("--simulated chooses its own runs", "name no runs with it")
@@ -113,7 +114,9 @@ def study_dgx1(
     return _overview(parts, source) if what is None else parts[what]
 
 
-def _sensitivity(networks: Sequence[str], say: Say) -> model.Answer:
+def _sensitivity(networks: Sequence[str], say: Say) -> "Answer":
+    import polars as pl
+
     from tracekit.analysis.studies import load_published
     from tracekit.analysis.studies import sensitivity as asked
 
@@ -132,7 +135,9 @@ def _sensitivity(networks: Sequence[str], say: Say) -> model.Answer:
     return _overview(parts, source)
 
 
-def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
+def _overview(parts: Mapping[str, "Answer"], source: str) -> "Answer":
+    import polars as pl
+
     rows = [
         {"question": key, "asked": part.meta["question"], "found": part.meta["headline"]}
         for key, part in parts.items()
@@ -144,7 +149,7 @@ def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
     )  # fmt: skip
 
 
-def _of(chosen: Sequence[OpenedRun]) -> str:
+def _of(chosen: Sequence["OpenedRun"]) -> str:
     """Return a text: the number of runs, and how many of them are simulated."""
     count = sum(map(is_simulated, chosen))
     of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
@@ -154,7 +159,9 @@ def _of(chosen: Sequence[OpenedRun]) -> str:
 # -- what the questions are asked of -----------------------------------------------------------
 
 
-def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip) -> Measured:
+def _measured(chosen: Sequence["OpenedRun"], topology: StrPath | None, skip: "Skip") -> "Measured":
+    import polars as pl
+
     from tracekit.analysis.studies import Measured, load_published, memory_points
 
     study = analysis.studies.study(
@@ -166,9 +173,11 @@ def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip)
 
 
 def _routes(
-    chosen: Sequence[OpenedRun], study: pl.DataFrame, topology: StrPath | None
-) -> pl.DataFrame:
+    chosen: Sequence["OpenedRun"], study: "pl.DataFrame", topology: StrPath | None
+) -> "pl.DataFrame":
     """Return the times of copies between GPUs, by kind of route, of P2P runs on most GPUs."""
+    import polars as pl
+
     most = study.filter(method="p2p", basis="gpu").filter(pl.col("gpus") == study["gpus"].max())
     wanted = most.unique(["network", "batch"], keep="first", maintain_order=True)
     keys = {row["run"]: row for row in wanted.select("run", *_ROUTES[:4]).rows(named=True)}
@@ -240,7 +249,7 @@ def _made(names: Sequence[str], folder: Path) -> Iterator[str]:
         raise UsageError("the simulator failed", "its own message is above")
 
 
-def _simulator(*words: str) -> subprocess.Popen[str]:
+def _simulator(*words: str) -> "subprocess.Popen[str]":
     if not (_SIMULATOR / "__main__.py").is_file():
         raise UsageError(
             "the simulator is no part of an installed tracekit, only of its repository",
