@@ -46,6 +46,11 @@ _RESIDUAL = "WU as a residual (window minus FP and BP)"
 _ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
 _UNIT = re.compile(r"_(ns|percent)$")
 """Units in the names of values that are printed with their unit."""
+_ELSEWHERE = {
+    "recomputed", "outcome", "undecided_passes", "trusted", "perhaps", "question", "headline",
+    "per", "sum_over", "percentiles_per", "peak_of", "last_step_ns",
+}  # fmt: skip
+"""Keys that the lines above a table say, its rows, its other notes, or warnings."""
 _WARNINGS = "warnings"
 _SHORT = 80
 """Longest text, in characters, that shares a line with others."""
@@ -74,6 +79,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         if meta.keys() >= keys - _OPTIONAL:
             lines += word(meta)
             worded |= keys
+    worded |= _ELSEWHERE
     if "not_comparable" in meta:  # its notes and its first line say that
         worded |= {"verdicts", "judged", "recordings"}
     return lines + _others({key: value for key, value in meta.items() if key not in worded})
@@ -450,15 +456,12 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
-    "recomputed": lambda _: [],  # a row of the table
     "steps_by": lambda by: [f"steps known by {_by(by['a'])} in A, by {_by(by['b'])} in B"],
     "left_out": lambda steps: [
         f"outliers left out: {', '.join(f'step {step} of {text_of(run)}' for step in each)}"
         for run, each in steps.items()
     ],
     "skip": lambda number: [f"skip: {number}"] if number else [],  # of cold steps notes speak
-    "outcome": lambda _: [],  # the first line says that
-    "undecided_passes": lambda _: [],
     "notes": lambda lines: [text_of(line) for line in lines],
     "inclusive": lambda _: [
         "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
@@ -493,24 +496,15 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "contradicted": lambda value: (
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
     ),
-    "trusted": lambda _: [],  # warnings name what is not
-    "last_step_ns": lambda _: [],  # the line on steps says it
-    "perhaps": lambda _: [],  # the line on rules says how many
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],
-    "question": lambda _: [],
     "of_runs": lambda value: [f"of {text_of(value)}"],
     "claims": lambda value: [
         f"published: {text_of(claim)}; {_HOLDS[holds]}" for claim, holds in value.items()
     ],
-    "headline": lambda _: [],
     "wins": lambda value: [text_of(value)],
     "shares": lambda value: text_of(value).split("; "),
-    "per": lambda _: [],
-    "sum_over": lambda _: [],
-    "percentiles_per": lambda _: [],
-    "peak_of": lambda _: [],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }
 """Functions that word entries of meta: key -> function."""

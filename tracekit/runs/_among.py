@@ -141,10 +141,8 @@ def history(
         Label that orders the runs, such as ``night`` or ``commit``; runs without it are left out.
     references, where
         The runs, as for `select_runs`.
-    metric
-        Whether to use the mean or the median step.
-    skip
-        Number of iterations to leave out at the beginning of each run.
+    metric, skip
+        As for `compare`.
 
     Raises
     ------

@@ -61,30 +61,10 @@ class Request:
         Files of the run, in the given order.
     is_many
         Whether they were given as a sequence (the reports of one run), even if it is one.
-    name, labels
-        Name of the run, None for the default; and labels to give it: name -> value.
     rules
         Rules that give names their meaning.
-    memory
-        Limit of memory for the work, bytes.
-    nsys
-        Path of the nsys that exports reports; None searches for one.
-    captures
-        Trace files recorded while CUDA graphs were captured that the only file replays.
-    processes
-        Number of processes that may work at once; None chooses it.
-    dask
-        Address of a Dask scheduler whose workers do the work instead; None for no cluster.
-    clocks
-        Corrections to add to the times of reports, after their session starts aligned them:
-        ``rank3`` or file name -> correction.
-    force
-        Whether to combine reports even if they contradict each other.
-    on_error
-        What to do with a file that cannot be read or is of another job: ``stop``, ``skip``, or a
-        function that is called with the file and the error, and skips it.
-    progress, report_progress
-        Functions called with the progress of all work, and of each report.
+
+    The others are those of `tracekit.ingest`.
     """
 
     files: Sequence[Path]

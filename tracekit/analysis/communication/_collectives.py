@@ -24,6 +24,7 @@ from tracekit.analysis.calls import (
 )
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._experts import expert_balance
+from tracekit.analysis.communication.questions import COLLECTIVE_KEYS
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
 
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["collective_calls", "collectives"]
 
-_KEYS = (
-    "library", "collective", "bytes", "communicator", "group", "parallelism", "part", "stage",
-    "rank", "node", "iteration",
-)  # fmt: skip
-_DEFAULT = _KEYS[:4]
+_DEFAULT = COLLECTIVE_KEYS[:4]
 _OF_COMMUNICATOR = ("group", "parallelism", "members")
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
@@ -92,7 +89,7 @@ def collectives(
     UsageError
         If a key is unknown, or as `collective_calls` raises it.
     """
-    keys = list(chosen_keys(by, _KEYS, "collectives"))
+    keys = list(chosen_keys(by, COLLECTIVE_KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
     found = replace(found, rows=in_stretch(found.rows, trace.stretch))
     groups = communicator_groups(trace, found.rows)

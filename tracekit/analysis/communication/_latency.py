@@ -154,8 +154,7 @@ def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``operation, size_bytes, class`` (as far as the tables have them); ``base_library,
-    new_library``; ``base_count, new_count``; ``base_ns, new_ns``; ``speedup, reduction_percent``.
+    The columns that `latency` declares with ``against``.
     Rows of only one table are kept, with null for the other. Messages of unknown size have no
     speedup, since their sizes may differ; barriers have no size.
 

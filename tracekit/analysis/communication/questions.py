@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracekit.machine import NcclLog
     from tracekit.model import Answer, Trace
 
-_COLLECTIVE_KEYS = (
+COLLECTIVE_KEYS = (
     "library", "collective", "bytes", "communicator", "group", "parallelism", "part", "stage",
     "rank", "node", "iteration",
 )  # fmt: skip
@@ -302,7 +302,7 @@ _COLLECTIVES = Json(
 )
 def collectives(
     run: Run,
-    by: Annotated[str | Sequence[str], grouped_by(*_COLLECTIVE_KEYS)] = (
+    by: Annotated[str | Sequence[str], grouped_by(*COLLECTIVE_KEYS)] = (
         "library,collective,bytes,communicator"
     ),
     *,

@@ -169,12 +169,8 @@ def exchange(
     ----------
     study
         The table of a study.
-    parameters
-        P of runs without a label or column ``parameters``.
-    images
-        Number of images of the data set; for runs labelled ``weak``, per GPU.
-    batch_scope
-        Whether ``batch`` is the number of images per GPU or of all GPUs.
+    parameters, images, batch_scope
+        As declared for `study`.
 
     Raises
     ------

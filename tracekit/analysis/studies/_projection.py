@@ -39,10 +39,7 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
 
     Returns
     -------
-    ``job, architecture, workers, batch``; ``evidence`` (``modelled``); ``input_ns``,
-    ``compute_ns``, ``memory_ns``, ``weights_ns`` and their sum ``step_ns``, null if a volume is
-    unknown; ``overlapped_ns``, the longest of them, a lower bound for any overlap; their shares;
-    ``bound``, the name of the longest; ``samples_per_s`` of all workers.
+    The columns that `project` declares of components; null if a volume is unknown.
     """
     sharing = _sharing(hardware, pcie_share)
     volumes = {
