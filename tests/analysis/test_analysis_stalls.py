@@ -120,7 +120,7 @@ def test_three_runs_tell_what_input_costs() -> None:
 def test_before_and_after() -> None:
     before = stalls_of_run(data_stalls(worked().trace()))
     assert before["data_stall_share"] == pytest.approx(0.58)
-    table = before_and_after([before, {**before, "window_ns": 50 * MS}], "window_ns")
+    table = before_and_after([before, {**before, "window_ns": 50 * MS}])
     assert table["speedup"].to_list() == [1, 2]
 
 

@@ -508,7 +508,7 @@ def test_idle_time_by_the_range_that_the_host_is_in() -> None:
     builder.op("bw", at=40, start=60, end=70, stage="BP")
     builder.op("bw", at=140, start=125, end=130, stage="BP")
     trace = builder.trace()
-    found = idle_ranges(trace)
+    found = idle_ranges(trace, per_iteration(trace, ("stage",)).windows)
     # 20 to 30, 50 to 60 and 80 to 90 in the step itself; 70 to 80 in the optimizer; 120 to 125.
     assert found.rows() == [("step N", 35), ("loss.item", 20), ("optimizer", 10)]
     parts = compare(trace, trace)
@@ -517,9 +517,8 @@ def test_idle_time_by_the_range_that_the_host_is_in() -> None:
     assert parts.meta["notes"][0] == (
         "idle in A, by where the host was: step N 18 ns, loss.item 10 ns, optimizer 5 ns"
     )
-    assert idle_ranges(trace, skip=1).rows() == [("step N", 5)]
     windows = per_iteration(trace, ("stage",), skip=1).windows
-    assert idle_ranges(trace, windows=windows).rows() == [("step N", 5)]
+    assert idle_ranges(trace, windows).rows() == [("step N", 5)]
 
 
 @settings(max_examples=examples(12, thorough=250), deadline=None)
@@ -537,13 +536,12 @@ def test_idle_ranges_add_up_to_idle_time(
     found = compare(trace, trace)
     if found.meta["a_iterations"]:
         idle = found.contributions.filter(part="idle")["a_total_ns"].item()
-        ranges = idle_ranges(trace)
-        assert ranges["idle_ns"].sum() == idle
         windows = per_iteration(trace, ("stage",)).windows
-        assert idle_ranges(trace, windows=windows).equals(ranges)
+        ranges = idle_ranges(trace, windows)
+        assert ranges["idle_ns"].sum() == idle
         with pytest.MonkeyPatch.context() as changed:  # as if threads were in ranges at once
             changed.setattr(_idle_ranges, "follow", lambda *_: False)
-            assert idle_ranges(trace).equals(ranges)
+            assert idle_ranges(trace, windows).equals(ranges)
 
 
 STEP_OPS = [(10, 20, 5, "FP"), (110, 120, 102, "IO"), (130, 140, 103, "IO"), (150, 160, 104, "FP"),

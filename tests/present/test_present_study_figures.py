@@ -45,7 +45,7 @@ def staged(rows: list[tuple[Any, ...]], **options: Any) -> go.Figure:
 
 def heat(rows: list[tuple[Any, ...]], dtype: Any = pl.Float64) -> go.Figure:
     frame = pl.DataFrame(rows, {"network": pl.String, "batch": pl.Int64, "v": dtype}, orient="row")
-    return heat_figure(frame, "network", "batch", "v", "%", title="Heat", subtitle="study")
+    return heat_figure(frame, "network", "batch", "v", title="Heat", subtitle="study")
 
 
 def texts(figure: go.Figure) -> list[str]:

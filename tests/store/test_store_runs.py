@@ -21,21 +21,16 @@ def _no_environment(monkeypatch):
     monkeypatch.delenv("TRACEKIT_CATALOG", raising=False)
 
 
-def test_discovery_takes_the_nearest_store_upward(tmp_path):
+def test_discovery_takes_the_nearest_store_upward(tmp_path, monkeypatch):
     deep = tmp_path / "a" / "b" / "c"
     deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
     (tmp_path / ".tracekit").mkdir()
-    assert Store.discover(start=deep).root == tmp_path / ".tracekit"
-    (tmp_path / "a" / ".tracekit").mkdir()
-    assert Store.discover(start=deep).root == tmp_path / "a" / ".tracekit"
-    (deep / ".tracekit").write_text("a file is no store")
-    assert Store.discover(start=deep).root == tmp_path / "a" / ".tracekit"
-
-
-def test_discovery_begins_in_the_working_directory(tmp_path, monkeypatch):
-    (tmp_path / ".tracekit").mkdir()
-    monkeypatch.chdir(tmp_path)
     assert Store.discover().root == tmp_path / ".tracekit"
+    (tmp_path / "a" / ".tracekit").mkdir()
+    assert Store.discover().root == tmp_path / "a" / ".tracekit"
+    (deep / ".tracekit").write_text("a file is no store")
+    assert Store.discover().root == tmp_path / "a" / ".tracekit"
 
 
 def test_discovery_prefers_the_option_then_the_environment(tmp_path, monkeypatch):
@@ -51,7 +46,8 @@ def test_discovery_prefers_the_option_then_the_environment(tmp_path, monkeypatch
 def test_where_there_is_no_store_nothing_is_created_by_looking(tmp_path, monkeypatch):
     # The folders above are not this test's, and a store may lie in one of them.
     monkeypatch.setattr(_store, "_FOLDER", ".tracekit-of-this-test")
-    store = Store.discover(start=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    store = Store.discover()
     assert store.root == tmp_path / ".tracekit-of-this-test"
     assert store.runs() == []
     for look in (store.find, store.remove, lambda name: store.rename(name, "x")):
@@ -193,7 +189,7 @@ def test_a_store_can_be_moved(tmp_path):
 def test_a_relative_store_survives_a_change_of_folder(tmp_path, monkeypatch):
     (tmp_path / ".tracekit").mkdir()
     monkeypatch.chdir(tmp_path)
-    store = Store.discover(start=None)
+    store = Store.discover()
     add(store)
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")

@@ -207,7 +207,7 @@ def _sensitivity(answer: Answer) -> go.Figure:
     largest = pl.col("change_percent").max().over("assumption")
     return heat_figure(
         moved.filter(largest >= 1).sort(largest, descending=True, maintain_order=True),
-        "assumption", "figure", "change_percent", "%",
+        "assumption", "figure", "change_percent",
         title="Change of speedups over the range of each assumption", subtitle=answer.source,
     )  # fmt: skip
 
@@ -251,7 +251,7 @@ def _stragglers(answer: Answer) -> go.Figure:
     times = answer.tables["times"]
     who = "device" if times["rank"].has_nulls() else "rank"
     return heat_figure(
-        times, who, "iteration", "beyond_percent", "%",
+        times, who, "iteration", "beyond_percent",
         title="Own time of a step beyond that of the median rank", subtitle=answer.run or "",
     )  # fmt: skip
 
@@ -324,7 +324,6 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         "configuration",
         "batch",
         "overhead_percent",
-        "%",
         title=f"Time over that of {answer.meta['baseline']}",
         subtitle=answer.source,
     ),
@@ -369,7 +368,6 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         "worker",
         "step",
         "beyond_percent",
-        "%",
         title="Computing of each worker beyond its ideal time",
         subtitle=answer.title,
     ),

@@ -39,12 +39,11 @@ def heat_figure(
     rows: str,
     columns: str,
     value: str,
-    unit: str,
     *,
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Return a heat map of a value by two columns, with the numbers in its cells.
+    """Return a heat map of percentages by two columns, with the numbers in its cells.
 
     Numeric names are sorted, others stay in the order of the table. If values can be negative,
     colours diverge from zero. At most 50 rows and columns are drawn.
@@ -56,8 +55,6 @@ def heat_figure(
         without a row stays blank.
     rows, columns, value
         Names of the columns: names of the map's rows, names of its columns, and the numbers.
-    unit
-        Unit of the numbers, such as ``%``; may be empty.
     title, subtitle
         Plain texts; see `figure_layout`.
 
@@ -84,7 +81,7 @@ def heat_figure(
     names = [described(rows, each) for each in downs]
     texts = [described(columns, each) for each in acrosses]
     figure = _grid(names, texts, title=title, subtitle=subtitle, notes=notes)
-    _add_cells(figure, values, downs, acrosses, unit)
+    _add_cells(figure, values, downs, acrosses)
     if columns not in SELF_TOLD:
         figure.update_xaxes(title_text=figure_text(columns))
     return figure
@@ -125,7 +122,6 @@ def _add_cells(
     table: pl.DataFrame,
     downs: Sequence[Any],
     acrosses: Sequence[Any],
-    unit: str,
 ) -> None:
     """Add the cells of a map, and marks where a value is unknown."""
     values = {(down, across): value for down, across, value in table.iter_rows()}
@@ -134,7 +130,6 @@ def _add_cells(
     decimals = 0 if whole else decimals_of(max(map(abs, known), default=0))
     cells = [[values.get((down, across)) for across in acrosses] for down in downs]
     texts = [[_cell_text(value, decimals) for value in line] for line in cells]
-    suffix = f" {figure_text(unit)}" if unit else ""
     figure.add_trace(
         go.Heatmap(
             x=list(range(len(acrosses))),
@@ -144,9 +139,9 @@ def _add_cells(
             texttemplate="%{text}",
             textfont={"size": 12 if len(acrosses) <= _MOST_WIDE else 10},
             hoverinfo="text",
-            hovertext=[[text and f"{text}{suffix}" for text in line] for line in texts],
+            hovertext=[[text and f"{text} %" for text in line] for line in texts],
             hoverongaps=False,
-            colorbar=colour_bar(unit),
+            colorbar=colour_bar("%"),
             showscale=bool(known),
             xgap=2,
             ygap=2,

@@ -135,17 +135,16 @@ class Store:
         self._folders = Folders(self.root)
 
     @classmethod
-    def discover(cls, path: Path | None = None, start: Path | None = None) -> Store:
+    def discover(cls, path: Path | None = None) -> Store:
         """Return the store that a command refers to.
 
         Parameters
         ----------
         path
             Folder of the store, if the user named one. Otherwise it is taken from the environment
-            variable ``TRACEKIT_STORE``, else it is the nearest ``.tracekit`` upward from `start`,
-            else ``.tracekit`` in `start`. ``TRACEKIT_CATALOG`` moves the catalogue elsewhere.
-        start
-            Folder in which the search starts; None for the working directory.
+            variable ``TRACEKIT_STORE``, else it is the nearest ``.tracekit`` upward from the
+            working directory, else ``.tracekit`` in it. ``TRACEKIT_CATALOG`` moves the catalogue
+            elsewhere.
 
         Raises
         ------
@@ -153,7 +152,7 @@ class Store:
             If a store that was found by searching belongs to another user.
         """
         named = path or os.environ.get("TRACEKIT_STORE")
-        root = Path(named) if named else _nearest((start or Path.cwd()).absolute())
+        root = Path(named) if named else _nearest(Path.cwd())
         return cls(root, os.environ.get("TRACEKIT_CATALOG") or None)
 
     def runs(self, labels: Mapping[str, str] | None = None) -> list[RunRecord]:

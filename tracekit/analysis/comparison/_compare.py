@@ -324,7 +324,7 @@ def _idle_notes(found: Prepared) -> list[str]:
     for side, run, numbers in zip("AB", found.traces, found.measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
             continue
-        ranges = idle_ranges(run, windows=numbers.windows).head(_FEW)
+        ranges = idle_ranges(run, numbers.windows).head(_FEW)
         over = len(numbers.iterations) * numbers.devices
         parts = [
             f"{name or 'no range'} {length_text(idle / over)}" for name, idle in ranges.iter_rows()

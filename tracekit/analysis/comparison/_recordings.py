@@ -60,22 +60,21 @@ _SEVERAL = 2
 _ONE_PERCENT = 1.0
 
 
-def between(a: Floats, b: Floats, *, related: bool = True) -> tuple[Floats, Floats, Floats]:
+def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
     """Return lower ends, upper ends and p values of the differences between means of recordings.
+
+    p values and intervals are adjusted for the number of rows.
 
     Parameters
     ----------
     a, b
         One row per group, one column per recording; at least one side has two columns or more.
-    related
-        Whether the rows form one table; p values and intervals are then adjusted for their number.
     """
     variance, freedom = difference_error(a, b)
     apart = b.mean(axis=1) - a.mean(axis=1)
-    p_value, level = p_values(apart, variance, freedom), LEVEL
+    p_value = p_values(apart, variance, freedom)
     is_tried = (a != a[:, :1]).any(axis=1) | (b != a[:, :1]).any(axis=1)
-    if related:
-        p_value[is_tried], level = told(p_value[is_tried])
+    p_value[is_tried], level = told(p_value[is_tried])
     reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance)
     return apart - reach, apart + reach, p_value
 
@@ -344,9 +343,7 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
     )
 
 
-def differing(
-    a: Floats, b: Floats, *, has_verdict: bool = True, related: bool = True
-) -> pl.DataFrame:
+def differing(a: Floats, b: Floats, *, has_verdict: bool = True) -> pl.DataFrame:
     """Compare means of recordings, with intervals and verdicts.
 
     Parameters
@@ -355,10 +352,8 @@ def differing(
         One row per group, one column per recording.
     has_verdict
         Whether to give verdicts.
-    related
-        Whether p values are adjusted for the number of rows.
     """
-    low, high, p_value = between(a, b, related=related)
+    low, high, p_value = between(a, b)
     spreads = {
         f"{side}_sd_ns": each.std(axis=1, ddof=1) if each.shape[1] > 1 else [None] * len(each)
         for side, each in zip("ab", (a, b), strict=True)

@@ -84,14 +84,12 @@ def show(
     devices: tuple[Counts, Counts],
     *,
     has_verdict: bool,
-    related: bool = True,
     regular: Kinds = (None, None),
     tables: int = 1,
 ) -> pl.DataFrame:
     """Return interval, p value and verdict of the difference of each row.
 
-    Interval and p value are adjusted for the number of rows if these are `related`, and for the
-    number of `tables`.
+    Interval and p value are adjusted for the number of rows, and for the number of `tables`.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -99,9 +97,7 @@ def show(
         verdict = pl.lit(NOT_ENOUGH)
     else:
         # Whole numbers of a common scale: means are over devices too.
-        found = differences(
-            a, b, related=related, regular=regular, tables=tables, scales=devices[::-1]
-        )  # fmt: skip
+        found = differences(a, b, regular=regular, tables=tables, scales=devices[::-1])
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
             {

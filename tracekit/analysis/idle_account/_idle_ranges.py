@@ -10,18 +10,7 @@ import polars as pl
 from tracekit.analysis.facts import work_of
 from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Lulls, find_lulls
 from tracekit.analysis.idle_account._timeline import follow
-from tracekit.engine import (
-    Lines,
-    Work,
-    by_host,
-    chosen_windows,
-    counted_steps,
-    cut,
-    innermost_stretches,
-    launch_groups,
-    split,
-    with_steps,
-)
+from tracekit.engine import Lines, cut, innermost_stretches, split
 from tracekit.support.batches import in_batches
 from tracekit.support.compiled import compiled, given
 
@@ -85,9 +74,7 @@ _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
 _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 
 
-def idle_ranges(
-    trace: Trace, *, skip: int = 0, windows: pl.DataFrame | None = None
-) -> pl.DataFrame:
+def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time inside steps by the range in which the host was.
 
     It is the innermost push/pop range of the thread that holds the iterations.
@@ -96,11 +83,9 @@ def idle_ranges(
     ----------
     trace
         The run, which must have iterations.
-    skip
-        Number of iterations to leave out at the beginning.
     windows
-        Steps and times between them, if known already: ``process, device, iteration, start, end,
-        on_host``; `iteration` is null outside of the steps that count.
+        Steps and times between them: ``process, device, iteration, start, end, on_host``;
+        `iteration` is null outside of the steps that count.
 
     Returns
     -------
@@ -108,10 +93,8 @@ def idle_ranges(
     summed over devices and the steps that count, largest first. The sum is the part ``idle`` of a
     comparison.
     """
-    work = work_of(trace)
-    steps = _steps(work, skip) if windows is None else windows
-    inside = steps.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
-    found = split(lulls(work.trace["ops"], inside), _marks(trace), "range")
+    inside = windows.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
+    found = split(lulls(work_of(trace).trace["ops"], inside), _marks(trace), "range")
     names = trace["ranges"].select("range", "name").collect()
     idle = pl.col("idle_ns").sum()
     return (
@@ -125,13 +108,6 @@ def idle_ranges(
         .filter(pl.col("idle_ns") > 0)
         .sort(-pl.col("idle_ns"), "range")
     )
-
-
-def _steps(work: Work, skip: int) -> pl.DataFrame:
-    """Return the windows of steps and between them, with the numbers of the steps that count."""
-    groups, cutter = launch_groups(work.trace), by_host(work.cutter)
-    windows = chosen_windows(work.trace, groups, skip=0, per_iteration=True, cutter=cutter)
-    return counted_steps(with_steps(windows), work.trace.read("iterations"), skip).windows
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:

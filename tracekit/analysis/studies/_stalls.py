@@ -198,15 +198,15 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def before_and_after(rows: Sequence[Mapping[str, Any]], time: str) -> pl.DataFrame:
-    """Return rows of runs as a table, with the speedup over the first run in the column `time`.
+def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return rows of runs as a table, with the speedup of windows over the first run's.
 
     Returns
     -------
     The columns of the rows, and ``speedup``.
     """
     table = pl.DataFrame(list(rows), infer_schema_length=None)
-    return table.with_columns(speedup=pl.col(time).first() / pl.col(time))
+    return table.with_columns(speedup=pl.col("window_ns").first() / pl.col("window_ns"))
 
 
 def differential_stalls(preloaded: float, cached: float, cold: float) -> pl.DataFrame:
@@ -268,7 +268,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
             {"run": run.name, **stalls_of_run(table)}
             for run, table in zip(runs, tables, strict=True)
         ]
-        title, rows = "data stalls by run", before_and_after(several, "window_ns")
+        title, rows = "data stalls by run", before_and_after(several)
         name, meta = pl.col("run"), {"per": "step/GPU"}
     notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
     meta |= {**_outside_steps(runs, tables), **({"notes": notes} if notes else {})}
@@ -342,7 +342,7 @@ def bubbles_answer(
         rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
     if len(runs) == 1:
         return _of_pipeline(found, rows[0], per_step=per_step)
-    table = before_and_after(rows, "window_ns")
+    table = before_and_after(rows)
     return Answer(
         rows=table, meta={"per": "step/stage"}, title="pipeline bubbles by run", command="bubbles",
         figures={"figure": "bubbles"}, source=_bubble_parts(table, "run"),

@@ -437,14 +437,12 @@ def listed_transfers(
     return counted["route"].count() if "link" in keys else counted.height
 
 
-def expected_traffic(
-    transfers: pl.DataFrame, parameters: int, iterations: int, element_bytes: int = 4
-) -> dict[str, Any]:
+def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) -> dict[str, Any]:
     """Compare the bytes that data-parallel training must exchange with the bytes moved.
 
-    In each iteration, gradients of S bytes are summed over n GPUs, and weights or the sum are sent
-    back: 2 (n - 1) S bytes in all, through one GPU (a star), through several, or along rings.
-    Transfers outside of iterations, such as the first weights, do not count.
+    In each iteration, gradients of S bytes (4 per parameter) are summed over n GPUs, and weights or
+    the sum are sent back: 2 (n - 1) S bytes in all, through one GPU (a star), through several, or
+    along rings. Transfers outside of iterations, such as the first weights, do not count.
 
     Parameters
     ----------
@@ -454,8 +452,6 @@ def expected_traffic(
         Number of the model's parameters.
     iterations
         Number of iterations of the run.
-    element_bytes
-        Bytes of one element of a gradient.
 
     Returns
     -------
@@ -472,7 +468,7 @@ def expected_traffic(
     sized = inside.drop_nulls("bytes")
     ends = pl.concat([between["src_device"], between["dst_device"].drop_nulls()])
     gpus = ends.n_unique()
-    size = parameters * element_bytes
+    size = 4 * parameters
     expected = 2 * (gpus - 1) * size if gpus > 1 else None
     known, bounds = sized.height > 0 and iterations > 0, {}
     observed = int(sized["bytes"].sum()) / iterations if known else None

@@ -354,13 +354,13 @@ class Traffic:
         """Compare measured and modelled bytes with counters; see `link_counters`."""
         return link_counters(self.trace, *self._moved, self._hosts)
 
-    def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
+    def expected(self, parameters: int) -> dict[str, Any]:
         """Compare the bytes moved per iteration with those that training must exchange.
 
         See `expected_traffic`.
         """
         iterations = self.trace.read("iterations")["iteration"].n_unique()
-        return expected_traffic(self.transfers, parameters, iterations, element_bytes)
+        return expected_traffic(self.transfers, parameters, iterations)
 
     def meta(self) -> dict[str, Any]:
         """Return the meta of the tables.
