@@ -77,14 +77,17 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
 
 
 def _steps(rows: pl.DataFrame) -> str | None:
-    steps = rows.drop_nulls(["iteration", "window_ns"]).sort("window_ns")
+    steps = rows.drop_nulls(["iteration", "window_ns"])
     if steps.is_empty():
         return None
+    number = pl.col("devices") if "devices" in steps.columns else pl.lit(1)
+    steps = steps.with_columns(pl.col("window_ns") / number, number=number).sort("window_ns")
     longest = steps.row(-1, named=True)
     length = duration(longest["window_ns"])
     if steps.height == 1:
         return f"1 step of {length}"
-    mean = duration(float(steps["window_ns"].sum()) / steps.height)
+    shares = pl.col("window_ns") * pl.col("number") / pl.max("number")
+    mean = duration(float(steps.select(shares.mean()).item()))
     most = f"{length} at most (step {longest['iteration']})"
     return f"{count(steps.height, 'step')} of {mean} in the mean, {most}"
 
