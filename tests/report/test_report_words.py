@@ -65,7 +65,7 @@ def test_samples_per_second() -> None:
 def test_why_nothing_runs() -> None:
     facts = {"step_ns": 1_000_000, "idle_ns": 150_000, "between_ns": 50_000, "basis": "gpu"}
     none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
-    idle = SimpleNamespace(rows=none)
+    idle = SimpleNamespace(rows=none, meta={})
     said = _verdict._idle_sentence(_subject(idle=idle), facts)
     assert said == "Nothing runs for 20.0 % of it."
     some = pl.DataFrame(
@@ -75,11 +75,14 @@ def test_why_nothing_runs() -> None:
             "rests_on": "API calls",
         }
     )
-    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some)), facts)
+    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some, meta={})), facts)
     assert "the longest part (150.00 us of a step)" in said
     assert said.endswith("(late_launch).")
+    beyond = SimpleNamespace(rows=some, meta={"step_outside_window_ns": 160_000.0})
+    said = _verdict._idle_sentence(_subject(idle=beyond), facts)
+    assert said.endswith("(160.00 us of a step) before or after a GPU's own ops.")
     some = pl.DataFrame({"cause": ["waiting_call"], "step_ns": [1.0], "rests_on": "waits"})
-    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some)), facts)
+    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some, meta={})), facts)
     assert said.endswith("late launches after a wait, which is inferred.")
     host = _verdict._idle_sentence(_subject(), {**facts, "basis": "host"})
     assert host.startswith("These are NVTX ranges on the host")
@@ -135,7 +138,7 @@ def test_a_stage_that_names_of_kernels_tell_is_no_more_than_that(weak: str, told
     idle = pl.DataFrame({"cause": ["unexplained"], "idle_ns": [60], "rests_on": [None]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
-        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),
+        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle, meta={})),
     )
     assert f"Of it 27.5 % {told}" in str(_verdict._without_steps(subject))
 
@@ -169,7 +172,7 @@ def test_a_recording_that_copies_says_so_without_steps() -> None:
     idle = pl.DataFrame({"cause": ["allocation"], "idle_ns": [60], "rests_on": ["API calls"]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
-        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),
+        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle, meta={})),
     )
     said = str(_verdict._without_steps(subject))
     assert "the recording of 2 GPUs lasts 1.000 us on each." in said
@@ -197,7 +200,7 @@ def test_steps_of_two_kinds_are_no_one_median() -> None:
              "wu_exposed_ns": None, "io_exposed_ns": None, "me_exposed_ns": None,
              "idle_ns": 0.0, "between_ns": 0.0}  # fmt: skip
     none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
-    close.__dict__["idle"] = SimpleNamespace(rows=none)
+    close.__dict__["idle"] = SimpleNamespace(rows=none, meta={})
     subject = SimpleNamespace(close=close, run=_subject().run)
     said = list(_verdict._sentences(subject, facts))  # type: ignore[arg-type]
     assert said[0] == (

@@ -148,10 +148,13 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
         said = f"none of a stage is open for {share} of a step"
         return f"These are NVTX ranges on the host, as no GPU work was recorded; {said}."
     causes = subject.close.idle.rows.filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
-    if causes.is_empty():
+    outside = subject.close.idle.meta.get("step_outside_window_ns", 0)
+    length, because = outside, "before or after a GPU's own ops"  # which no row of the window has
+    if not causes.is_empty() and causes["step_ns"][0] >= outside:
+        cause, length, rests_on = causes.select("cause", "step_ns", "rests_on").row(0)
+        because = _because(cause, rests_on)
+    if not length:
         return f"{said}."
-    cause, length, rests_on = causes.select("cause", "step_ns", "rests_on").row(0)
-    because = _because(cause, rests_on)
     return f"{said}, the longest part ({duration(length)} of a step) {because}."
 
 
