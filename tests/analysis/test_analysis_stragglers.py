@@ -22,10 +22,17 @@ PASSES = {0: (600, 600, 600, 600), 1: (700, 900, 700, 500), 2: (500, 600, 650, 6
 
 
 def _of(
-    passes: dict[int, tuple[int, ...]], *, hidden: bool = False, alone: int = 0, job: int = 0
+    passes: dict[int, tuple[int, ...]],
+    *,
+    hidden: bool = False,
+    alone: int = 0,
+    job: int = 0,
+    marks: bool = False,
 ) -> Trace:
     b = TraceBuilder()
     for rank, lengths in passes.items():
+        if marks:
+            b.range(-9, -9, f"tracekit.rank {rank}", thread=10 * rank)
         if job:
             told = f'{{"No. of ranks": {job}, "Rank": {rank}, "NCCL communicator ID": 9}}'
             b.range(-9, -5, "ncclCommInitRank", thread=10 * rank, domain="NCCL", payload=told)
@@ -140,6 +147,10 @@ def test_ranks_that_were_not_recorded_may_come_later() -> None:
         "ranks of 4 of 4 collectives: one that was not recorded may be the last"
     ]
     assert "missing" not in stragglers(_of(PASSES, job=3)).meta
+    between = {rank: PASSES[min(rank, 2)] for rank in (0, 1, 3)}
+    assert stragglers(_of(between, marks=True)).meta["missing"] == [
+        "rank 2: a rank that was not recorded may be the last"
+    ]
 
 
 def test_what_is_refused() -> None:

@@ -486,6 +486,18 @@ def test_one_rank_of_an_unknown_number_is_no_run_of_one_gpu() -> None:
     assert _row(builder, {"gpus": "4", "batch": "16"})["images_per_s"] == 64 / row["step_ns"] * 1e9
 
 
+@pytest.mark.parametrize(("last", "gpus"), [(1, 2), (2, None)])
+def test_a_rank_between_others_that_is_missing_leaves_the_number_of_gpus_unknown(
+    last: int, gpus: int | None
+) -> None:
+    builder = TraceBuilder()
+    for process, rank in enumerate((0, last)):
+        builder.range(1, 1, f"tracekit.rank {rank}", thread=10 * process)
+        builder.iteration(0, 100, 200, thread=10 * process)
+        _op(builder, "FP", 105, 150, thread=10 * process, device=process)
+    assert _row(builder)["gpus"] == gpus
+
+
 def test_a_process_is_counted_by_its_own_steps() -> None:
     builder = TraceBuilder()
     for process, steps in ((0, 2), (1, 4)):

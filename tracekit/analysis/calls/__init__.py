@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         log_processes,
         outlier_ranks,
         process_ranks,
+        unrecorded_ranks,
         with_devices,
     )
 

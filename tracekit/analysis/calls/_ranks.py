@@ -122,6 +122,12 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def unrecorded_ranks(trace: Trace) -> list[int]:
+    """Return the ranks between the smallest and the largest recorded one that are not recorded."""
+    known = process_ranks(trace)["rank"].drop_nulls().unique().sort().to_list()
+    return sorted({*range(known[0], known[-1])} - {*known}) if known else []
+
+
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     """Return the ranks whose GPUs' busy time is far from the median of all ranks.
 

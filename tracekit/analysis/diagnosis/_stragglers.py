@@ -17,6 +17,7 @@ from tracekit.analysis.calls import (
     members_of_rows,
     process_ranks,
     unnamed_groups,
+    unrecorded_ranks,
 )
 from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, exposed_waits, facts_of
 from tracekit.analysis.facts import require_ops
@@ -26,6 +27,8 @@ from tracekit.model import Answer, Trace, with_clocks
 
 _MOSTLY = 0.8
 """Least share of time in equal kernels for GPUs to be compared."""
+_SHOWN = 8
+"""So many missing ranks are listed."""
 _PAIR = 2
 """Number of GPUs without a median GPU: the faster one is the reference."""
 _OF_GPU = r"^GPU (\d+)$"
@@ -341,6 +344,9 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
     if partly := seen.filter(pl.col("seen") < pl.col("ranks")).height:
         some = f"{partly:,} of {seen.height:,} collectives"
         missing = [*missing, f"ranks of {some}: one that was not recorded may be the last"]
+    elif absent := unrecorded_ranks(facts.trace):
+        which = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if absent[_SHOWN:] else "")
+        missing = [*missing, f"rank {which}: a rank that was not recorded may be the last"]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.members.height,

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 
-from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.calls import collective_calls, unrecorded_ranks
 from tracekit.analysis.facts import HOST, unknown_passes, work_of
 from tracekit.analysis.statistics import Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
@@ -135,14 +135,14 @@ def study_row(
     -------
     The columns `STUDY`, which the declaration of `study` describes. ``gpus`` is the label, else the
     number of devices that ran an op, or the ranks of the largest NCCL communicator where that is
-    known to have more; null of one device that exchanges with peers of unknown number. ``method``
-    is the label, else what was recorded: ``nccl`` (its kernels), ``collective`` (kernels of other
-    collectives), ``p2p``, ``staged`` or ``mpi`` (copies between GPUs), ``none``. ``step_low_ns``
-    etc. are Student's t with an effective number of steps; null of fewer than 5 steps, or if they
-    depend on each other too much. With all exposed times, ``idle_ns`` (while the host is in an
-    iteration) and ``between_ns`` (while it is in none), ``fp_bp_ns`` adds up to ``step_ns``. Of a
-    collective each participant moves its share of what the usual algorithms move in all, 2(n-1)S
-    for an all-reduce.
+    known to have more; null of one device that exchanges with peers of unknown number, and where a
+    rank between others is missing. ``method`` is the label, else what was recorded: ``nccl`` (its
+    kernels), ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
+    between GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps;
+    null of fewer than 5 steps, or if they depend on each other too much. With all exposed times,
+    ``idle_ns`` (while the host is in an iteration) and ``between_ns`` (while it is in none),
+    ``fp_bp_ns`` adds up to ``step_ns``. Of a collective each participant moves its share of what
+    the usual algorithms move in all, 2(n-1)S for an all-reduce.
 
     Raises
     ------
@@ -413,8 +413,8 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     # A report may be of one rank of many, and who exchanges has peers.
     ranks = calls.select(pl.col("ranks").max()).item() or 0
     gpus = max(_active(trace), ranks)
-    least = 1 if ranks or method == "none" else 2
-    return {"method": method, "gpus": gpus if gpus >= least else None} | _bytes(
+    lacks = not ranks and (bool(unrecorded_ranks(trace)) or (gpus == 1 and method != "none"))
+    return {"method": method, "gpus": None if lacks else gpus or None} | _bytes(
         trace, copies, calls, skip, method
     )
 
