@@ -77,7 +77,7 @@ PUBLIC = {
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog PREFIXES Placed Placing Product Relay Ring Route
-        SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
+        SYMMETRIC adjacency bus_factor find_machine find_rings is_topology
         link_table load_preset machine_of machine_toml nvlink_of peak_flops
         peak_memory_bandwidth
         place preset_names problems read_machine_toml read_nccl_log read_topology recognise

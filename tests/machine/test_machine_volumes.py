@@ -13,7 +13,6 @@ from tracekit.errors import UsageError
 from tracekit.machine import (
     Edge,
     Ring,
-    Tree,
     bus_factor,
     find_rings,
     load_preset,
@@ -84,7 +83,7 @@ def test_rings_of_both_directions() -> None:
 
 
 def test_trees_carry_all_up_and_down() -> None:
-    trees = [Tree(((1, 0), (2, 1))), Tree(((0, 1), (2, 1)))]
+    trees = [[(1, 0), (2, 1)], [(0, 1), (2, 1)]]
     found = _table(shares("all_reduce", [0, 1, 2], algorithm="TREE", trees=trees))
     assert found == {(0, 1): 1, (1, 0): 1, (1, 2): 1, (2, 1): 1}
     assert shares("all_reduce", [0, 1, 2], algorithm="tree") == []
@@ -156,7 +155,7 @@ def test_what_each_gpu_sends(collective: str, algorithm: str, each: tuple[int, .
 
 def test_trees_of_three_sizes() -> None:
     """A chain of 4: its ends have one edge each, of S in either direction."""
-    chain = [Tree(((1, 0), (2, 1), (3, 2)))]
+    chain = [[(1, 0), (2, 1), (3, 2)]]
     found = shares("all_reduce", range(4), algorithm="tree", trees=chain)
     assert [(edge.src, edge.dst) for edge in found] == [
         (0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)
@@ -216,7 +215,7 @@ def test_rings_trees_and_roots_of_others() -> None:
     with pytest.raises(UsageError, match=r"a ring of GPUs \[0, 1, 2\] is not one of GPUs \[0, 1\]"):
         shares("all_reduce", [0, 1], rings=[Ring((0, 1, 2))])
     with pytest.raises(UsageError, match="a tree leads to a GPU"):
-        shares("all_reduce", [0, 1], algorithm="tree", trees=[Tree(((0, 4),))])
+        shares("all_reduce", [0, 1], algorithm="tree", trees=[[(0, 4)]])
     with pytest.raises(UsageError, match="root 2 is not one of 2 ranks"):
         shares("broadcast", [0, 1], root=2)
     with pytest.raises(UsageError, match="share a GPU"):

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         SYMMETRIC,
         Edge,
         Ring,
-        Tree,
         bus_factor,
         find_rings,
         shares,

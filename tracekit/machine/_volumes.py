@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracekit.machine._graph import Machine
 
 
+_Tree = Sequence[tuple[int, int]]
 _DIRECT = ("all_to_all", "gather", "scatter")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _OF_PARTS = ("all_gather", "reduce_scatter")
@@ -66,19 +67,6 @@ class Edge:
     share: Fraction
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A tree of GPUs.
-
-    Parameters
-    ----------
-    edges
-        Pairs of a GPU's number and its parent's number.
-    """
-
-    edges: tuple[tuple[int, int], ...]
-
-
 def bus_factor(collective: str, ranks: int) -> Fraction | None:
     """Return bus bandwidth over algorithm bandwidth (S over time) of a collective; None if unknown.
 
@@ -103,7 +91,7 @@ def shares(
     *,
     algorithm: str = "ring",
     rings: Sequence[Ring] = (),
-    trees: Sequence[Tree] = (),
+    trees: Sequence[_Tree] = (),
     root: int | None = None,
     bidirectional: bool = False,
     islands: Sequence[Sequence[int]] = (),
@@ -150,7 +138,7 @@ def shares(
     rings
         Rings of these GPUs; if empty, the ring in order of ranks.
     trees
-        Trees of these GPUs.
+        Trees of these GPUs: pairs of a GPU's number and its parent's number.
     root
         Rank of the root; None for collectives without one.
     bidirectional
@@ -192,7 +180,7 @@ def shares(
 
 
 def _check(
-    gpus: Sequence[int], rings: Sequence[Ring], trees: Sequence[Tree], root: int | None
+    gpus: Sequence[int], rings: Sequence[Ring], trees: Sequence[_Tree], root: int | None
 ) -> None:
     members = sorted(gpus)
     if len(set(members)) != len(members):
@@ -201,7 +189,7 @@ def _check(
         if sorted(ring.gpus) != members:
             raise UsageError(f"a ring of GPUs {list(ring.gpus)} is not one of GPUs {members}")
     for tree in trees:
-        if {gpu for edge in tree.edges for gpu in edge} - set(members):
+        if {gpu for edge in tree for gpu in edge} - set(members):
             raise UsageError(f"a tree leads to a GPU that is not one of {members}")
     if root is not None and not 0 <= root < len(gpus):
         raise UsageError(f"root {root} is not one of {len(gpus)} ranks")
@@ -238,9 +226,9 @@ def _over_ring(collective: str, ring: Ring, part: Fraction, root: int | None) ->
             yield Edge(src, dst, factors[collective] * part)
 
 
-def _over_trees(trees: Sequence[Tree]) -> Iterator[Edge]:
+def _over_trees(trees: Sequence[_Tree]) -> Iterator[Edge]:
     for tree in trees:
-        for child, parent in tree.edges:
+        for child, parent in tree:
             yield Edge(child, parent, Fraction(1, len(trees)))
             yield Edge(parent, child, Fraction(1, len(trees)))
 

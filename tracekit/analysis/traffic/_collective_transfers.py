@@ -14,7 +14,7 @@ import polars as pl
 from tracekit.analysis.calls import log_processes
 from tracekit.analysis.traffic._routes import crossings
 from tracekit.errors import UsageError
-from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, Tree, find_rings, shares
+from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, find_rings, shares
 from tracekit.model import TRANSFERS, PolarsType
 
 _PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", "devices"]
@@ -516,7 +516,7 @@ def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
     return list(ranks.machine.gpus) if plan["ranks"] == len(ranks.machine.gpus) else []
 
 
-def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[Tree]]:
+def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[list[tuple[int, int]]]]:
     """Return the rings and trees of a communicator in a log, made of ranks, one per channel."""
     own = pl.col("communicator") == communicator
     rings, trees = (
@@ -525,5 +525,5 @@ def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[Tree]]:
     )
     return (
         [Ring(tuple(rows["rank"])) for rows in rings],
-        [Tree(tuple(rows.drop_nulls("parent").select("rank", "parent").rows())) for rows in trees],
+        [rows.drop_nulls("parent").select("rank", "parent").rows() for rows in trees],
     )
