@@ -240,6 +240,12 @@ def test_without_one_gpu_speedup_is_relative_to_the_fewest() -> None:
     assert found["karp_flatt"].to_list() == [None, None]
     (warning,) = scaling(rows).meta["warnings"]
     assert "1 of 1 configurations were not measured on one GPU" in warning
+    alone = [{**row, "method": "none"} for row in epochs({1: 110.0})]
+    found = scaling(table(*epochs({2: 60.0, 8: 20.0}), *alone))
+    assert found.meta["warnings"][1] == (
+        "1 of these have a run of the method `none` on one GPU, which is no baseline of theirs: "
+        "label it with their method"
+    )
 
 
 def test_configurations_are_never_mixed() -> None:

@@ -129,9 +129,13 @@ def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
     first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)
     several = first.filter(first.is_duplicated()).unique().height if apart else 0
     unnamed = timed.filter(pl.col("network").is_null()).height
+    alone = smallest.filter(_N == 1, pl.col("method") == "none")
+    beside = smallest.filter(_N > 1).join(alone, on=_GROUP[:2], how="semi", nulls_equal=True).height
     warnings = {
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
         "speedup is relative to baseline_gpus": without_one > 0,
+        f"{beside} of these have a run of the method `none` on one GPU, which is no baseline of "
+        "theirs: label it with their method": beside > 0,
         f"{several} of {smallest.height} configurations have several runs on the smallest number "
         "of GPUs, which are not pooled where runs are named: their speedup is not known; name one "
         "of them, or choose by labels with --where": several > 0,
