@@ -22,8 +22,8 @@ _TRAINING = ("FP", "BP", "WU")
 _SAMPLED = ("time", "gpu", "uuid", "memory_used")
 _MEASURED = ("batch", "training_bytes")
 _LACKS = (
-    "allocations since recording began; without the CUDA context's own memory, so less than "
-    "nvidia-smi shows"
+    "allocations since recording began; without managed memory and the CUDA context's own, so less "
+    "than nvidia-smi shows"
 )
 _HOW = (
     "no memory use is known: nsys profile --cuda-memory-usage=true, or sample it with "
