@@ -13,7 +13,7 @@ from tracekit.analysis.facts import parse_keys, share_meaning
 from tracekit.analysis.facts._keys import KEYS
 from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Trace
+from tracekit.model import Stretch, Trace
 
 US = 1000
 
@@ -326,6 +326,17 @@ def test_skip() -> None:
     assert (meta["iterations"], meta["skip"]) == (2, 1)
     assert breakdown(trace, "iteration", skip=2).rows.select("iteration", "ops").rows() == [(2, 1)]
     assert breakdown(trace, skip=0).rows["ops"].sum() == 9
+
+
+def test_a_gpu_that_runs_nothing_in_a_stretch_is_idle_there() -> None:
+    builder = TraceBuilder()
+    for device, times in ((0, (0, 40, 90)), (1, (0, 90))):
+        for start in times:
+            _op(builder, "FP", start, start + 10, device=device)
+    part = breakdown(builder.trace().limited_to(Stretch(between=(20, 60))), "device").rows
+    assert part.select("device", "ops", "busy_ns", "window_ns", "idle_ns", "share").rows() == [
+        (0, 1, 10, 40, 30, 0.25), (1, 0, 0, 40, 40, 0.0),
+    ]  # fmt: skip
 
 
 def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:

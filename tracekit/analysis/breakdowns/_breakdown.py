@@ -374,7 +374,11 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
         lengths = windows.group_by(own).agg(length, devices)
         table = table.join(lengths, on=own, how="left", nulls_equal=True)
     else:
-        table = table.join(windows.group_by(own).agg(length), on=own, how="left")
+        lengths = windows.group_by(own).agg(length)
+        if list(keys) == own == ["device"]:  # one that runs nothing in its window is a row, too
+            table = lengths.select(own).join(table, on=own, how="left")
+            table = table.with_columns(pl.exclude(own).fill_null(0))
+        table = table.join(lengths, on=own, how="left")
     if list(keys) == own and is_by_steps(own):
         table = table.join(_between(found, own), on=own, how="left", nulls_equal=True)
     if list(keys) == own and "phase" in own:
