@@ -301,6 +301,8 @@ def test_reports_of_chosen_ranks_are_looked_at_alone(asked) -> None:
     answer = run.breakdown.answer("rank")
     assert answer.rows["rank"].sort().to_list() == [1, 2, 4]
     assert any(text.startswith(said) for text in answer.meta["warnings"])
+    assert "the clocks of 3 reports are not aligned" in run.warnings[1]
+    assert not any("rank3.sqlite" in text or "5 of 6" in text for text in run.warnings)
     assert tracekit.open("job", store=asked, only_ranks=[5]).table("ops").collect().height == 200
     renewed = tracekit.open("job", store=asked, only_ranks="4", iteration="step")
     assert renewed.breakdown("rank").rows()[0][0] == 4

@@ -120,8 +120,7 @@ class OpenedRun:
             [attribution.attribute(report, self._rules) for report in self._reports]
         )
         # An attribution that is done again warns again of what still holds.
-        stored = [replace(report, warnings=_found_in(report)) for report in self._reports]
-        earlier = set(model.combine(stored).warnings)
+        earlier = set(_found_in(self._reports))
         lasting = tuple(text for text in self.record.warnings if text not in earlier)
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
@@ -178,8 +177,13 @@ class OpenedRun:
             f"looked at are {len(numbers)} of {len(self._reports)} reports, those of ranks {told}:"
             " what other ranks did is not known, and nobody is seen to wait for them"
         )
-        self.record = replace(self.record, warnings=(*self.record.warnings, said))
+        others = trace.read("reports").filter(~pl.col("report").is_in(numbers.implode()))
+        left_out, earlier = {*others["file"]}, {*_found_in(self._reports)}
+        lasting = (text for text in self.record.warnings
+                   if text not in earlier and text.partition(": ")[0] not in left_out)  # fmt: skip
         self._reports = [self._reports[number] for number in numbers]
+        warnings = (*lasting, *_found_in(self._reports), said)
+        self.record = replace(self.record, warnings=warnings)
         for of_all in ("trace", "kept"):
             self.__dict__.pop(of_all, None)
 
@@ -311,8 +315,10 @@ def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
     return machines.read_nccl_log(*map(Path, paths)) if paths else None
 
 
-def _found_in(report: Trace) -> tuple[str, ...]:
-    """Return the warnings from the attribution of a report."""
-    return attribution.stored_findings(
-        {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
-    )
+def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
+    """Return the warnings from the attribution of stored reports, and from joining them."""
+    names = ("verdicts", "opinions", "processes")
+    found = (attribution.stored_findings({name: each.read(name) for name in names})
+             for each in reports)  # fmt: skip
+    stored = [replace(each, warnings=own) for each, own in zip(reports, found, strict=True)]
+    return model.combine(stored).warnings
