@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tracekit import analysis, model, present
 from tracekit.errors import UsageError
-from tracekit.runs._opened import OpenedRun
-from tracekit.runs._opening import Reference, ingest, select_runs
 from tracekit.runs._question import is_simulated, question_of
-from tracekit.store import Store
 from tracekit.support.files import StrPath, schemas
 from tracekit.support.process import users_stderr
 from tracekit.support.questions import AutoSkip, Option, optional
@@ -26,6 +23,8 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Measured
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
+    from tracekit.runs._opening import Reference
 
 Say = Callable[[str], None]
 
@@ -87,6 +86,7 @@ def study_dgx1(
     is called with a sentence about each simulation. With `sensitivity` nothing is stored.
     """  # fmt: skip
     from tracekit.analysis.studies import dgx1_questions
+    from tracekit.runs._opening import select_runs
 
     if sensitivity:
         if references or where or what or simulated:
@@ -203,6 +203,9 @@ def _silent(text: str) -> None:
 
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
     """Simulate the study's runs that the store lacks, and add them."""
+    from tracekit.runs._opening import ingest
+    from tracekit.store import Store
+
     place = Store.discover(None if store is None else Path(store))
     labels = _labels()
     there = {record.name for record in place.runs(labels)}
