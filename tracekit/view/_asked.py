@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -241,6 +242,7 @@ class _Seen:
 
     def __init__(self, run: AskedRun) -> None:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
+        self._near: _Near | None = None
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
         """Return all details of an op; of a long run, those found from the step around it only.
@@ -249,7 +251,10 @@ class _Seen:
         """
         trace = self.run.trace
         if trace.height("ranges") > _LONG_RUN:
-            trace, op = _around(trace, op)
+            near = self._near
+            if near is None or not near.holds(op):
+                near = self._near = _Near.of(trace, op)
+            trace, op = near.trace, op.with_columns(near.numbered("range"))
         return step_detail.details(trace, op).row(0, named=True)
 
     def matching(self, words: str) -> pl.DataFrame:
@@ -261,32 +266,51 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
-def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
-    """Return the step of its process that contains an op, ranges renumbered, and the op."""
-    launch, of_process = pl.coalesce("launch_start", "start"), pl.col("process") == op["process"][0]
-    steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
-    at = op.select(start=launch, end=launch)
-    times = pl.concat([steps.select("start", "end").collect(), at])
-    begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    of_step = pl.col("start").is_between(begin, end) & of_process
-    own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
-    ranges = pl.concat([trace["ranges"].filter(each).collect() for each in (of_step, own)])
-    ranges = ranges.unique("range").sort("range")
+_LAUNCH = pl.coalesce("launch_start", "start")
 
-    def numbered(column: str) -> pl.Expr:
-        old = ranges["range"]
-        return pl.col(column).replace_strict(old, range(len(old)), default=None).cast(old.dtype)
 
-    # Only sizes of collectives rest on other ops.
-    others = launch.is_between(begin, end) & (pl.col("start") >= begin) & of_process
-    is_one = op["kind"][0] == "collective"
-    ops = trace["ops"].filter(others if is_one else pl.col("op") == op["op"][0])
-    tables = {
-        "ops": ops.with_columns(numbered("range")),
-        "calls": trace["calls"].filter(of_step),
-        "ranges": ranges.with_columns(numbered("range"), numbered("parent")).lazy(),
-    }
-    return trace.with_lazy(tables), op.with_columns(numbered("range"))
+@dataclass(frozen=True)
+class _Near:
+    """The step of a process around an op: its interval, its ranges, and a trace of it alone."""
+
+    process: int
+    iteration: int | None
+    edges: tuple[int, int]
+    ranges: pl.Series
+    trace: Trace
+
+    @classmethod
+    def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
+        """Read the step that contains an op, and renumber its ranges."""
+        of_process = pl.col("process") == op["process"][0]
+        steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
+        at = op.select(start=_LAUNCH, end=_LAUNCH)
+        times = pl.concat([steps.select("start", "end").collect(), at])
+        begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        of_step = pl.col("start").is_between(begin, end) & of_process
+        own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
+        ranges = trace["ranges"].filter(of_step | own).collect().sort("range")
+        found = cls(op["process"][0], op["iteration"][0], (begin, end), ranges["range"], trace)
+        # Only sizes of collectives rest on other ops.
+        others = _LAUNCH.is_between(begin, end) & (pl.col("start") >= begin) & of_process
+        tables = {
+            "ops": trace["ops"].filter(others).with_columns(found.numbered("range")),
+            "calls": trace["calls"].filter(of_step),
+            "ranges": ranges.with_columns(map(found.numbered, ("range", "parent"))).lazy(),
+        }
+        return replace(found, trace=trace.with_lazy(tables))
+
+    def numbered(self, column: str) -> pl.Expr:
+        """Return the new numbers of ranges in a column."""
+        new = pl.col(column).replace_strict(self.ranges, range(len(self.ranges)), default=None)
+        return new.cast(self.ranges.dtype)
+
+    def holds(self, op: pl.DataFrame) -> bool:
+        """Tell whether all that is needed of an op has been read."""
+        row = op.select("process", "iteration", "range", at=_LAUNCH).row(0, named=True)
+        is_of_step = (row["process"], row["iteration"]) == (self.process, self.iteration)
+        is_inside = self.edges[0] <= row["at"] <= self.edges[1]
+        return is_of_step and is_inside and (row["range"] is None or row["range"] in self.ranges)
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:
