@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import polars as pl
 import pytest
 from effort import examples
 
@@ -59,6 +60,10 @@ def _check_one(run: tk.Run, asked: AskedRuns, database: sqlite3.Connection, a: i
     for by, shown in told.items():
         answer = run.breakdown.answer(by=by, between=(a, b))
         assert shown["rows"] == answer.rows.to_dicts(), (a, b)
+    kernels = run.breakdown.answer(by="kernel", between=(a, b)).rows
+    shown = pl.DataFrame(_table(asked, a, b, "kernel")["rows"], kernels.schema)
+    one_hundred = kernels.drop("median_ns").head(100)
+    assert shown.drop("median_ns").equals(one_hundred), (a, b)
     between = {"a": a, "b": b}
     busy = dict(database.execute(BUSY, between))
     counts = dict(database.execute(COUNTS.format("rank"), between))

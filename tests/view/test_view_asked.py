@@ -173,6 +173,11 @@ def test_long_stretches_are_broken_down_without_their_ops(
             for name in ("window_ns", "idle_ns", "sum_over", "warnings"):
                 assert answer.meta.get(name) == expected.meta.get(name)
             assert sum(end - start for start, end in asked) < max(2 * width, last - first >> 8)
+            kernels = broken_down(Watched(run, asked), sums, "kernel", a, b)
+            expected = run.breakdown.answer(by="kernel", between=(a, b))
+            assert kernels.rows["median_ns"].is_null().all()
+            assert expected.rows.drop("median_ns").equals(kernels.rows.drop("median_ns"))
+            assert "medians" in kernels.meta["warnings"][-1]
 
 
 class Watched:
@@ -325,6 +330,8 @@ def good(runs: list[tracekit.Run]) -> bytes:
         ('"gpus": [[0, ', '"gpus": [["0", '),
         ('"names": [', '"names": ["more", '),
         ('"names": [', '"names": [7, '),
+        ('"kernels": ', '"kernels": 9'),
+        ('"per_part": ', '"per_part": -'),
         ('"<u4", ', '"<u4", 9'),
         ('"<u4"', '"|O"'),
         ('"arrays": [[', '"arrays": [[['),

@@ -17,7 +17,11 @@ _BY: dict[str, pl.DataType] = {
     "kind": pl.Enum(KINDS),
     "device": pl.Int64(),
 }
+_KERNEL = "kernel"
+_COLUMNS = {_KERNEL: ["name", "kind"]}
 _MEASURES = ("ops", "total_ns", "busy_ns", "exposed_ns")
+_DURATIONS = ("min_ns", "max_ns")
+_NO_MEDIANS = "medians of long selections are not kept: the command prints them"
 MANY = 300_000
 """Number of ops above which only the ends of an interval are read: two questions take as long as
 reading this number of ops."""
@@ -30,11 +34,13 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
     that the page shows are filled in.
 
-    The whole interval is asked as usual instead if the blocks cannot answer (`by` not in `_BY`,
-    or sums without stages), if they would spare at most `MANY` ops, or if no GPU is busy at the
-    ends.
+    By kernel, blocks are joined to parts of the run, and medians are null.
+
+    The whole interval is asked as usual instead if the blocks cannot answer (sums without stages),
+    if they would spare at most `MANY` ops, or if no GPU is busy at the ends.
     """
-    width, origin = sums.block_width, sums.edges[0]
+    joined = sums.blocks_per_part if by == _KERNEL else 1
+    width, origin = joined * sums.block_width, sums.edges[0]
     last = min(max((done for _, done in sums.gpus.values()), default=origin), end) - 1
     first, behind = max(-((origin - start) // width), 0), (last - origin) // width
     edges = (start, origin + first * width), (origin + behind * width, end)
@@ -44,14 +50,19 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     ]  # fmt: skip
     # One end at least is asked: the question knows what cannot be told of a run.
     has_all = all(word != NO_STAGE for _, _, word in sums.blocks)
-    where = slice(first, max(behind, first))
+    where = slice(first * joined, max(behind, first) * joined)
     read = sum(int(own[1][where].sum()) for key, own in sums.blocks.items() if key[1] == "kind")
-    if by not in _BY or read <= MANY or not asked or not has_all:
+    if read <= MANY or not asked or not has_all:
         answer: Answer = run.breakdown.answer(by=by, between=(start, end))
         return answer
     ends = [run.breakdown.answer(by=by, between=each) for each in asked]
-    parts = [_rows(sums, by, where), *(_measures(each.rows, by) for each in ends)]
-    rows = pl.concat(parts, how="diagonal").group_by(by).sum()
+    inside = sums.kernels.filter(pl.col("part").is_between(first, behind - 1))
+    kept = _measures(inside, by) if by == _KERNEL else _rows(sums, by, where)
+    parts = [kept, *(_measures(each.rows, by) for each in ends)]
+    least, most = (pl.col(f"^{name}$") for name in _DURATIONS)
+    rows = pl.concat(parts, how="diagonal").group_by(_COLUMNS.get(by, by)).agg(
+        least.min(), most.max(), pl.exclude(*_DURATIONS).sum()
+    )  # fmt: skip
     windows = {
         gpu: min(end, done) - max(start, begun)
         for gpu, (begun, done) in sums.gpus.items()
@@ -65,12 +76,14 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
         meta["sum_over"] = f"{many} GPU{'' if many == 1 else 's'}"
     rows = _arranged(rows, by, window, windows)
     first_end: Answer = ends[0]
-    return replace(first_end, rows=rows, meta=meta).warning(first_end.warnings)
+    more = [_NO_MEDIANS] if by == _KERNEL else []
+    return replace(first_end, rows=rows, meta=meta).warning([*first_end.warnings, *more])
 
 
 def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:
-    names = [name for name in _MEASURES if name in rows.columns]
-    return rows.select(pl.col(by).cast(_BY[by]), pl.col(names).cast(pl.Int64))
+    names = [name for name in (*_MEASURES, *_DURATIONS) if name in rows.columns]
+    keys = (pl.col(name).cast(_BY.get(name, pl.String())) for name in _COLUMNS.get(by, [by]))
+    return rows.select(*keys, pl.col(names).cast(pl.Int64))
 
 
 def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
@@ -110,6 +123,12 @@ def _arranged(rows: pl.DataFrame, by: str, window: int, windows: dict[int, int])
     if by == "kind":
         rows = rows.sort(-pl.col("busy_ns"), by)
         return rows.select(by, "ops", "total_ns", "busy_ns", share=pl.col("busy_ns") / window)
+    if by == _KERNEL:
+        mean = pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
+        return rows.sort(-pl.col("busy_ns"), "name", "kind", nulls_last=True).select(
+            "name", "kind", "ops", "total_ns", mean_ns=mean, median_ns=pl.lit(None, pl.Float64),
+            min_ns="min_ns", max_ns="max_ns", busy_ns="busy_ns", share=pl.col("busy_ns") / window,
+        )  # fmt: skip
     lengths = pl.col(by).replace_strict(windows, return_dtype=pl.Int64)
     return rows.sort(by).select(
         by, "ops", "total_ns", "busy_ns", window_ns=lengths, idle_ns=lengths - pl.col("busy_ns"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -49,10 +49,15 @@ _WORDS = {"stage": (*STAGES, NO_STAGE), "exposed": (*STAGES, NO_STAGE), "kind": 
 """Values of the columns by which time of GPUs is summed up: column -> values."""
 _MOST_BLOCKS, _LEAST_BLOCKS = 1 << 15, 64
 """Approximate number of bins of all GPUs together, and the least number for each."""
-_NAMES = {"ops": pl.Int64, "total": pl.Int64, "most": pl.Int64, "longest": pl.Int64}
+_KERNELS = {"name": pl.UInt32, "kind": pl.UInt8, "part": pl.UInt32, "ops": pl.UInt32,
+            "total_ns": pl.Int64, "busy_ns": pl.Int64, "min_ns": pl.Int64, "max_ns": pl.Int64,
+            "longest": pl.Int64}  # fmt: skip
+_MOST_PARTS, _MOST_KERNELS = 256, 1 << 18
+"""Largest number of parts of a run in which ops are summed up by name, and of all these sums."""
 _LAST = (1 << 63) - 1
 _STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
 _LENGTH = pl.col("end") - pl.col("start")
+_LONGEST = pl.col("longest").get(pl.col("max_ns").arg_max())
 DRAWN = {
     "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
     "hatched": pl.Boolean,
@@ -74,9 +79,12 @@ class RunSums:
         First start and last end of the ops and ranges on lanes, ns.
     lanes
         Number of spans and tiles of each lane: key of the lane -> (number, tiles).
-    names
-        ``name, ops, total, most, longest``, largest total first: sums by name of op. Times are in
-        ns; `longest` is the number of the op whose duration is `most`.
+    kernels
+        ``name, kind, part, ops, total_ns, min_ns, max_ns, longest, busy_ns``: sums of `breakdown`
+        by kernel, in parts of the run of equal length; `longest` is the number of the op that takes
+        `max_ns`.
+    blocks_per_part
+        Number of bins in `blocks` that a part covers.
     few
         All spans of lanes that have few, with the columns `DRAWN`: key of the lane -> spans.
     gpus
@@ -88,7 +96,8 @@ class RunSums:
 
     edges: tuple[int, int]
     lanes: Mapping[Key, tuple[int, Tiles]]
-    names: pl.DataFrame
+    kernels: pl.DataFrame
+    blocks_per_part: int
     few: Mapping[Key, pl.DataFrame]
     gpus: Mapping[int, tuple[int, int]]
     blocks: Mapping[BlockKey, Block]
@@ -98,6 +107,15 @@ class RunSums:
         """Length of the bins in `blocks`, ns."""
         return _block_width(self.edges, len(self.gpus))
 
+    @cached_property
+    def names(self) -> pl.DataFrame:
+        """Sums by name: ``name, ops, total, most, longest``, largest total first; see `kernels`."""
+        sums = self.kernels.drop_nulls(["name", "max_ns"]).group_by("name").agg(
+            pl.col("ops").sum(), _LONGEST, total=pl.col("total_ns").sum(),
+            most=pl.col("max_ns").max(),
+        )  # fmt: skip
+        return sums.sort("total", "name", descending=[True, False])
+
     @classmethod
     def of(cls, trace: Trace) -> RunSums:
         """Compute the sums of a run, reading ops and ranges in batches."""
@@ -106,15 +124,15 @@ class RunSums:
         both = pl.concat([each.select("first", "last") for each in counts.values()])
         first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
         edges = (0, 1) if first is None else (first, max(last, first + 1))
-        names = _Names()
+        kernels = _Kernels(edges, _block_width(edges, counts["ops"]["device"].n_unique()))
         ways = _counted(frames["ops"].drop_nulls(OF_WAY[:2]), OF_WAY)
         found = [
-            _in_order(partial(_Adding, kind, counts[kind], own, edges, names), frames[kind])
+            _in_order(partial(_Adding, kind, counts[kind], own, edges, kernels), frames[kind])
             for kind, own in (("range", ways.clear()), ("ops", ways))
         ]
         lanes = {key: each for adding in found for key, each in adding.lanes().items()}
         few = {key: own for adding in found for key, own in adding.few().items()}
-        return cls(edges, lanes, names.table(), few, found[-1].gpus, found[-1].blocks())
+        return cls(edges, lanes, *kernels.table(), few, found[-1].gpus, found[-1].blocks())
 
     @property
     def spans(self) -> int:
@@ -148,12 +166,18 @@ class RunSums:
             look=looks_of(few),
             **{each: pl.col(each) - self.edges[0] for each in ("start", "end")},
         )
+        names = self.kernels["name"].unique(maintain_order=True).drop_nulls()
+        sums = self.kernels.with_columns(
+            pl.col("name").replace_strict(names, range(1, len(names) + 1), default=0),
+            pl.col("kind").replace_strict(KINDS, range(len(KINDS))),
+        )
         columns = [
-            *self.names.drop("name"),
+            *sums.select(pl.col(name).fill_null(0).cast(own) for name, own in _KERNELS.items()),
             *coded.select(pl.col(name).cast(kind) for name, kind in _FEW.items()),
         ]
         told = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
-                "names": self.names["name"].to_list(), "blocks": [*self.blocks],
+                "names": names.to_list(), "kernels": self.kernels.height,
+                "per_part": self.blocks_per_part, "blocks": [*self.blocks],
                 "gpus": [(gpu, *own) for gpu, own in self.gpus.items()]}  # fmt: skip
         return pack(told, [*arrays, *(column.to_numpy() for column in columns)])
 
@@ -189,12 +213,12 @@ class RunSums:
             lanes[own] = spans, _tiles(read, (first, last), spans, looks)
         gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in told["gpus"])}
         blocks = _blocks(read, told["blocks"], (first, last), [*gpus], most[""])
-        names = pl.DataFrame({"name": pl.Series(told["names"], dtype=pl.String)}).with_columns(
-            pl.Series(each, read.take(len(told["names"]), _LAST), kind)
-            for each, kind in _NAMES.items()
-        )
+        kernels = _kernels(read, told, most[""])
+        per_part = _whole([told["per_part"]], 1)[0]
+        if per_part < 1:
+            raise ValueError("there are no such parts of a run")
         few = _few(read, told, [*lanes], first, sum(most.values()))
-        return cls((first, last), lanes, names, few, gpus, blocks)
+        return cls((first, last), lanes, kernels, per_part, few, gpus, blocks)
 
 
 def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
@@ -233,6 +257,32 @@ def _blocks(
     return found
 
 
+def _columns(
+    read: Unpacked, height: int, kinds: Mapping[str, Any], most: Mapping[str, int]
+) -> pl.DataFrame:
+    """Read columns of these types, each up to its largest value."""
+    return pl.DataFrame(
+        [pl.Series(n, read.take(height, most.get(n, _LAST)), kind) for n, kind in kinds.items()]
+    )
+
+
+def _kernels(read: Unpacked, told: Mapping[str, Any], most: int) -> pl.DataFrame:
+    """Read the sums by name and kind."""
+    height = _whole([told["kernels"]], 1)[0]
+    texts = pl.Series([None, *told["names"]], dtype=pl.String)
+    bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
+    sums = _columns(read, height, _KERNELS, bounds)
+    if len(texts) != len({0, *sums["name"].unique()}):
+        raise ValueError("ops have other names")
+    there = pl.when(pl.col("ops") > 0)
+    return sums.with_columns(
+        texts.alias("name").gather(sums["name"]),
+        pl.Series("kind", KINDS, pl.String).gather(sums["kind"]),
+        pl.col("part", "ops").cast(pl.Int64),
+        *(there.then(pl.col(each)).alias(each) for each in ("min_ns", "max_ns", "longest")),
+    )
+
+
 def _few(
     read: Unpacked, told: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
@@ -242,10 +292,7 @@ def _few(
         raise ValueError("more spans are kept than there may be")
     texts = pl.Series([None, *told["texts"]], dtype=pl.String)
     bounds = {"lane": len(lanes) - 1, "look": len(LOOKS) - 1, "name": len(texts) - 1}
-    few = pl.DataFrame(
-        [pl.Series(each, read.take(height, bounds.get(each, _LAST)), kind)
-         for each, kind in _FEW.items()]
-    )  # fmt: skip
+    few = _columns(read, height, _FEW, bounds)
     few = few.with_columns(
         pl.col("start", "end") + first,
         pl.Series("stage", LOOKS, pl.String).gather(few["look"]),
@@ -267,9 +314,10 @@ def _way() -> list[pl.Expr]:
     """Return the source and destination of a copy; null for other ops, or if unknown."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
     # No `replace`: it would read all ops at once.
-    half = pl.when(pl.col("copy_kind") == "HtoD").then(pl.lit("h2d"))
-    half = half.when(pl.col("copy_kind") == "DtoH").then(pl.lit("d2h"))
-    kind = pl.when(kind == "staged").then(half).otherwise(kind)
+    copied, is_staged = pl.col("copy_kind"), kind == "staged"
+    kind = pl.when(is_staged & (copied == "HtoD")).then(pl.lit("h2d")).when(
+        is_staged & (copied == "DtoH")
+    ).then(pl.lit("d2h")).otherwise(kind)  # fmt: skip
     source = pl.when(kind == "h2d").then(host)
     destination = pl.when(kind == "d2h").then(host)
     return [
@@ -365,35 +413,68 @@ def _stretches(
         yield key, rows, begin, rows.select(pl.max_horizontal("start", "end").max()).item() + 1
 
 
-class _Names:
-    """Adds up ops by name."""
+class _Kernels:
+    """Adds up ops by name and kind in parts of the run; see `RunSums.kernels`.
 
-    def __init__(self) -> None:
-        self._parts: list[pl.DataFrame] = []
+    Parameters
+    ----------
+    edges
+        Begin and end of the run, ns.
+    block
+        Length of a bin of GPUs, of which a part has several, ns.
+    """
 
-    def add(self, ops: pl.DataFrame) -> None:
-        """Add ops; each op may be added only once."""
-        self._parts.append(
-            ops.drop_nulls("name").group_by(pl.col("name").cast(pl.String)).agg(
-                ops=pl.len().cast(pl.Int64), total=_LENGTH.sum(), most=_LENGTH.max(),
-                longest=pl.col("number").get(_LENGTH.arg_max()),
-            )
+    def __init__(self, edges: tuple[int, int], block: int) -> None:
+        self._origin, self._per_part = edges[0], 1
+        while self._per_part * block * _MOST_PARTS < edges[1] - edges[0]:
+            self._per_part *= FACTOR
+        self._width = self._per_part * block
+        self._sums: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame, begin: int, until: int) -> None:
+        """Add the ops of a GPU that overlap an interval, ordered by start."""
+        width, start, end = self._width, pl.col("start"), pl.col("end")
+        by = ["name", "kind", "part"]
+        starting = ops.filter(_starts(begin, until)).group_by(
+            *by[:2], part=(start - self._origin) // width
+        )
+        reached = end.cum_max().shift(1).over(by[:2])
+        pieces = ops.select(
+            *by[:2], pl.max_horizontal(start, reached).clip(begin, until), end.clip(begin, until)
+        ).filter(start < end)
+        first, last = (start - self._origin) // width, (end - 1 - self._origin) // width
+        edge = self._origin + pl.col("part") * width
+        inside = pl.min_horizontal(end, edge + width) - pl.max_horizontal(start, edge)
+        cut = pieces.with_columns(part=pl.int_ranges(first, last + 1)).explode("part")
+        found = (
+            starting.agg(
+                ops=pl.len().cast(pl.Int64), total_ns=_LENGTH.sum(), min_ns=_LENGTH.min(),
+                max_ns=_LENGTH.max(), longest=pl.col("number").get(_LENGTH.arg_max()),
+            ),
+            cut.group_by(by).agg(busy_ns=inside.sum()),
         )  # fmt: skip
-        if len(self._parts) > _FEW_PARTS:
-            self._parts = [self.table()]
+        self._sums += [each.with_columns(pl.col("name", "kind").cast(pl.String)) for each in found]
+        if len(self._sums) > 2 * _FEW_PARTS:
+            self.table()
 
     def clear(self) -> None:
         """Reset the sums."""
-        self._parts = []
+        self._sums = []
 
-    def table(self) -> pl.DataFrame:
-        """Return the sums; see `RunSums.names`."""
-        parts = pl.concat([pl.DataFrame(schema={"name": pl.String, **_NAMES}), *self._parts])
-        longest = pl.col("longest").get(pl.col("most").arg_max())
-        sums = parts.group_by("name").agg(
-            pl.col("ops", "total").sum(), pl.col("most").max(), longest=longest
-        )
-        return sums.sort("total", "name", descending=[True, False])
+    def table(self) -> tuple[pl.DataFrame, int]:
+        """Return `RunSums.kernels` and `RunSums.blocks_per_part`, in longer parts if many."""
+        none = dict.fromkeys(_KERNELS, pl.Int64) | {"name": pl.String, "kind": pl.String}
+        while True:
+            rows = pl.concat([pl.DataFrame(schema=none), *self._sums], how="diagonal")
+            sums = rows.group_by("name", "kind", "part").agg(
+                pl.col("ops", "total_ns", "busy_ns").sum(), pl.col("min_ns").min(),
+                pl.col("max_ns").max(), _LONGEST,
+            )  # fmt: skip
+            self._sums = [sums]
+            if sums.height <= _MOST_KERNELS or sums["part"].max() == 0:
+                return sums.sort("part", "kind", "name"), self._per_part
+            self._sums = [sums.with_columns(pl.col("part") // FACTOR)]
+            self._per_part, self._width = self._per_part * FACTOR, self._width * FACTOR
 
 
 class _Adding:
@@ -407,16 +488,16 @@ class _Adding:
         Number of spans on each lane, and of copies in each direction.
     edges
         Begin and end of the run, ns.
-    names
-        Aggregator of the names of ops; None for ranges.
+    kernels
+        Aggregator of ops by name and kind.
     """
 
     def __init__(
         self, kind: str, counts: pl.DataFrame, ways: pl.DataFrame, edges: tuple[int, int],
-        names: _Names,
+        kernels: _Kernels,
     ) -> None:  # fmt: skip
-        self._kind, self._names = kind, names
-        names.clear()
+        self._kind, self._kernels = kind, kernels
+        kernels.clear()
         self._edges = edges
         self._blocks: dict[BlockKey, Summing] = {}
         self.gpus: dict[int, tuple[int, int]] = {}
@@ -446,7 +527,7 @@ class _Adding:
         by = _BY["stages"] if self._kind == "ops" else _BY[self._kind]
         for key, rows, begin, until in _stretches(frame, by):
             if self._kind == "ops":
-                self._names.add(rows.filter(_starts(begin, until)))
+                self._kernels.add(rows, begin, until)
                 ops = spans_of(rows)
                 exposed = ops.exposed()[1]
                 self._add_blocks(key[0], rows, exposed, begin, until)
