@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import signal
@@ -192,11 +193,11 @@ print(codes, heard)
     assert done.stdout.splitlines()[-1] == "[0, 0] True"
 
 
+STREAMS = ("io.StringIO()", "Notebook()", "None", "closed")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", ["io.StringIO()", "Notebook()", "None", "closed"])
-def test_commands_run_where_streams_are_those_of_a_notebook_or_a_harness(
-    stream: str, tmp_path: Path
-) -> None:
+def test_commands_run_where_streams_are_those_of_a_notebook_or_a_harness(tmp_path: Path) -> None:
     program = f"""
 import io, os, sys
 class Notebook(io.TextIOBase):
@@ -209,27 +210,30 @@ closed = io.StringIO()
 closed.close()
 from tracekit.cli import main
 before = sys.stdout
-for words in {[tuple(map(str, each)) for each in STAND_IN_COMMANDS]!r}:
-    sys.argv = ["tracekit", *words]
-    sys.stdout, sys.stderr = out, err = {stream}, {stream}
-    try:
-        main()
-    except SystemExit as ended:
-        code = ended.code
-    sys.stdout = before
-    told = [each.getvalue() if each and each is not closed else None for each in (out, err)]
-    print([words[0], code, *told])
+for stream in {STREAMS!r}:
+    os.environ["TRACEKIT_STORE"] = stream
+    for words in {[tuple(map(str, each)) for each in STAND_IN_COMMANDS]!r}:
+        sys.argv = ["tracekit", *words]
+        sys.stdout, sys.stderr = out, err = eval(stream), eval(stream)
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout = before
+        told = [each.getvalue() if each and each is not closed else None for each in (out, err)]
+        print([words[0], code, *told])
 print(os.fstat(2).st_rdev == os.stat(os.devnull).st_rdev)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-        env={**environment(), "TRACEKIT_STORE": str(tmp_path / "store")},
+        env=environment(), cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     *told, native = done.stdout.splitlines()
     assert native == "False"  # what native code says still goes where it went
-    whole = stream in ("io.StringIO()", "Notebook()")
-    for line, (words, (code, out, err)) in zip(told, STAND_IN_COMMANDS.items(), strict=True):
+    asked = itertools.product(STREAMS, STAND_IN_COMMANDS.items())
+    for line, (stream, (words, (code, out, err))) in zip(told, asked, strict=True):
+        whole = stream in ("io.StringIO()", "Notebook()")
         found = ast.literal_eval(line)
         assert found[:2] == [words[0], code], line
         assert (out in found[2] and err in found[3]) if whole else found[2:] == [None, None], line
