@@ -123,12 +123,12 @@ def test_labels_come_through_a_cluster(lasting, tmp_path) -> None:
     assert run.labels == {"batch": "16"}
 
 
-def test_a_report_that_fails_on_a_worker(lasting, long_ranks, store, tmp_path) -> None:
-    damaged = damage(long_ranks[0], tmp_path / "damaged.sqlite")
+def test_a_report_that_fails_on_a_worker(lasting, ranks, store, tmp_path) -> None:
+    damaged = damage(ranks[0], tmp_path / "damaged.sqlite")
     with pytest.raises(InputError, match=r"damaged\.sqlite"):
-        tracekit.ingest([*long_ranks, damaged], dask=lasting.address)
+        tracekit.ingest([*ranks, damaged], dask=lasting.address)
     assert not store.exists()
-    run, _ = tracekit.ingest([*long_ranks, damaged], dask=lasting.address, on_error="skip")
+    run, _ = tracekit.ingest([*ranks, damaged], dask=lasting.address, on_error="skip")
     assert len(run.record.files) == 4
     assert "damaged.sqlite is left out" in run.warnings[-1]
     assert left_over(store) == []
