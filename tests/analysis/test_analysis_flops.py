@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -51,9 +52,18 @@ def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def each(calls: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
+    """Return the row of each operator of a program that calls one a step: name and payload."""
+    b = TraceBuilder()
+    for number, (name, payload) in enumerate(calls):
+        at = 1000 * number
+        b.iteration(number, at, at + 1000)
+        b.range(at, at + 100, name, payload=payload)
+        b.op(GEMM, at=at + 10, iteration=number)
+    return flops(b.trace(), "iteration").rows.to_dicts()
+
+
+COMPUTE = [
         (nvtx("mm", [2, 3], [3, 4]), 2 * 2 * 3 * 4),
         (nvtx("addmm", [4], [2, 3], [3, 4], [], []), 48),
         (nvtx("mv", [2, 3], [3]), 12),
@@ -79,33 +89,35 @@ def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
         ("aten::mm, seq = 3, op_id = 9, sizes = [[2, 3], [3, 4]], input_op_ids = [[1,0]]", 48),
         ("aten::mm, sizes = [[2, 3], [3", None),
         (pyprof("mm", (2, 3), (3, 4)), 48),
-    ],
-)  # fmt: skip
-def test_what_an_operator_computes(name: str, expected: int | None) -> None:
-    found = only(name)
-    assert (found["flops"], found["unknown"]) == (expected, int(expected is None))
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    ["[[2 3], [3, 4]]", "[[2, 3,], [3, 4]]", "[[02, 3], [3, 4]]", "[[2, -3], [-3, 4]]", "[[]]",
-     "[[2, 3] [3, 4]]", "[[99999999999999999999, 3], [3, 4]]", "[2, 3]", "[]", "[[2, 3]]", "{}",
-     '["2, 3"]', "[[[2, 3], [3, 4]]]", "null", "[[1e3, 3], [3, 4]]"],
-)  # fmt: skip
-def test_sizes_that_are_none_are_unknown(sizes: str) -> None:
-    assert only(f"aten::mm, sizes = {sizes}")["flops"] is None
-    payload = json.dumps({"Input Dims": sizes, "Input type": sizes, "Concrete Inputs": sizes},
-                         separators=(",", ":"))  # fmt: skip
-    assert only("aten::mm", payload=payload)["flops"] is None
-    assert only("aten::mm", payload=payload[:-3])["flops"] is None
+def test_what_an_operator_computes() -> None:
+    found = each((name, None) for name, _ in COMPUTE)
+    told = [(name, row["flops"], row["unknown"])
+            for (name, _), row in zip(COMPUTE, found, strict=True)]  # fmt: skip
+    assert told == [(name, flops, int(flops is None)) for name, flops in COMPUTE]
+
+
+def test_sizes_that_are_none_are_unknown() -> None:
+    wrong = ["[[2 3], [3, 4]]", "[[2, 3,], [3, 4]]", "[[02, 3], [3, 4]]", "[[2, -3], [-3, 4]]",
+             "[[]]", "[[2, 3] [3, 4]]", "[[99999999999999999999, 3], [3, 4]]", "[2, 3]", "[]",
+             "[[2, 3]]", "{}",
+             '["2, 3"]', "[[[2, 3], [3, 4]]]", "null", "[[1e3, 3], [3, 4]]"]  # fmt: skip
+    names = ("Input Dims", "Input type", "Concrete Inputs")
+    payloads = [json.dumps(dict.fromkeys(names, sizes), separators=(",", ":")) for sizes in wrong]
+    calls: list[tuple[str, str | None]] = [(f"aten::mm, sizes = {sizes}", None) for sizes in wrong]
+    calls += [("aten::mm", payload) for payload in payloads]
+    calls += [("aten::mm", payload[:-3]) for payload in payloads]
+    rows = zip(calls, each(calls), strict=True)
+    assert [(call, row["flops"]) for call, row in rows] == [(call, None) for call in calls]
 
 
 CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
 
 
-@pytest.mark.parametrize(
-    ("dims", "concrete", "out"),
-    [
+def test_a_convolution_by_its_arguments() -> None:
+    cases: list[tuple[list[list[int]], list[str] | None, float | None]] = [
         (CONV, ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"], 16 * 16),
         (CONV, ["", "", "", "[2, 2]", "[2, 2]", "[1, 1]", "1"], 10 * 10),
         (CONV, ["", "", "", "[1]", "[4]", "[2]", "1"], 20 * 20),
@@ -117,14 +129,11 @@ CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
         # a kernel that is larger than what it slides over, in one of the two dimensions
         ([[8, 3, 20, 1], *CONV[1:]], ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"], None),
         (CONV, ["", "", "", "same", "", "[1, 1]", "1"], None),
-    ],
-)  # fmt: skip
-def test_a_convolution_by_its_arguments(
-    dims: list[list[int]], concrete: list[str] | None, out: float | None
-) -> None:
-    found = only("aten::conv2d", payload=kineto(dims, concrete))
-    expected = None if out is None else 2 * 8 * (6 * 3 * 25) * out
-    assert found["flops"] == (None if expected is None else pytest.approx(expected))
+    ]  # fmt: skip
+    found = each(("aten::conv2d", kineto(dims, concrete)) for dims, concrete, _ in cases)
+    assert [row["flops"] for row in found] == [
+        None if out is None else pytest.approx(2 * 8 * (6 * 3 * 25) * out) for *_, out in cases
+    ]
 
 
 def test_a_convolution_along_one_dimension() -> None:

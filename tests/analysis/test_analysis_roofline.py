@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -45,14 +46,25 @@ def only(name: str, *kernels: str, payload: str | None = None, **options: Any) -
     return found
 
 
+def each(calls: Iterable[tuple[str, str]], *, inside: str | None = None) -> list[dict[str, Any]]:
+    """Return the row of each operator of a program that calls one a step: name and payload."""
+    b = TraceBuilder()
+    for number, (name, payload) in enumerate(calls):
+        at = 1000 * number
+        b.iteration(number, at, at + 1000)
+        if inside is not None:
+            b.range(at, at + 200, inside)
+        b.range(at + 10, at + 100, name, payload=payload)
+        b.op(GEMM, at=at + 20, start=at + 120, end=at + 130, iteration=number)
+    return roofline(b.trace(), "iteration").rows.to_dicts()
+
+
 CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
 BACK = [[8, 6, 16, 16], [8, 3, 20, 20], [6, 3, 5, 5]]
 QKV = [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6]]
 
 
-@pytest.mark.parametrize(
-    ("name", "payload", "expected"),
-    [
+MOVED = [
         ("mm", kineto([[2, 3], [3, 4]]), 4 * (6 + 12 + 8)),
         ("addmm", kineto([[4], [2, 3], [3, 4], [], []], "c10::Half"), 2 * (4 + 6 + 12 + 8)),
         ("bmm", kineto([[7, 2, 3], [7, 3, 4]], BF16), 2 * 7 * (6 + 12 + 8)),
@@ -107,15 +119,18 @@ QKV = [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6]]
          2 * (36 + 124 + 36 + 124)),
         ("erfinv", kineto([[5]]), None),
         ("mm", kineto([[1 << 40, 1 << 40], [1 << 40, 1 << 40]]), None),  # of no machine
-    ],
-)  # fmt: skip
-def test_bytes_of_an_operator(name: str, payload: str, expected: int | None) -> None:
-    assert only(f"aten::{name}", payload=payload)["bytes"] == expected
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "payload", "flops", "moved"),
-    [
+def test_bytes_of_an_operator() -> None:
+    found = each((f"aten::{name}", payload) for name, payload, _ in MOVED)
+    told = [(name, payload, row["bytes"])
+            for (name, payload, _), row in zip(MOVED, found, strict=True)]  # fmt: skip
+    assert told == MOVED
+
+
+def test_attention_to_sequences_of_several_lengths() -> None:
+    cases = [
         # A cache of 100 keys; the step's two requests attend from 3 tokens to 9, in 14 pairs.
         ("aiter::mha_batch_prefill",
          kineto([[3, 4, 8], [100, 2, 8], [100, 2, 8], [3]], [BF16, BF16, BF16, "int"]),
@@ -137,31 +152,22 @@ def test_bytes_of_an_operator(name: str, payload: str, expected: int | None) -> 
          kineto([[6, 2, 4], [9, 16, 2, 4], [9, 16, 2, 4], [2], [2]], BF16), None, None),
         ("FlashAttnVarlenFunc", kineto([[3, 2, 4], [5, 2, 4], [5, 2, 4], [2], [2]], BF16),
          2 * 15 * 2 * 8, 2 * (24 + 40 + 40 + 24 + 4)),
-    ],
-)  # fmt: skip
-def test_attention_to_sequences_of_several_lengths(
-    name: str, payload: str, flops: int | None, moved: int | None
-) -> None:
-    b = TraceBuilder()
-    b.range(0, 200, "execute_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq3sk9sqsq5sqsk14)")
-    b.range(10, 100, name, payload=payload)
-    b.op("flash_fwd_kernel", at=20, start=120, end=130)
-    (row,) = roofline(b.trace()).rows.to_dicts()
-    assert (row["flops"], row["bytes"]) == (flops, moved)
+    ]  # fmt: skip
+    step = "execute_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq3sk9sqsq5sqsk14)"
+    found = each(((name, payload) for name, payload, *_ in cases), inside=step)
+    assert [(row["flops"], row["bytes"]) for row in found] == [
+        (flops, moved) for *_, flops, moved in cases
+    ]
 
 
-@pytest.mark.parametrize(
-    ("queries", "pairs"), [(5, 9), (2, 6), (7, 15), (3, None)], ids=("prefill", "decode", "all", "")
-)
-def test_which_part_of_a_mixed_step_attention_is_of(queries: int, pairs: int | None) -> None:
+def test_which_part_of_a_mixed_step_attention_is_of() -> None:
+    """Prefill, decode, both, and neither."""
     step = "execute_7_context_1(sq5sk5sqsq25sqsk9)_generation_2(sq2sk6sqsq2sqsk6)"
-    payload = kineto([[queries, 1, 4], [100, 1, 4], [100, 1, 4]], BF16)
-    b = TraceBuilder()
-    b.range(0, 200, step)
-    b.range(10, 100, "aiter::mha_batch_prefill", payload=payload)
-    b.op("fmha", at=20)
-    (row,) = roofline(b.trace()).rows.to_dicts()
-    assert row["flops"] == (pairs and 2 * pairs * 8)
+    payloads = [
+        kineto([[queries, 1, 4], [100, 1, 4], [100, 1, 4]], BF16) for queries in (5, 2, 7, 3)
+    ]
+    found = each((("aiter::mha_batch_prefill", payload) for payload in payloads), inside=step)
+    assert [row["flops"] for row in found] == [2 * 9 * 8, 2 * 6 * 8, 2 * 15 * 8, None]
 
 
 @pytest.mark.parametrize(
@@ -191,9 +197,8 @@ def test_cat_under_nvtx_is_recorded_without_the_list_around_it() -> None:
     assert only("aten::cat, sizes = [[2, 3], [4, 3], [], [6, 3]]", copy)["bytes"] == 8 * 18
 
 
-@pytest.mark.parametrize(
-    ("name", "payload", "expected"),
-    [
+def test_bytes_of_operators_of_serving_engines() -> None:
+    cases = [
         # Of the table of 50 rows those of 3 positions are read; query and key are turned in place.
         ("_C::rotary_embedding",
          kineto([[3], [3, 8], [3, 4], [], [50, 6], []],
@@ -212,10 +217,9 @@ def test_cat_under_nvtx_is_recorded_without_the_list_around_it() -> None:
         # AITER's norm returns its result, that of vLLM takes the place of it as an argument.
         ("aiter::rms_norm", kineto([[3, 4], [4], []], BF16), 2 * (12 + 4 + 12)),
         ("_C::rms_norm", kineto([[3, 4], [3, 4], [4], []], BF16), 2 * (12 + 12 + 4)),
-    ],
-)  # fmt: skip
-def test_bytes_of_operators_of_serving_engines(name: str, payload: str, expected: int) -> None:
-    assert only(name, payload=payload)["bytes"] == expected
+    ]  # fmt: skip
+    found = each((name, payload) for name, payload, _ in cases)
+    assert [row["bytes"] for row in found] == [moved for *_, moved in cases]
 
 
 def test_nvtx_says_no_types_so_names_of_kernels_that_multiply_do() -> None:
