@@ -82,9 +82,9 @@ def _ranges(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 PAIRS_TRIED = (
-    "jitter-bound-two", "slow-0",
+    "jitter-bound-two", "slow-1",
     *(pytest.param(name, marks=pytest.mark.nightly) for name in (
-        "workers-1-4", "item-kernels-lenet", "hidden-65-alexnet", "jitter-bound",
+        "slow-0", "workers-1-4", "item-kernels-lenet", "hidden-65-alexnet", "jitter-bound",
         "kernels-alexnet", "straggler-kernels",
     )),
 )  # fmt: skip
