@@ -65,6 +65,16 @@ def real_run(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable
 
 
 @pytest.fixture(scope="session")
+def dlrm_run(real_trace: Callable[[str], Path], shared_folder: Path) -> tk.Run:
+    """The run of the eight ranks of DLRM that PyTorch's profiler recorded."""
+    folder = real_trace("ddp_unet_4xa100_rank0").with_name("kineto_dlrm_8xv100")
+    if not (paths := sorted(folder.glob("*.json"))):
+        pytest.skip(f"no {folder}")
+    with _alone(shared_folder, folder.name):
+        return tk.ingest(paths, name="dlrm", store=shared_folder / "real")[0]
+
+
+@pytest.fixture(scope="session")
 def nsys_export(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable[[str], Path]:
     """Give an export of nsys, or the one that nsys makes of a report; it is not to be written.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -41,12 +40,8 @@ def test_copies_of_a_loader_that_nothing_hides(real_run: Callable[[str], tk.Run]
     assert row["sure"] == "likely"
 
 
-def test_the_last_rank_of_dlrm(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = real_trace("ddp_unet_4xa100_rank0").with_name("kineto_dlrm_8xv100")
-    paths = sorted(folder.glob("*.json"))
-    if not paths:
-        pytest.skip(f"no {folder}")
-    found = tk.ingest(paths, name="dlrm", store=tmp_path / "store")[0].stragglers()
+def test_the_last_rank_of_dlrm(dlrm_run: tk.Run) -> None:
+    found = dlrm_run.stragglers()
     assert found.height == 8
     # Its first all_to_all begins 7.6 ms after that of rank 1, and takes 10 us in place of 7.6 ms.
     assert (found["device"][0], found["last"][0]) == (7, 5)

@@ -12,7 +12,7 @@ import pytest
 
 import tracekit as tk
 
-DLRM = "kineto_dlrm_8xv100"
+DLRM = "kineto_dlrm_8xv100/worker0_step_12.1694128201545.pt.trace.json"
 
 
 def test_a_language_model_under_pyprof(real_run) -> None:
@@ -34,16 +34,11 @@ def test_a_language_model_under_pyprof(real_run) -> None:
     assert run.flops.answer().meta["mfu_unknown"] == "no steps are known"
 
 
-def test_all_ranks_of_one_model_compute_the_same(real_trace, tmp_path: Path) -> None:
-    folder = real_trace("ddp_unet_4xa100_rank0").with_name(DLRM)
-    if not folder.exists():
-        pytest.skip(f"no {DLRM} in {folder.parent}")
-    paths = sorted(folder.glob("*.json"))
-    run = tk.ingest(paths, store=tmp_path, name="dlrm")[0]
-    rows = run.flops("device")
+def test_all_ranks_of_one_model_compute_the_same(dlrm_run: tk.Run, real_trace) -> None:
+    rows = dlrm_run.flops("device")
     assert rows["unknown"].to_list() == [0] * 8
-    assert set(rows["flops"]) == {_linears_and_products(paths[0])}
-    mfu = run.flops.answer().meta["mfu"]
+    assert set(rows["flops"]) == {_linears_and_products(real_trace(DLRM))}
+    mfu = dlrm_run.flops.answer().meta["mfu"]
     assert 0 < mfu < 0.001
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-import tracekit as tk
 from tracekit.analysis import breakdown, step_detail
 from tracekit.analysis.communication import collective_calls
 from tracekit.engine import union_length
@@ -48,14 +47,13 @@ def ranks(real_path) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def ddp(real_path, tmp_path_factory) -> Trace:
-    return tk.ingest(real_path(DDP), store=tmp_path_factory.mktemp("store"))[0].trace
+def ddp(real_run) -> Trace:
+    return real_run(DDP).trace
 
 
 @pytest.fixture(scope="session")
-def dlrm(ranks, tmp_path_factory) -> Trace:
-    store = tmp_path_factory.mktemp("store")
-    return tk.ingest(ranks, store=store, name="dlrm")[0].trace
+def dlrm(dlrm_run) -> Trace:
+    return dlrm_run.trace
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -72,11 +72,9 @@ def test_each_two_gpus_share_a_pcie_switch(recorded: Machine) -> None:
     assert recorded.warnings == ()
 
 
-def test_copies_that_a_machine_cannot_carry(
-    real_trace: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_copies_that_a_machine_cannot_carry(real_run: Callable[[str], tk.Run]) -> None:
     """Peer copies over a double NVLink contradict a machine that has none."""
-    run, _ = tk.ingest(real_trace("jacobi_p2p_nvlink_8xv100"), store=tmp_path / "store")
+    run = real_run("jacobi_p2p_nvlink_8xv100")
     assert run.traffic().contradictions() == ()
     plain = run.traffic(topology="pcie-8")
     assert len(plain.contradictions()) == 2
