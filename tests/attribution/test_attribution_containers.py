@@ -134,15 +134,15 @@ def _said(trace: Trace) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-@pytest.mark.parametrize("numbered", [True, False])
-@pytest.mark.parametrize("evaluations", [1, EVALUATIONS])
 @pytest.mark.parametrize(
-    ("name", "clears"), [(LBFGS, "zero_grad"), (LBFGS, None), (LIGHTNING, "zero_grad")]
+    ("name", "clears", "numbered"),
+    [(LBFGS, "zero_grad", True), (LBFGS, None, False), (LIGHTNING, "zero_grad", False)],
 )
 @pytest.mark.parametrize(
-    ("backward", "thread", "source"),
-    [(True, 0, "nvtx"), (True, 1, "backward_thread"), (False, 1, "backward_thread")],
-)
+    ("backward", "thread", "source", "evaluations"),
+    [(True, 0, "nvtx", EVALUATIONS), (True, 1, "backward_thread", 1),
+     (False, 1, "backward_thread", EVALUATIONS)],
+)  # fmt: skip
 def test_an_optimizer_hides_no_pass_of_its_closure(
     name: str,
     clears: str | None,
