@@ -6,7 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from many_helpers import assert_same, damage, left_over, no_worker_left, write_ranks, write_report
+from many_helpers import (
+    assert_same,
+    damage,
+    left_over,
+    no_worker_left,
+    write_labelled,
+    write_ranks,
+    write_report,
+)
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
@@ -184,11 +192,13 @@ def test_options_that_make_no_sense(ranks, store, options, message) -> None:
 
 
 @pytest.mark.slow
-def test_progress_of_each_report_and_of_all(ranks) -> None:
+def test_labels_and_progress_of_each_report_and_of_all_come_through_processes(tmp_path) -> None:
     overall: list[tuple[str, int, int]] = []
     each: list[tuple[str, str]] = []
-    tracekit.ingest(
+    ranks = write_labelled(tmp_path, 4)
+    run, _ = tracekit.ingest(
         ranks,
+        labels={"by": "me"},
         progress=lambda *told: overall.append(told),
         report_progress=lambda path, step, *_: each.append((path.name, step)),
         processes=2,
@@ -201,6 +211,8 @@ def test_progress_of_each_report_and_of_all(ranks) -> None:
         assert len(steps) > 1
         assert steps[-1] == ""
         assert "" not in steps[:-1]
+    assert run.labels == {"batch": "16", "by": "me"}
+    assert [text for text in run.warnings if "label 'rank'" in text] != []
 
 
 @pytest.mark.slow

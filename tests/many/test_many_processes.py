@@ -17,7 +17,6 @@ from many_helpers import (
     left_over,
     no_worker_left,
     workers,
-    write_labelled,
     write_report,
 )
 
@@ -48,14 +47,6 @@ def test_processes_make_what_one_makes(long_ranks, serial) -> None:
     run, _ = tracekit.ingest(long_ranks, name="job", processes=2, report_progress=look)
     assert_same(run, serial)
     assert len(seen) == 2
-
-
-@pytest.mark.slow
-def test_labels_come_through_processes(tmp_path) -> None:
-    paths = write_labelled(tmp_path, 3)
-    run, _ = tracekit.ingest(paths, labels={"by": "me"}, processes=2)
-    assert run.labels == {"batch": "16", "by": "me"}
-    assert [text for text in run.warnings if "label 'rank'" in text] != []
 
 
 @pytest.mark.slow
