@@ -43,7 +43,7 @@ def test_tables_are_those_of_the_command_line(
     asked: AskedRuns, runs: list[tracekit.Run], client: Any
 ) -> None:
     for number, run in enumerate(runs):
-        for place, (start, end) in enumerate(stretches(run, 12)):
+        for place, (start, end) in enumerate(stretches(run, 2 * len(BY))):
             by = BY[place % len(BY)]
             told = client.data("table", run=number, from_=start, to=end, by=by)
             answer = run.breakdown.answer(by=by, between=(start, end))
@@ -213,7 +213,7 @@ def test_what_is_drawn_is_what_a_plain_loop_finds(
         forms = set()
         first, last = lanes.edges
         outside = (last + 5, last + 9), (first - 10**15, first - 3), (first - 9, last + 9)
-        for start, end in [lanes.edges, *stretches(run, 4), *outside]:
+        for start, end in [lanes.edges, *stretches(run, 2), *outside]:
             drawn = lanes.drawn(start, end, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
                 own = ops[lane.key] if lane.kind in ("ops", "way") else []
