@@ -50,7 +50,7 @@ PUBLIC = {
     "tracekit.analysis.diagnosis": """
         FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose stragglers
     """,
-    "tracekit.analysis.hangs": "find_hang",
+    "tracekit.analysis.hangs": "find_hang find_hang_in_run",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """

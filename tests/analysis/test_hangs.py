@@ -15,6 +15,7 @@ import pytest
 import tracekit as tk
 from tests.hang_dumps import BEGIN, Dump, Rank, job, without_first, write_dumps
 from tests.trace_builder import TraceBuilder
+from tracekit.analysis.hangs import find_hang_in_run
 from tracekit.analysis.hangs._timeline import last_work
 from tracekit.cli import app
 from tracekit.errors import (
@@ -23,7 +24,7 @@ from tracekit.errors import (
     UndecidedError,
     UnsupportedTraceError,
 )
-from tracekit.model import Answer
+from tracekit.model import Answer, Trace
 
 WAITS = "started"
 
@@ -462,3 +463,103 @@ def test_a_run_of_another_job_is_left_out(
     told = capsys.readouterr().out
     assert "rank 3 did not join all_reduce 8" in told
     assert "the run is left out, no collective of these dumps is one of this run" in told
+
+
+def _cut(
+    made: dict[int, list[tuple[str, int, bool]]], *, until: int = 20, polls: bool = True
+) -> Trace:
+    """Return the last calls of ranks: name, size and whether its kernel ended; 1 s apart.
+
+    A thread polls until the last second, at which the recording ends.
+    """
+    b, second = TraceBuilder(), 10**9
+    for rank, calls in made.items():
+        b.range(0, 5, f"tracekit.rank {rank} of {len(made)}", thread=10 * rank)
+        said = {"NCCL communicator ID": 7, "No. of ranks": len(made), "Rank": rank}
+        b.range(0, 5, "ncclCommInitRank", thread=10 * rank, domain="NCCL",
+                payload=json.dumps(said))  # fmt: skip
+        for at, (name, size, ended) in enumerate(calls, 1):
+            message = {"Peer rank": 1 - rank} if name in ("Send", "Recv") else {}
+            payload = json.dumps(
+                {"NCCL communicator ID": 7, "Message size [bytes]": size, **message}
+            )
+            b.range(at * second, at * second + 9, f"nccl{name}", thread=10 * rank, domain="NCCL",
+                    payload=payload)  # fmt: skip
+            if ended:
+                kind = "SendRecv" if message else name
+                b.op(f"ncclDevKernel_{kind}", at * second + 4, thread=10 * rank, device=rank,
+                     kind="collective", collective="send_recv" if message else "all_reduce",
+                     end=at * second + 200)  # fmt: skip
+            else:
+                b.call(at * second + 4, at * second + 5, thread=10 * rank, correlation=900 + at)
+        if polls:
+            b.call(until * second, until * second + 1, thread=10 * rank + 1, correlation=None)
+            b.rows["calls"][-1]["name"] = "cudaEventQuery"
+    b.rows["reports"].append(
+        {"report": 0, "file": "a", "format": "x", "size": 1, "duration": until * second}
+    )
+    trace = b.trace()
+    calls_of_ops = trace.read("calls").select("process", "correlation", "call")
+    ops = trace.read("ops").drop("call").join(calls_of_ops, on=["process", "correlation"])
+    return trace.with_tables({"ops": ops})
+
+
+REDUCED, WAITING = ("AllReduce", 8, True), ("AllReduce", 8, False)
+CUT: dict[str, tuple[dict[int, list[tuple[str, int, bool]]], tuple[object, ...]]] = {
+    "missing": (
+        {0: [REDUCED, WAITING], 1: [REDUCED], 2: [REDUCED, WAITING]},
+        ("cause", "missing", [1], [0, 2], 2),
+    ),
+    "never any": ({0: [WAITING], 1: []}, ("cause", "missing", [1], [0], 1)),
+    "size": (
+        {0: [REDUCED, WAITING], 1: [REDUCED, ("AllReduce", 9, False)], 2: [REDUCED, WAITING]},
+        ("cause", "size", [1], [0, 2], 2),
+    ),
+    "all wait": (
+        {0: [REDUCED, WAITING], 1: [REDUCED, WAITING]},
+        ("unknown", "unfinished", [], [0, 1], 2),
+    ),
+    "message": (
+        {0: [REDUCED, ("Recv", 4, False)], 1: [REDUCED]},
+        ("cause", "missing", [1], [0], None),
+    ),
+    "waits for a message": (
+        {0: [REDUCED, ("Recv", 4, False)], 1: [REDUCED, ("Send", 4, False)], 2: [REDUCED, WAITING]},
+        ("unknown", "missing", [0, 1], [2], 2),
+    ),
+}  # fmt: skip
+"""Last calls of ranks, and the first row of what is said."""
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_recordings_that_were_cut_show_who_is_missing(name: str) -> None:
+    calls, said = CUT[name]
+    rows = find_hang_in_run(_cut(calls)).rows
+    assert rows.select("role", "problem", "ranks", "waiting", "sequence").row(0) == said
+
+
+def test_a_launch_that_a_cut_recording_did_not_see_end_is_no_hang() -> None:
+    """Nor one whose recorder may have stopped; ranks are told all the same."""
+    calls, _ = CUT["missing"]
+    soon = find_hang_in_run(_cut(calls, until=2))
+    assert soon.rows.is_empty()
+    assert "nothing shows a hang" in soon.empty
+    silent = find_hang_in_run(_cut(calls, polls=False))
+    assert silent.rows.select("role", "ranks", "silent_ns").rows() == [
+        ("unknown", [1], 18 * 10**9 - 9)
+    ]
+    last = silent.tables["ranks"].select("rank", "last_call", "unended", "last_kernel").rows()
+    assert last == [
+        (0, "cudaLaunchKernel", 1, None), (1, "cudaLaunchKernel", 0, None),
+        (2, "cudaLaunchKernel", 1, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_without_dumps_the_run_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = _traced(1, tmp_path / "rank1.json")
+    for asked, said in ((str(trace), "can be compared"), ("nobody", "no run 'nobody'")):
+        with pytest.raises(SystemExit) as ended:
+            app(["hang", "--run", asked, "--store", str(tmp_path / "store")], prog_name="tracekit")
+        assert ended.value.code in (2, 3)
+        assert said in capsys.readouterr().err

@@ -27,6 +27,8 @@ SECOND = 1_000_000_000
 EPOCH = 1_700_000_000 * SECOND
 STREAMS = {"tensor": 20, "data": 24, "pipeline": 28, "world": 32}
 COMPUTE = 7
+FOREVER = 1 << 62
+_GEMM = "ampere_sgemm_128x64_nn"
 _VM = 1 << 48
 _NAMES = {
     "all_reduce": ("ncclAllReduce", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
@@ -142,7 +144,11 @@ class Call:
 
 @dataclass
 class Ran:
-    """What a job did: calls in order; and kernels of ranks: true launch, start, end, what, call."""
+    """What a job did: calls in order; and kernels of ranks: true launch, start, end, what, call.
+
+    `waits`: launch, what and call of ranks that wait for ever. `until`: true times at which reports
+    of ranks end; what runs then is in none. Until then a thread polls every 100 ms if it `polls`.
+    """
 
     job: Job
     calls: list[Call] = field(default_factory=list)
@@ -150,6 +156,9 @@ class Ran:
         default_factory=lambda: defaultdict(list)
     )
     ranges: dict[int, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
+    waits: dict[int, tuple[int, str, Call]] = field(default_factory=dict)
+    until: dict[int, int] = field(default_factory=dict)
+    polls: bool = True
 
     @property
     def end(self) -> int:
@@ -157,11 +166,19 @@ class Ran:
         return max(rows[-1][2] for rows in self.kernels.values())
 
 
-def run(job: Job) -> Ran:
-    """Run the programs of all ranks; each waits in a call until all of its members are there."""
+Change = Callable[[int, Iterator[object]], Iterator[object]]
+
+
+def run(job: Job, change: Change | None = None) -> Ran:
+    """Run the programs of all ranks; each waits in a call until all of its members are there.
+
+    `change` returns another program for a rank, given its own; then ranks may wait for ever.
+    """
     chance, ran = random.Random(job.seed), Ran(job)
     now = [SECOND + chance.randrange(200_000) for _ in range(job.size)]
     programs = [_program(job, rank, job.groups()) for rank in range(job.size)]
+    if change:
+        programs = [change(rank, program) for rank, program in enumerate(programs)]
     # Some ranks end a call a little later than others, always.
     lags = [chance.randrange(job.spread + 1) for _ in range(job.size)]
     waiting: dict[Call, list[int]] = defaultdict(list)
@@ -191,8 +208,24 @@ def run(job: Job) -> Ran:
                 (now[rank] - 8_000, now[rank], now[rank] + length, COMPUTE, "gemm", None)
             )
             now[rank] += length + 1_000
-    assert not waiting
+    assert change or not waiting
+    _leave(ran, waiting, opened, now)
     return ran
+
+
+def _leave(
+    ran: Ran,
+    waiting: dict[Call, list[int]],
+    opened: dict[int, list[tuple[int, str]]],
+    now: list[int],
+) -> None:
+    """Note who waits for ever, and which ranges nobody ends."""
+    for call, ranks in waiting.items():
+        for rank in ranks:
+            is_late = call.what == "send" and rank != call.members[0]
+            ran.waits[rank] = (now[rank] - 8_000, "recv" if is_late else call.what, call)
+    for rank, some in opened.items():
+        ran.ranges[rank] += [(began - 9_000, FOREVER + 1, name) for began, name in some]
 
 
 def _meet(ran: Ran, call: Call, now: list[int], lags: list[int], chance: random.Random) -> None:
@@ -437,7 +470,8 @@ def _write(ran: Ran, ranks: list[int], told: Recorded, off: int) -> None:
         file.executescript("PRAGMA synchronous = OFF;" + _TABLES)
         texts: dict[str, int] = {}
         began = told.clocks[-1].reads(told.began[-1]) + off
-        last = told.reads(report, ran.end) + 1_000_000
+        ends = [ran.until.get(rank, ran.end + 1_000_000) for rank in ranks]
+        last = told.reads(report, max(ends))
         for name, value in (
             ("EXPORT_PRODUCT_NAME", "NVIDIA Nsight Systems"),
             ("EXPORT_PRODUCT_VERSION", "2024.2.3"),
@@ -543,6 +577,40 @@ def _add(file: sqlite3.Connection, table: str, *row: object) -> None:
     file.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
+@dataclass
+class _Process:
+    """Writes the events of a rank's process, up to a true time."""
+
+    file: sqlite3.Connection
+    told: Callable[[int], int]
+    texts: dict[str, int]
+    process: int
+    thread: int
+    until: int
+
+    def text(self, value: str) -> int:
+        return self.texts.setdefault(value, len(self.texts) + 1)
+
+    def nvtx(self, start: int, end: int, name: str, said: str | None, domain: int = 1) -> None:
+        ended = self.told(end) if end <= self.until else None
+        if start <= self.until:
+            row = (self.told(start), ended, 59, name, self.thread, None, domain, said)
+            _add(self.file, "NVTX_EVENTS", *row)
+
+    def call(self, start: int, number: int | None, name: str, after: int = 0) -> None:
+        said = self.text(f"{name}_v7000")
+        times = (self.told(start), self.told(start + 3_000))
+        if start + 3_000 <= self.until:
+            row = (*times, 0, self.thread + after, number, said, 0, None)
+            _add(self.file, "CUPTI_ACTIVITY_KIND_RUNTIME", *row)
+
+    def kernel(self, start: int, end: int, gpu: int, stream: int, number: int, name: str) -> None:
+        if end <= self.until:
+            row = (self.told(start), self.told(end), gpu, 1, stream, number, self.process)
+            named = (self.text(name), self.text(name))
+            _add(self.file, "CUPTI_ACTIVITY_KIND_KERNEL", *row, *named, 1, 1, 1, 1, 1, 1)
+
+
 def _write_rank(
     file: sqlite3.Connection,
     ran: Ran,
@@ -552,40 +620,43 @@ def _write_rank(
 ) -> None:
     job, pid, gpu = ran.job, pid_of(ran.job, rank), rank % ran.job.per_node
     process = _VM | pid << 24
-    thread = process | pid
-
-    def text(value: str) -> int:
-        return texts.setdefault(value, len(texts) + 1)
-
-    def nvtx(
-        start: int, end: int, name: str, payload: dict[str, object] | None, domain: int = 1
-    ) -> None:
-        said = json.dumps(payload) if payload and job.payloads else None
-        _add(file, "NVTX_EVENTS", told(start), told(end), 59, name, thread, None, domain, said)
-
+    write = _Process(file, told, texts, process, process | pid, ran.until.get(rank, FOREVER))
     _add(file, "PROCESSES", process, pid, "python")
-    _add(file, "NVTX_EVENTS", 0, None, 75, "NCCL", thread, None, 1, None)
-    if job.inits:
-        for number, (kind, some) in enumerate(job.groups().items()):
-            members = next(g for g in some if rank in g)
-            if len(members) > 1:
-                said = {
-                    "NCCL communicator ID": communicator(job, kind, members),
-                    "No. of ranks": len(members), "Rank": members.index(rank),
-                    "CUDA device": gpu,
-                }  # fmt: skip
-                at = SECOND - 100_000_000 + 1_000_000 * number
-                nvtx(at, at + 500_000, "ncclCommInitRank", said)
+    _add(file, "NVTX_EVENTS", 0, None, 75, "NCCL", process | pid, None, 1, None)
+    for number, (kind, some) in enumerate(job.groups().items() if job.inits else ()):
+        members = next(g for g in some if rank in g)
+        if len(members) > 1:
+            said = {
+                "NCCL communicator ID": communicator(job, kind, members),
+                "No. of ranks": len(members), "Rank": members.index(rank), "CUDA device": gpu,
+            }  # fmt: skip
+            at = SECOND - 100_000_000 + 1_000_000 * number
+            write.nvtx(at, at + 500_000, "ncclCommInitRank", _payload(job, said))
     for start, end, name in ran.ranges[rank]:
-        nvtx(start, end, name, None, 0)
+        write.nvtx(start, end, name, None, 0)
     for number, (launch, start, end, stream, what, call) in enumerate(ran.kernels[rank], 1):
-        name = _NAMES[what][1] if call else "ampere_sgemm_128x64_nn"
-        row = (told(start), told(end), gpu, 1, stream, number, process)
-        _add(file, "CUPTI_ACTIVITY_KIND_KERNEL", *row, text(name), text(name), 1, 1, 1, 1, 1, 1)
-        row = (told(launch), told(launch + 3_000), 0, thread, number)
-        _add(file, "CUPTI_ACTIVITY_KIND_RUNTIME", *row, text("cudaLaunchKernel_v7000"), 0, None)
+        write.kernel(start, end, gpu, stream, number, _NAMES[what][1] if call else _GEMM)
+        write.call(launch, number, "cudaLaunchKernel")
         if call:
-            nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], _said(job, rank, what, call))
+            said = _payload(job, _said(job, rank, what, call))
+            write.nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], said)
+    _write_end(write, ran, rank)
+
+
+def _write_end(write: _Process, ran: Ran, rank: int) -> None:
+    """Write what a rank launched and never ended, and how a thread of it polls."""
+    for launch, what, call in [ran.waits[rank]] if rank in ran.waits else []:
+        said = _payload(ran.job, _said(ran.job, rank, what, call))
+        write.nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], said)
+        for number in range(4):  # the collective, and what is launched behind it
+            write.call(launch + 5_000 * number, 10**6 + number, "cudaLaunchKernel")
+    if ran.polls and rank in ran.until:
+        for at in range(ran.kernels[rank][-1][2], ran.until[rank] - 4_000, 100_000_000):
+            write.call(at, None, "cudaEventQuery", after=1)
+
+
+def _payload(job: Job, said: dict[str, object]) -> str | None:
+    return json.dumps(said) if job.payloads else None
 
 
 def _said(job: Job, rank: int, what: str, call: Call) -> dict[str, object]:
@@ -675,13 +746,22 @@ def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> P
             "args": {key.replace("_", " "): value for key, value in args.items()},
         })  # fmt: skip
 
+    until = ran.until.get(rank, FOREVER)
     for start, end, name in ran.ranges[rank]:
-        add("user_annotation", name, start, end)
-    for number, (launch, start, end, stream, what, call) in enumerate(ran.kernels[rank], 1):
+        if end <= until:  # what is open is in no file
+            add("user_annotation", name, start, end)
+    waits = [
+        (at, 0, until + 1, 0, what, call)
+        for each, (at, what, call) in ran.waits.items() if each == rank
+    ]  # fmt: skip
+    for number, (launch, start, end, stream, what, call) in enumerate(
+        [row for row in ran.kernels[rank] if row[0] + 4_000 <= until] + waits, 1
+    ):
         where = {"device": gpu, "context": 1, "stream": stream, "correlation": number}
         add("cuda_runtime", "cudaLaunchKernel", launch, launch + 3_000, correlation=number)
-        name = _NAMES[what][1] if call else "ampere_sgemm_128x64_nn"
-        add("kernel", name, start, end, **where)
+        name = _NAMES[what][1] if call else _GEMM
+        if end <= until:
+            add("kernel", name, start, end, **where)
         if call and what == "all_reduce":
             given = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems":
                      call.size // 4, "Out msg nelems": call.size // 4, "Group size":
@@ -692,6 +772,8 @@ def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> P
                 given["Seq"] = first + counts[call.kind]
                 counts[call.kind] += 1
             add("cpu_op", "record_param_comms", launch - 1_000, launch + 4_000, **given)
+    if ran.polls and rank in ran.until:
+        add("cuda_runtime", "cudaEventQuery", until - 9_000, until - 6_000, correlation=10**6)
     path.write_text(json.dumps({
         "schemaVersion": 1, "deviceProperties": [{"id": gpu, "name": "NVIDIA A100-SXM4-40GB"}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": job.size},

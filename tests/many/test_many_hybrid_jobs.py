@@ -6,10 +6,12 @@ are sums of `hybrid_job`, which shares no code with what is tested.
 
 from __future__ import annotations
 
+import random
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -489,6 +491,54 @@ def test_one_slow_link_is_named(tmp_path: Path) -> None:
         # Two calls in three steps, each end of which waits for both ranks. Hosts of this simulation
         # launch as GPUs get there, so that no shorter call shortens a step.
         assert answer.rows.filter(change="ranks 1, 5 alike")["edges"].item() == 2 * 3 * 2 * 2
+
+
+def _faulty(fault: str, rank: int, kind: str, turn: int) -> hybrid_job.Change:
+    """Return programs of which one rank's goes wrong in its n-th collective of a group."""
+
+    def change(own: int, program: Iterator[object]) -> Iterator[object]:
+        seen = 0
+        for act in program:
+            if isinstance(act, hybrid_job.Call) and act.kind == kind and own == rank:
+                seen += 1
+                if seen == turn and fault in ("missing", "ended"):
+                    return
+                if seen == turn:
+                    wrong = {"size": 999} if fault == "size" else {"what": "broadcast"}
+                    yield replace(act, **wrong)
+                    continue
+            yield act
+
+    return change
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(12))
+def test_recordings_of_a_job_that_hangs_name_the_rank(tmp_path: Path, seed: int) -> None:
+    """Alone, without dumps; of healthy jobs that were cut at different times nobody is named."""
+    chance = random.Random(seed)
+    fault = ("missing", "ended", "size", "type", "none", "none")[seed % 6]
+    kind, calls = chance.choice([("tensor", 40), ("data", 10), ("world", 8)])
+    rank, turn = chance.randrange(8), chance.randrange(4, calls - 1)
+    job = Job(**TWO, steps=5, seed=seed)
+    ran = hybrid_job.run(job, None if fault == "none" else _faulty(fault, rank, kind, turn))
+    length = ran.end - hybrid_job.SECOND
+    ran.until = {
+        each: ran.end - chance.randrange(3 * length // 4) if fault == "none" else ran.end + 10**10
+        for each in range(8)
+    }
+    if fault == "ended":
+        ran.until[rank] = ran.kernels[rank][-1][2] + chance.randrange(10_000_000)
+    run, _ = ingested(ran, tmp_path)
+    rows = tracekit.hang(run=run)
+    if fault == "none":
+        assert rows.is_empty()
+        return
+    causes = rows.filter(role="cause").select("problem", "ranks").rows()
+    assert causes
+    assert {problem for problem, _ in causes} <= {fault, "missing" if fault == "ended" else fault}
+    assert all(rank in ranks for _, ranks in causes)
 
 
 def _said_to_be(report: Path, rank: int) -> Path:

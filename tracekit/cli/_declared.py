@@ -89,7 +89,8 @@ def _of_run(told: Declaration, run: str, *, store: Path | None = None, **options
 
 def _of_files(told: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
     ask = getattr(tracekit, told.name).answer
-    found: Answer = ask(**options | _opened(told, options, store))
+    given = {name: value for name, value in options.items() if value is not None}
+    found: Answer = ask(**given | _opened(told, options, store))
     return found
 
 
@@ -120,7 +121,8 @@ def _signature(told: Declaration) -> inspect.Signature:
         runs = runs_argument(first.annotation)
         asked, opening = [("runs", runs, None), ("where", Labels, None)], []
     if told.is_of_files:
-        asked, opening = [(first.name, files_argument(first.annotation), first.empty)], []
+        none = first.empty if first.default is first.empty else None
+        asked, opening = [(first.name, files_argument(first.annotation), none)], []
     stores = [("store", Folder, None)] if _runs_among(told) or not told.is_of_files else []
     return inspect.Signature(
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 from tracekit import present
 from tracekit.analysis.communication import inspector_questions
@@ -38,8 +38,10 @@ def of_files(
     def answer(*args: Any, **options: Any) -> Answer:
         given = signature.bind(*args, **options).arguments
         require_valid(given, told.signature)
-        ask: Any = asked
-        found: Answer = ask(read(given.pop(next(iter(signature.parameters)))), **given)
+        files = next(iter(signature.parameters.values()))
+        paths, ask = given.pop(files.name, ()), cast("Any", asked)
+        is_without = not paths and files.default is not files.empty
+        found: Answer = ask(() if is_without else read(paths), **given)
         return replace(found, renderer=present.RENDERER)
 
     whole: Any = answer

@@ -315,14 +315,12 @@ def collectives(
     A bandwidth is algorithm bandwidth (bytes over time) or bus bandwidth (as nccl-tests defines
     it). Where only one participant is in the run its time includes waiting, and the row says so.
     """
-    from tracekit.analysis.communication._collectives import collectives
-
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
         log, sent = traffic.log, traffic.sent()
     except MissingDataError:  # no machine is known
         log, sent = _read(nccl_log), None
-    return collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
+    return communication.collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
 
 
 def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":

@@ -1,10 +1,10 @@
-"""Explain a hang of a job from the dumps of its ranks."""
+"""Explain a hang of a job from the dumps of its ranks, or from recordings that were cut."""
 
 from typing import TYPE_CHECKING
 
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.hangs._answer import find_hang
+    from tracekit.analysis.hangs._answer import find_hang, find_hang_in_run
 
 __getattr__, __dir__ = lazily(__name__)

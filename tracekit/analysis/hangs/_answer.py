@@ -21,6 +21,7 @@ from tracekit.analysis.hangs._causes import (
     unfinished_calls,
     with_roles,
 )
+from tracekit.analysis.hangs._recordings import read_ends
 from tracekit.analysis.hangs._timeline import last_work, on_timeline
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer, Trace
@@ -43,6 +44,8 @@ _SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
 }
 _SPAN = 3
 """Least number of consecutive ranks that are written as a span."""
+_OF_RUN = {"iteration": pl.Int64, "silent_ns": pl.Int64}
+_SILENT = "; nothing was recorded since: the recorders may have stopped"
 _PROBLEMS = {
     "type": "enqueued another collective than the others",
     "size": "gave other sizes than the others",
@@ -141,6 +144,88 @@ def find_hang(
         tables=tables,
         listed=[*tables],
         empty=_nothing(ranks.height, peers.height, ended=not blind),
+        command="hang",
+    )
+
+
+def find_hang_in_run(trace: Trace) -> Answer:
+    """Explain why a job hangs, from a run of its ranks alone.
+
+    Parameters
+    ----------
+    trace
+        The run: recordings of several ranks that were cut while the job hung.
+
+    Returns
+    -------
+    Rows as of `find_hang`, of collectives that were called and launched, without a kernel that
+    ended (`read_ends`); in addition ``ended``: `ranks` cannot be seen to join, as their recordings
+    end before the others wait. ``sequence`` counts from the group's first recorded call;
+    ``silent_ns``: how long nothing at all was recorded of the waiting ranks; then the role is
+    ``unknown``, as their recorders may have stopped. ``meta``: ``ranks``, ``entries``, ``groups``
+    and ``warnings``. ``tables``: ``ranks``, as `read_ends` returns it.
+
+    Raises
+    ------
+    UndecidedError
+        If ranks are unknown, or no collective can be compared between them.
+    """
+    ends = read_ends(trace)
+    calls, ranks = ends.calls, ends.ranks.select("rank", lost=0)
+    members = parties(calls, ranks)
+    problems = _collective_problems(calls, members)
+    for each in problems:
+        here = pl.col("party") == each["party"]
+        of_call = calls.filter(here, pl.col("sequence") == each["sequence"])
+        each |= {name: of_call[name].max() for name in _OF_RUN}
+        unseen = ends.unseen.filter(here)["rank"].sort().to_list()
+        recorded = each["members"] + len(unseen)
+        each["members"] = ends.sizes.filter(here)["size"].max() or recorded
+        if each["problem"] == "unfinished" and unseen:
+            each |= {"problem": "ended", "ranks": unseen}
+        elif each["problem"] == "unfinished" and each["members"] > recorded:
+            each["problem"] = "partial"
+    for row in ends.messages.iter_rows(named=True):
+        ways = (row["rank"], row["peer"])[:: 1 if row["direction"] == "send" else -1]
+        what = "message from {} to {}".format(*("?" if way is None else way for way in ways))
+        problems.append({
+            "problem": "missing", "ranks": [] if row["peer"] is None else [row["peer"]],
+            "waiting": [row["rank"]], "group": row["party"], "collective": what,
+        })  # fmt: skip
+    waiting = ends.ranks.filter(pl.col("waits_ns") >= ends.limit)["rank"].to_list()
+    if waiting and not problems:
+        others = ends.ranks.filter(unended=0)["rank"].to_list()
+        problems = [{"problem": "unended", "ranks": others, "waiting": waiting, "group": None}]
+    if calls.is_empty() and not problems:
+        raise UndecidedError(
+            "no collective of this run can be compared between ranks",
+            "record -t cuda,nvtx,osrt on all ranks, and export NVTX payloads",
+        )
+    rows, last = [], _last_of(calls)
+    for each in with_roles(problems):
+        free = [rank for rank in each["ranks"] if rank not in waiting]
+        is_guess = each["role"] == "cause" and each["problem"] == "missing" and not free
+        row = _row(each, calls, last) | {name: each.get(name) for name in _OF_RUN}
+        if is_guess:
+            row |= {"role": "unknown", "says": f"{row['says']}; {_they(row['ranks'])} itself"}
+        elif row["silent_ns"]:
+            row |= {"role": "unknown", "says": row["says"] + _SILENT}
+        rows.append(row)
+    rows.sort(key=lambda row: row["role"] != "cause")
+    answer = pl.DataFrame(rows, schema={**_SCHEMA, **_OF_RUN}, orient="row")
+    return Answer(
+        rows=answer,
+        people=_for_people(answer),
+        meta={
+            "ranks": ranks.height,
+            "entries": calls.height,
+            "groups": members["party"].n_unique(),
+            "warnings": ends.warnings,
+        },
+        title=answer["says"][0] if rows else "",
+        tables={"ranks": ends.ranks},
+        listed=["ranks"],
+        empty="nothing shows a hang: no collective waits at the end that some ranks did not join",
         command="hang",
     )
 
@@ -296,16 +381,31 @@ def _sentence(row: Mapping[str, Any]) -> str:
         return f"{who} left no dump" + (
             f"; {_they(waiting)} in collectives of its groups" if waiting else ""
         )
+    if problem in ("unended", "ended", "partial"):
+        return _of_recordings(row, which, f"{others}{at}")
     if problem == "unstarted":
         return (
             f"the GPU of {who} has not begun {which}, which others run: work before it holds it up"
         )
     if problem == "unfinished":
         return f"all ranks joined {which} and none of them is known to hold it up; {others}{at}"
-    gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
     if not waiting and row["usual"]:  # no more than half of the ranks agree
-        return f"{who} do not agree in {which}: {row['other']} and {row['usual']}"
-    return f"{who} {_PROBLEMS[str(problem)]} in {which}{gave}{at}"
+        did, gave = "do not agree", f": {row['other']} and {row['usual']}"
+    else:
+        did = _PROBLEMS[str(problem)]
+        gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
+    return f"{who} {did} in {which}{gave}{at}"
+
+
+def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
+    who = _named(_list(row, "ranks"))
+    if row["problem"] == "ended":
+        return f"the recording of {who} ended before it could join {which}; {others}"
+    if row["problem"] == "partial":
+        return f"{others}: {which}; its other ranks were not recorded, or not comparably"
+    none = f"; {who} launched nothing that has not" if row["ranks"] else ""
+    waiting = _named(_list(row, "waiting"))
+    return f"work that {waiting} launched has not ended, and no name tells which{none}"
 
 
 def _they(ranks: Sequence[int]) -> str:
@@ -313,6 +413,8 @@ def _they(ranks: Sequence[int]) -> str:
 
 
 def _named(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "a rank that is not known"
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {rank_texts(ranks)}"
 
 

@@ -291,7 +291,7 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """
     waits: dict[int, set[int]] = {}
     for each in problems:
-        if each["problem"] == "missing":
+        if each["problem"] not in _OWN:
             for rank in _ranks(each, "waiting"):
                 waits.setdefault(rank, set()).update(_ranks(each, "ranks"))
     wrong = {
@@ -320,8 +320,11 @@ def _with_role(
     if problem["problem"] in _OWN:
         return {**problem, "role": "cause"}
     ranks = _ranks(problem, "ranks")
+    if problem["problem"] == "unstarted" and all(rank in waits for rank in ranks):
+        return {**problem, "role": "consequence"}
     if problem["problem"] != "missing":
-        return {**problem, "role": "cause" if ranks else "unknown"}
+        is_known = bool(ranks) and problem["problem"] != "unended"
+        return {**problem, "role": "cause" if is_known else "unknown"}
     free = [rank for rank in ranks if rank not in waits and rank not in wrong]
     if free:
         return {**problem, "role": "cause", "ranks": free}

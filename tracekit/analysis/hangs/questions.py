@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from tracekit.errors import UsageError
 from tracekit.support.columns import keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import ChosenRows, OfRanks, Option, question
@@ -19,11 +20,11 @@ _HANG = Json(
     "hang",
     run=NO_RUN,
     meta={
-        "ranks": "count: Number of ranks that left a dump.",
-        "entries": "count: Number of their entries.",
+        "ranks": "count: Number of ranks that left a dump, or were recorded.",
+        "entries": "count: Number of their entries, or calls that were compared.",
         "groups": "count: Number of groups of ranks.",
-        "without_dump": "integers: Ranks that groups list and that left no dump.",
-        "lost": "count: Number of dumps whose ring no longer held the first entries.",
+        "without_dump?": "integers: Ranks that groups list and that left no dump.",
+        "lost?": "count: Number of dumps whose ring no longer held the first entries.",
         "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("warnings"),
     },
@@ -31,7 +32,7 @@ _HANG = Json(
         "role": "one of cause, consequence, unknown: Whether the ranks of this row hold up the "
         "job, or wait in another row; unknown where nothing tells.",
         "problem": "one of missing, deadlock, type, size, dtype, order, unstarted, unfinished, "
-        "no_dump, unresponsive, dead, error, behind: What is wrong.",
+        "no_dump, unresponsive, dead, error, behind, ended, partial, unended: What is wrong.",
         "ranks": "integers: Who is missing, or differs.",
         "waiting": "integers: Who joined and has not completed it.",
         "group": "text or null: Name of the group of ranks, or hash of NCCL's communicator.",
@@ -46,11 +47,13 @@ _HANG = Json(
         "says": "text: All of it as a sentence.",
         "stage?": f"one of {STAGES} or null: Why it runs, by the run; null where that is unknown.",
         "iteration?": "integer or null: Step of the run; null where that is unknown.",
+        "silent_ns?": "count or null: How long nothing was recorded at the end, of a run without "
+        "dumps whose recorders may have stopped, ns.",
     },
     keys={
         "tables?": {
-            "description": "ranks: the last collective of each rank. collectives: those of the "
-            "run, with the ranks that dumps alone hold.",
+            "description": "ranks: the last collective of each rank, or what a run recorded last. "
+            "collectives: those of the run, with the ranks that dumps alone hold.",
             "type": "object",
         }
     },
@@ -68,25 +71,30 @@ def _exit_code(answer: "Answer") -> int:
     "tracekit hang dumps/",
     "tracekit hang nccl_trace_rank_*",
     "tracekit hang dumps/ --run rank0",
+    "tracekit hang --run job",
     writes=_HANG,
     files=Annotated[
         Sequence[StrPath],
         Option(
             "Dumps of PyTorch's flight recorder, answers of `ncclras -f json`, or folders of "
-            "either.",
-            "DUMP...",
-            typed=list[Path],
+            "either; none for a run of reports that were cut while the job hung.",
+            "[DUMP...]",
+            typed=list[Path] | None,
         ),
     ],
     judge=_exit_code,
 )
-def hang(dumps: Any, *, run: OfRanks = None, **_: Unpack[ChosenRows]) -> "Answer":
+def hang(dumps: Any = (), *, run: OfRanks = None, **_: Unpack[ChosenRows]) -> "Answer":
     """Say why a job hangs: which rank is missing at which collective.
 
     Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
     named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.
     """
-    from tracekit.analysis.hangs import find_hang
+    from tracekit.analysis.hangs import find_hang, find_hang_in_run
 
     trace = None if run is None else run.trace
+    if not dumps:
+        if trace is None:
+            raise UsageError("there is neither a dump nor a run", "name dumps, --run, or both")
+        return find_hang_in_run(trace)
     return find_hang(dumps.entries, dumps.ranks, dumps.peers, dumps.events, dumps.warnings, trace)

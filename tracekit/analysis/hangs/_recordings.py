@@ -1,0 +1,326 @@
+"""Collectives that ranks of a run wait in: called, launched, and without a kernel that ended.
+
+Profilers record kernels when they end. A collective that hangs is a call and a launch without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.calls import (
+    collective_kernels,
+    communicator_groups,
+    communicators,
+    find_collectives,
+    made_communicators,
+    process_ranks,
+    read_calls,
+    with_kernels,
+)
+from tracekit.analysis.hangs._timeline import last_work
+from tracekit.errors import UndecidedError
+from tracekit.model import path_texts, with_clocks
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_LONG_NS, _LONGER = 1_000_000_000, 2
+"""Least time from launch to the last record for a call to hang, ns; and the least ratio to the
+longest time from launch to end of an op that ended in the run."""
+_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_LAUNCH = r"Launch\w*Kernel|GraphLaunch"
+_MEMBER = ["party", "process"]
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """What a run's recordings show at their ends.
+
+    Parameters
+    ----------
+    calls
+        Calls from the last common one of each group on, as `group_calls` returns entries;
+        ``state``: ``completed`` (also of calls that are too recent to tell), ``started``, or
+        ``scheduled`` (an earlier launch has not ended); ``silent_ns``: for how long nothing was
+        recorded at the end, if nothing shows that the recording went on while the call waited.
+    ranks
+        The answer's table of ranks.
+    unseen
+        ``party, rank``: ranks whose recordings end before others wait in a call of the group.
+    messages
+        ``party, rank, peer, direction``: messages that hang, without those whose other side
+        hangs in them, too; ``peer``: rank in the job, null if unknown.
+    limit
+        Least time from launch to the last record for a call to hang, ns.
+    sizes
+        ``party, size``: number of ranks of each communicator; null if unknown.
+    warnings
+        Calls and groups that were left out, and why.
+    """
+
+    calls: pl.DataFrame
+    ranks: pl.DataFrame
+    unseen: pl.DataFrame
+    messages: pl.DataFrame
+    limit: int
+    sizes: pl.DataFrame
+    warnings: list[str]
+
+
+def read_ends(trace: Trace) -> Recordings:
+    """Return the last collectives of each rank of a run, and which of them have not ended.
+
+    Calls of a communicator are numbered by the last collective that was matched on most of its
+    ranks (from 1 on; from the first call, if its creation was recorded). A call that launched work
+    without a kernel hangs if the recording goes on for a second and for twice as long as any op of
+    the run took from its launch to its end; if no event shows that it went on, it is ``silent``.
+
+    Raises
+    ------
+    UndecidedError
+        If no rank of a process is known.
+    """
+    known = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
+    ends = _ends(trace).join(known.unique("rank", keep="none"), on="process")
+    if ends.is_empty():
+        raise UndecidedError(
+            "which process is which rank is not known", "record a report per rank, named rank0, ..."
+        )
+    launches, longest = _unended(trace)
+    every, notes = _calls(trace)
+    own = _launched(every.join(ends, on="process"), launches)
+    is_message = pl.col("collective") == "send_recv"
+    placed, without = _placed(own.filter(~is_message), ends, trace)
+    if without:
+        notes.append(
+            f"left out are {without} groups: no collective of theirs is matched between ranks"
+        )
+    limit = max(_LONG_NS, _LONGER * longest)
+    calls = _with_states(placed, launches, limit)
+    unseen = _unseen(calls, trace.read("reports"), limit)
+    cut = calls.join(unseen, on=["party", "rank"], how="anti")
+    names = communicator_groups(trace, find_collectives(trace).rows)
+    members = cut.group_by("party").agg(members=pl.col("rank").unique().sort()).join(
+        names.select(party="communicator", description="group"), on="party", how="left"
+    )  # fmt: skip
+    sizes = communicators(trace).group_by(party="communicator").agg(size=pl.col("ranks").max())
+    return Recordings(
+        cut.join(members, on="party"),
+        _ranks(trace, ends, launches),
+        unseen,
+        _messages(own.filter(is_message), ends, trace, limit),
+        limit,
+        sizes,
+        notes,
+    )
+
+
+def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Return the last call, range and kernel of each rank, its launches without end, and waits."""
+    launch = trace["ops"].select(thread="launch_thread").drop_nulls().unique()
+    calls = trace["calls"].join(launch, on="thread", how="semi").group_by("process").agg(
+        last_call=pl.col("name").cast(pl.String).get(pl.col("end").arg_max())
+    )  # fmt: skip
+    opened = trace["ranges"].filter("open").sort("depth", "start").group_by("process").agg(
+        open_range=pl.col("name").last()
+    )  # fmt: skip
+    pending = launches.filter("is_last").group_by("process").agg(
+        unended=pl.len(), launched=pl.col("start").min()
+    )  # fmt: skip
+    known = ends.join(pending, on="process", how="left")
+    for each in (calls, opened):
+        known = known.join(each.collect(), on="process", how="left")
+    return (
+        known.select(
+            "rank", "last_call", "open_range", pl.col("unended").fill_null(0),
+            waits_ns=pl.col("alive") - pl.col("launched"),
+            silent_ns=pl.col("stop") - pl.col("alive"),
+        )
+        .join(last_work(trace), on="rank", how="left")
+        .sort("rank")
+    )  # fmt: skip
+
+
+def _ends(trace: Trace) -> pl.DataFrame:
+    """Return ``process, report, alive`` (last event of its report), ``stop`` (end of recording)."""
+    events = [
+        trace["ops"].select("report", at="end"),
+        trace["calls"].select("report", at="end"),
+        trace["ranges"].select("report", at=pl.when("open").then("start").otherwise("end")),
+        trace["host"].select("report", at="end"),
+        trace["metrics"].select("report", at="time"),
+    ]
+    latest = pl.concat([each.group_by("report").agg(pl.col("at").max()) for each in events])
+    alive = latest.group_by("report").agg(alive=pl.col("at").max()).collect()
+    stop = pl.col("duration") + pl.col("clock_offset").fill_null(0)
+    reports = trace.read("reports").select("report", stop=stop).join(alive, on="report")
+    ended = reports.with_columns(stop=pl.max_horizontal("stop", "alive"))
+    return trace.read("processes").select("process", "report").join(ended, on="report")
+
+
+def _unended(trace: Trace) -> tuple[pl.DataFrame, int]:
+    """Return launches without an op, and the longest time from a launch to the end of its op, ns.
+
+    Launches: ``process, thread, start``, and ``is_last`` (after all launches of the process whose
+    ops ended).
+    """
+    waited = pl.col("end") - pl.col("launch_start")
+    ops = trace["ops"].select("process", "call", "launch_start", waited=waited)
+    latest = ops.group_by("process").agg(latest=pl.col("launch_start").max())
+    is_launch = pl.col("name").cast(pl.String).str.contains(_LAUNCH)
+    calls = trace["calls"].filter(is_launch, pl.col("result").fill_null(0) == 0)
+    launches = calls.join(ops, on="call", how="anti")
+    is_last = (pl.col("start") > pl.col("latest")).fill_null(value=True)
+    rows = launches.join(latest, on="process", how="left").with_columns(is_last=is_last)
+    found, longest = pl.collect_all(
+        [rows.select("process", "thread", "start", "is_last"), ops.select(pl.col("waited").max())]
+    )
+    return found.sort("start"), longest.item() or 0
+
+
+def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
+    """Return calls of collectives: ``process, thread, party, start, until, ended, match``, ...
+
+    Calls without a named communicator count if all kernels of their process ran on one stream.
+    """
+    kernels = collective_kernels(trace)
+    calls = with_kernels(read_calls(trace), kernels)
+    spans = calls.group_by("group").agg(group_until=pl.col("end").max())
+    calls = calls.drop_nulls("collective").join(spans, on="group", how="left")
+    streams = pl.struct("device", "context", "stream").n_unique() == 1
+    alone = kernels.group_by("process").agg(streams).filter("device")["process"]
+    named = pl.col("communicator").is_not_null()
+    is_kept = named | pl.col("process").is_in(alone.implode())
+    notes = [
+        f"{count} collectives are left out: their communicators are not recorded"
+        for count in [calls.filter(~is_kept).height] if count
+    ]  # fmt: skip
+    matches = find_collectives(trace).rows.select("op", "match", ended="end").drop_nulls()
+    paths = trace.read("ranges").select("range", "parent", "open", "path")
+    above = paths.select("parent", "range", "open").join(
+        paths.select(parent="range", path="path"), on="parent", how="left"
+    )
+    rows = calls.filter(is_kept).join(
+        above, on="range", how="left"
+    ).join(matches, on="op", how="left", maintain_order="left")  # fmt: skip
+    steps = trace.read("iterations").select("process", "iteration", begun="start").sort("begun")
+    rows = rows.sort("start").join_asof(
+        steps, left_on="start", right_on="begun", by="process", check_sortedness=False
+    )
+    return rows.select(
+        "report", "process", "thread", "start", "range", "match", "ended", "iteration",
+        "direction", "peer",
+        size=pl.col("message_bytes").cast(pl.String),
+        until=pl.coalesce("group_until", "end"),
+        party=pl.coalesce("communicator", pl.lit("all")),
+        collective=pl.col("collective").cast(pl.String),
+        is_ended=pl.col("ops").is_not_null(),
+        is_open=pl.col("open").fill_null(value=False),
+        place=path_texts(trace.read("paths"), rows["path"]),
+    ), notes  # fmt: skip
+
+
+def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, int]:
+    """Return the numbered calls of groups from the last common one on; count groups without one.
+
+    A rank that created a communicator and called nothing has one row, with number 0.
+    ``since``: end of the common call, if no rank leaves it before all have come; else null.
+    """
+    rows = calls.sort("start", "range").with_columns(
+        number=pl.int_range(1, pl.len() + 1).over(_MEMBER)
+    )
+    common = rows.drop_nulls("match").group_by("party", "match").agg(
+        ranks=pl.col("process").n_unique(), at=pl.col("start").max()
+    )  # fmt: skip
+    last = common.filter(pl.col("ranks") > 1).sort("ranks", "at").unique("party", keep="last")
+    first = rows.join(last, on=["party", "match"]).select(
+        *_MEMBER, first="number", shift=pl.col("number").max().over("party") - pl.col("number"),
+        since=pl.when(pl.col("collective").is_in(_SYMMETRIC)).then("ended"),
+    )  # fmt: skip
+    made = made_communicators(trace).select("process", party="communicator")
+    new = made.join(first, on="party", how="anti").with_columns(first=0, shift=0)
+    known = pl.concat([first, new], how="diagonal_relaxed")
+    placed = rows.join(known, on=_MEMBER).filter(pl.col("number") >= pl.col("first"))
+    without = rows.join(known, on="party", how="anti")["party"].n_unique()
+    idle = new.join(rows, on=_MEMBER, how="anti").join(ends, on="process").with_columns(number=0)
+    both = pl.concat([placed, idle], how="diagonal_relaxed")
+    return both.with_columns(sequence=pl.col("number") + pl.col("shift")), without
+
+
+def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Add ``at``: when a call launched what has not ended, or began if it has not returned."""
+    inside = calls.filter(~pl.col("is_ended")).select("range", "thread", "start", "until").join(
+        launches.select("thread", at="start"), on="thread"
+    )  # fmt: skip
+    launched = inside.filter(pl.col("at").is_between("start", "until")).group_by("range").agg(
+        pl.col("at").min()
+    )  # fmt: skip
+    return calls.join(launched, on="range", how="left").with_columns(
+        at=pl.coalesce("at", pl.when("is_open").then("start"))
+    )
+
+
+def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> pl.DataFrame:
+    hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
+    made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
+    ranks = made.join(ends, on="process")
+    known = (
+        hangs.join(ranks.select("party", "peer", other="rank"), on=["party", "peer"], how="left")
+        .select("party", "rank", "direction", peer="other")
+        .unique(maintain_order=True)
+    )
+    opposite = pl.col("direction").replace({"send": "receive", "receive": "send"})
+    mates = known.select("party", opposite, rank="peer", peer="rank").drop_nulls()
+    return known.join(mates, on=["party", "rank", "peer", "direction"], how="anti").sort("rank")
+
+
+def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """Add ``state`` and ``silent_ns`` to calls, and the other columns of `group_calls`."""
+    began = placed.group_by("process").agg(began=pl.col("start").min())
+    first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))
+    rows = placed.join(
+        first.group_by("process").agg(first=pl.col("start").min()), on="process", how="left"
+    )
+    call = ["party", "sequence"]
+    waited, calm = (
+        (pl.col(to) - pl.col("at")).min().over(call) >= limit for to in ("alive", "stop")
+    )
+    still = (pl.col("stop") - pl.col("alive")).min().over(call)
+    hangs = pl.col("at").is_not_null() & calm
+    null = pl.lit(None, pl.String)
+    return rows.select(
+        "party", "rank", "report", "sequence", "collective", "place", "since", "at", "alive",
+        "stop", "iteration", group="party", source=pl.lit(None, pl.Int64), turn=0,
+        record="range", backend=pl.lit("nccl"), input_sizes="size", output_sizes=null,
+        input_types=null, output_types=null,
+        silent_ns=pl.when(hangs & ~waited).then(still),
+        state=pl.when(~hangs).then(pl.lit("completed"))
+        .when(pl.col("first") < pl.col("at")).then(pl.lit("scheduled"))
+        .otherwise(pl.lit("started")),
+    )  # fmt: skip
+
+
+def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """Return ``party, rank`` of ranks whose recordings end before others wait for long.
+
+    Times of ranks are compared from the end of the last common collective on, or on one clock.
+    """
+    hangs = calls.filter(pl.col("state") != "completed")
+    first = hangs.group_by("party").agg(hung=pl.col("sequence").min())
+    one = pl.col("clock").n_unique().over("party") == 1
+    timed = with_clocks(calls.join(first, on="party"), reports).with_columns(
+        since=pl.coalesce("since", pl.when(one).then(0))
+    )
+    is_hung = (pl.col("sequence") == pl.col("hung")) & (pl.col("state") != "completed")
+    each = timed.group_by("party", "rank").agg(
+        pl.col("hung").first(), last=pl.col("sequence").max(),
+        began=(pl.col("at") - pl.col("since")).filter(is_hung).max(),
+        reached=(pl.col("stop") - pl.col("since")).max(),
+    )  # fmt: skip
+    late = pl.col("reached") < pl.col("began").max().over("party") + limit
+    short = pl.col("last") + 1 < pl.col("hung")
+    is_behind = pl.col("last") < pl.col("hung")
+    return each.filter(is_behind & (short | late.fill_null(value=False))).select("party", "rank")
