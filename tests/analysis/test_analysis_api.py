@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
+from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 

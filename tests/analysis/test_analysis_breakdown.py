@@ -9,8 +9,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.facts import parse_keys, share_meaning
-from tracekit.analysis.facts._keys import KEYS
+from tracekit.analysis.facts import KEYS, parse_keys, share_meaning
 from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Stretch, Trace

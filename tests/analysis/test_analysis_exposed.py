@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_helpers import GB, on_clocks, table, transfer
 
+from tracekit.analysis.traffic import links
 from tracekit.analysis.traffic._exposed import computing_times
-from tracekit.analysis.traffic._links import links
 from tracekit.machine import Link, Machine
 from tracekit.model import Trace
 

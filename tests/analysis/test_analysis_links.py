@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from link_helpers import HERE, machine, on_clocks, table, transfer
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.traffic import crossings
+from tracekit.analysis.traffic import crossings, links
 from tracekit.analysis.traffic._links import (
     expected_traffic,
-    links,
     listed_transfers,
     parse_link_keys,
     placed_share,

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.calls import communicators, nccl_messages
-from tracekit.analysis.calls._nccl_calls import _TYPE_BYTES, hex_ids
+from tracekit.analysis.calls import communicators, hex_ids, nccl_messages
+from tracekit.analysis.calls._nccl_calls import _TYPE_BYTES
 from tracekit.model import Trace
 
 ID = 0xF000_0000_0000_0001

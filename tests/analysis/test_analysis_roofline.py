@@ -18,8 +18,8 @@ from tracekit.analysis.arithmetic import flops, roofline
 from tracekit.analysis.operators import on_tensor_cores
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops, peak_memory_bandwidth
+from tracekit.present import notes
 from tracekit.present._drawings import DRAWINGS
-from tracekit.present._notes import notes
 
 GEMM = "ampere_sgemm_128x64_nn"
 BF16 = "c10::BFloat16"

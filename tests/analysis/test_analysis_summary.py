@@ -6,7 +6,7 @@ import polars as pl
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import summarise
-from tracekit.analysis.facts._verdicts import identify
+from tracekit.analysis.facts import identify
 from tracekit.model import REPORTS, Trace
 
 

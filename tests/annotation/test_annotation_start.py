@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import tracekit
-from tracekit.annotation import variables
+from tracekit.annotation import annotate, variables
 from tracekit.annotation._annotate import _LISTENER as VARIABLE
-from tracekit.annotation._annotate import annotate
 from tracekit.annotation._imports import when_imported
 from tracekit.annotation._nvtx import NvtxRanges, _Attributes, _GetModule, _Pop, _Push
 

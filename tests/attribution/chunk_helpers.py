@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit.attribution._attribute import attribute_recording
+from tracekit.attribution import attribute_recording
 from tracekit.model import KEYS, TABLES, Recording, Stream, Trace
 from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace

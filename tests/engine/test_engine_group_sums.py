@@ -13,8 +13,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.engine import GroupTally, Named, _group_sums, _lines
-from tracekit.engine._group_sums import Durations, GroupTotals
+from tracekit.engine import GroupTally, GroupTotals, Named, _group_sums, _lines
+from tracekit.engine._group_sums import Durations
 from tracekit.engine._lines import Numbers
 from tracekit.model import KIND
 from tracekit.support import compiled as _compiled

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.engine import range_paths
-from tracekit.engine._inclusive import projected_ranges
+from tracekit.engine import projected_ranges, range_paths
 from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace

@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis.comparison import compare
-from tracekit.analysis.overview._features import query
+from tracekit.analysis.overview import query
 from tracekit.engine import range_paths
 from tracekit.model import PATH_TEXTS, Trace, combine
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import InputError, TracekitError
-from tracekit.machine._nccl_log import NcclLog, read_nccl_log
+from tracekit.machine import NcclLog, read_nccl_log
 
 DOUBLE_LINKS = (0, 3, 2, 1, 5, 6, 7, 4)
 SINGLE_LINKS = (0, 1, 3, 7, 5, 4, 6, 2)

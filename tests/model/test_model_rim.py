@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.model import Answer
-from tracekit.model._answer import TRAITS, traits
-from tracekit.model._checks import Check, damaged_files, read_checks, write_checks
+from tracekit.model import Answer, damaged_files, traits
+from tracekit.model._answer import TRAITS
+from tracekit.model._checks import Check, read_checks, write_checks
 
 ONE, TWO = "ops/0.parquet", "ops/1.parquet"
 

@@ -7,7 +7,7 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit import analysis as library
-from tracekit.present._palette import KIND_COLOURS
+from tracekit.present import KIND_COLOURS
 from tracekit.present._stage_figures import breakdown_figure
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tracekit.present._columns import duration, percent, scaled, shown, unknown_note
-from tracekit.present._notes import notes
-from tracekit.present._text import cells, printable, shorten, wrap
+from tracekit.present import duration, notes, percent, printable
+from tracekit.present._columns import scaled, shown, unknown_note
+from tracekit.present._text import cells, shorten, wrap
 
 
 def show(**columns: object) -> list[tuple[str, list[str]]]:

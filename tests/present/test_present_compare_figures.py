@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from present_frames import HOSTILE
 
 from tracekit.errors import UsageError
-from tracekit.present import IDLE_COLOUR, STAGE_COLOURS, changes_figure, comparison_figure
+from tracekit.present import IDLE_COLOUR, MINUS, STAGE_COLOURS, changes_figure, comparison_figure
 from tracekit.present._compare_figures import VERDICT_COLOURS
-from tracekit.present._figures import MINUS, decimals_of, fitting_ticks, legend_lines, signed
+from tracekit.present._figures import decimals_of, fitting_ticks, legend_lines, signed
 from tracekit.present._waterfall import stage_order, step_unit
 
 MS = 10**6

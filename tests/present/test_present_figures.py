@@ -21,8 +21,9 @@ from tracekit.present import (
     figure_text,
     one_browser,
     save_figure,
+    unit_of,
 )
-from tracekit.present._figures import SCALE, colour_at, empty_figure, unit_of
+from tracekit.present._figures import SCALE, colour_at, empty_figure
 
 
 def figure(title: str = "Links", subtitle: str = "run mnist") -> go.Figure:

@@ -14,9 +14,9 @@ from present_frames import HOSTILE
 from tracekit.machine import Link, Machine, load_preset, preset_names, with_nics
 from tracekit.machine._choose import side_by_side
 from tracekit.machine._graph import with_fabric
-from tracekit.present import machine_figure
+from tracekit.present import machine_figure, machine_layout
 from tracekit.present._figures import INK, SCALE
-from tracekit.present._machine_layout import Box, Drawing, machine_layout
+from tracekit.present._machine_layout import Box, Drawing
 
 LINKS = {
     "link": pl.String, "src": pl.String, "dst": pl.String, "utilisation": pl.Float64,

@@ -8,9 +8,9 @@ import pytest
 
 from tracekit import present
 from tracekit.model import KINDS, STAGES
+from tracekit.present import PATH_COLOURS
 from tracekit.present._compare_figures import VERDICT_COLOURS
 from tracekit.present._figures import SERIES_COLOURS
-from tracekit.present._palette import PATH_COLOURS
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tracekit.analysis.dependencies._job import CAUSES
 from tracekit.model import STAGES
-from tracekit.present._palette import PATH_COLOURS
+from tracekit.present import PATH_COLOURS
 from tracekit.present._waits_figures import path_figure, whatif_figure
 
 MS = 1_000_000

@@ -11,13 +11,13 @@ from present_frames import HOSTILE
 from tracekit.errors import UsageError
 from tracekit.present import (
     IDLE_COLOUR,
+    MINUS,
     STAGE_COLOURS,
     heat_figure,
     overhead_figure,
     scaling_figure,
     stage_bars_figure,
 )
-from tracekit.present._figures import MINUS
 
 KEYS = {"network": pl.String, "batch": pl.Int64, "gpus": pl.Int64, "method": pl.String}
 SCALING = {**KEYS, "speedup": pl.Float64, "efficiency": pl.Float64}

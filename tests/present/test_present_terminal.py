@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE, INFO, KERNELS, STAGES, STAGES_META
 
-from tracekit.present import records, terminal
-from tracekit.present._notes import notes
+from tracekit.present import notes, records, terminal
 from tracekit.present._text import cells
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -22,7 +22,7 @@ from nsys_projections import Projections, recorded, recorded_rows, together
 from nsys_stats import NsysFailedError
 
 import tracekit as tk
-from tracekit.engine._inclusive import projected_ranges
+from tracekit.engine import projected_ranges
 
 TRACES = (
     "mnist_1xa100_phases",

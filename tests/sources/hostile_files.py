@@ -58,8 +58,7 @@ from xplane_builder import block, plane
 
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import TracekitError
-from tracekit.machine import read_topology
-from tracekit.machine._nccl_log import read_nccl_log
+from tracekit.machine import read_nccl_log, read_topology
 from tracekit.machine._topo_matrix import parse_matrix
 from tracekit.model import Trace
 from tracekit.sources import read

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracekit.errors import UsageError
-from tracekit.store._record import check_name, free_name
+from tracekit.store import check_name
+from tracekit.store._record import free_name
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=210)
 

@@ -20,8 +20,8 @@ from tracekit.attribution import Rules
 from tracekit.errors import DamagedTraceError, StoreError, TracekitError
 from tracekit.model import TABLES, Stream, Trace, TraceWriter, missing_files
 from tracekit.sources import _ordering
-from tracekit.store import _report
-from tracekit.store._report import Behind, ReportMade, ReportOptions, make_report
+from tracekit.store import ReportOptions, _report
+from tracekit.store._report import Behind, ReportMade, make_report
 from tracekit.support import compiled as _compiled
 from tracekit.support import spool as _spool
 from tracekit.support.arrays import ArrayFile
