@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import networkx as nx
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+import tracekit
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
@@ -500,6 +502,14 @@ def test_steps_without_stragglers() -> None:
 def _saved(trace: Trace, by: str) -> dict[str, float]:
     rows = _ask(whatif, trace, parse_changes(without_straggler=by)).rows
     return dict(rows.drop_nulls("saved_ns").select("change", "saved_ns").rows())
+
+
+def test_a_change_of_nothing_saves_nothing() -> None:
+    run = tracekit.open(Path(__file__).parents[2] / "sample_traces" / "closure_1gpu.sqlite")
+    rows = run.whatif(bandwidth=["nvlink=2x"])
+    (row,) = rows.filter(edges=0).drop_nulls("low_ns").tail(1).rows(named=True)
+    assert (row["saved_ns"], row["speedup"]) == (0, 1)
+    assert row["step_ns"] == rows.filter(change=UNCHANGED)["step_ns"].item()
 
 
 def test_work_that_no_other_rank_does_stays_as_it_is() -> None:

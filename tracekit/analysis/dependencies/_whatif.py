@@ -200,6 +200,8 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
         each.touches() | _may_touch(each) for each in changes
     ).fill_null(value=False)  # fmt: skip
     number += fastest.edges.select(touched.sum()).item()
+    if not number:
+        return replace(base, label=label)
     slow = _changed(_ended(slowest, changes, slowest=True), changes, slowest=True)
     time = slowest.graph.replayed(slow["weight"])
     longest = job.steps(time)
