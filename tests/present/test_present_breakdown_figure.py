@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
@@ -121,3 +122,9 @@ def test_bars_of_inclusive_ranges_have_their_names_alone(run: tracekit.Run, by: 
     longest = answer.rows[measure].max()
     drawn = max(length for trace in figure.data for length in trace.x)
     assert drawn in (pytest.approx(longest / 1e6), pytest.approx(longest / 1e9))
+
+
+def test_rows_without_layers_are_not_taken_for_no_work() -> None:
+    rows = pl.DataFrame(schema={"layer": pl.String, "ops": pl.Int64, "busy_ns": pl.Int64})
+    figure = breakdown_figure(rows, {}, title="time by layer", subtitle="")
+    assert any("no layers are known" in each.text for each in figure.layout.annotations)

@@ -60,7 +60,8 @@ def breakdown_figure(
     """
     keys = _keys(table)
     if table.is_empty() or not keys:
-        return empty_figure(title, subtitle, "nothing ran")
+        why = "no layers are known" if "layer" in table.columns else "nothing ran"
+        return empty_figure(title, subtitle, why)
     is_stacked = "stage" in keys and "exposed_ns" in table.columns
     value = "exposed_ns" if is_stacked else next(m for m in _MEASURES[::-1] if m in table.columns)
     own = [key for key in keys if key != "stage"] if is_stacked else keys
