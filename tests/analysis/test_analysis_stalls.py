@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -170,8 +171,8 @@ def test_a_cold_step_does_not_count() -> None:
         b.op("gemm", begin + wait - 1, start=begin + wait, end=begin + wait + 90 * MS, stage="FP",
              iteration=step)  # fmt: skip
         begin += wait + 90 * MS
-    run = SimpleNamespace(trace=b.trace(), name="a")
-    found = stalls_answer([run], "auto")  # type: ignore[list-item]
+    run: Any = SimpleNamespace(trace=b.trace(), name="a")
+    found = stalls_answer([run], "auto")
     assert found.rows["iterations"].to_list() == [5]
     assert found.rows["window_ns"].item() == 500 * MS
     assert found.meta["notes"] == ["left out at the beginning: 1 of a; --skip 0 keeps all"]

@@ -271,10 +271,10 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
         title, rows = "data stalls by run", before_and_after(several)
         name, meta = pl.col("run"), {"per": "step/GPU"}
     notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
-    meta |= {**_outside_steps(runs, tables), **({"notes": notes} if notes else {})}
+    meta |= _outside_steps(runs, tables)
     return Answer(
-        rows=rows, meta=meta, title=title, command="stalls",
-        figures={"figure": "stalls"}, source=_stall_parts(rows, name),
+        rows=rows, meta={**meta, **({"notes": notes} if notes else {})}, title=title,
+        command="stalls", figures={"figure": "stalls"}, source=_stall_parts(rows, name),
     )  # fmt: skip
 
 
