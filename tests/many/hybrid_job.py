@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 BUS = 8
@@ -81,7 +82,8 @@ class Job:
 
     `order` lists the kinds of parallelism whose groups have neighbouring ranks first. `late` is by
     how much a rank's computing varies, `spread` by how much ends of a call do, ns. Calls of `slow`
-    ranks take 100 us longer.
+    ranks take 100 us longer. Hosts launch when the GPU gets there; `ahead`, they launch a step at
+    once, and wait for its end.
     """
 
     tensor: int = 4
@@ -103,6 +105,7 @@ class Job:
     broadcasts: int = 3
     per_node: int = 8
     slow: tuple[int, ...] = ()
+    ahead: bool = False
 
     def node(self, rank: int) -> int:
         """Return the number of a rank's node."""
@@ -159,6 +162,8 @@ class Ran:
     waits: dict[int, tuple[int, str, Call]] = field(default_factory=dict)
     until: dict[int, int] = field(default_factory=dict)
     polls: bool = True
+    syncs: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def end(self) -> int:
@@ -201,16 +206,49 @@ def run(job: Job, change: Change | None = None) -> Ran:
                     began, name = opened[rank].pop()
                     ran.ranges[rank].append((began - 9_000, now[rank] - 9_000, name))
                 continue
-            length = act + chance.randrange(job.late)
-            if chance.random() < 0.1:
-                length += chance.randrange(10 * job.late)
-            ran.kernels[rank].append(
-                (now[rank] - 8_000, now[rank], now[rank] + length, COMPUTE, "gemm", None)
-            )
-            now[rank] += length + 1_000
+            now[rank] = _compute(ran, rank, act, now[rank], chance)
     assert change or not waiting
     _leave(ran, waiting, opened, now)
+    for rank in ran.kernels if job.ahead else ():
+        _launch_ahead(ran, rank)
     return ran
+
+
+def _launch_ahead(ran: Ran, rank: int) -> None:
+    """Launch each step's kernels every 8 us, then wait for the last; ranges are the host's.
+
+    Streams wait for each other by events, as a kernel begins after the one before on any stream.
+    """
+    times: dict[int, int] = {}
+    for start, end, name in ran.ranges[rank]:
+        if name.startswith("step"):
+            own = [row for row in ran.kernels[rank] if start <= row[1] - 9_000 < end]
+            times |= {row[1]: own[0][0] + 8_000 * n for n, row in enumerate(own)}
+            ran.syncs[rank].append((times[own[-1][1]] + 4_000, own[-1][2] + 4_000))
+            ran.events[rank] += [
+                times[row[1]] - 4_500 for before, row in pairwise(own) if before[3] != row[3]
+            ]
+    spans = []
+    for start, end, name in ran.ranges[rank]:
+        own_times = [at for begun, at in times.items() if start <= begun - 9_000 < end]
+        until = max(own_times) + 3_500
+        if name.startswith("step"):
+            until = next(to for at, to in ran.syncs[rank] if at > until) + 500
+        spans.append((min(own_times) - (1_500 if name.startswith("step") else 1_200), until, name))
+    ran.ranges[rank] = spans
+    ran.kernels[rank] = [(times.get(row[1], row[0]), *row[1:]) for row in ran.kernels[rank]]
+
+
+def _compute(ran: Ran, rank: int, act: object, now: int, chance: random.Random) -> int:
+    """Compute for so long and a while more, or let the host wait; return when that ends."""
+    if isinstance(act, float):
+        return now + round(act)
+    assert isinstance(act, int)
+    length = act + chance.randrange(ran.job.late)
+    if chance.random() < 0.1:
+        length += chance.randrange(10 * ran.job.late)
+    ran.kernels[rank].append((now - 8_000, now, now + length, COMPUTE, "gemm", None))
+    return now + length + 1_000
 
 
 def _leave(
@@ -269,6 +307,8 @@ def _program(job: Job, rank: int, groups: dict[str, list[tuple[int, ...]]]) -> I
         yield _Numbered("all_reduce", "world", own["world"], 1 << 10, next(numbers))
         yield 30_000 + job.pause
         yield ""
+        if job.ahead:
+            yield 20_000.0
         yield ""
 
 
@@ -597,10 +637,12 @@ class _Process:
             row = (self.told(start), ended, 59, name, self.thread, None, domain, said)
             _add(self.file, "NVTX_EVENTS", *row)
 
-    def call(self, start: int, number: int | None, name: str, after: int = 0) -> None:
+    def call(
+        self, start: int, number: int | None, name: str, after: int = 0, length: int = 3_000
+    ) -> None:
         said = self.text(f"{name}_v7000")
-        times = (self.told(start), self.told(start + 3_000))
-        if start + 3_000 <= self.until:
+        times = (self.told(start), self.told(start + length))
+        if start + length <= self.until:
             row = (*times, 0, self.thread + after, number, said, 0, None)
             _add(self.file, "CUPTI_ACTIVITY_KIND_RUNTIME", *row)
 
@@ -640,6 +682,11 @@ def _write_rank(
         if call:
             said = _payload(job, _said(job, rank, what, call))
             write.nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], said)
+    for start, end in ran.syncs[rank]:
+        write.call(start, None, "cudaDeviceSynchronize", length=end - start)
+    for at in ran.events[rank]:
+        write.call(at, None, "cudaEventRecord", length=500)
+        write.call(at + 1_000, None, "cudaStreamWaitEvent", length=1_000)
     _write_end(write, ran, rank)
 
 

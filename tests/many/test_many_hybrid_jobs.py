@@ -493,6 +493,25 @@ def test_one_slow_link_is_named(tmp_path: Path) -> None:
         assert answer.rows.filter(change="ranks 1, 5 alike")["edges"].item() == 2 * 3 * 2 * 2
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_price_of_a_slow_link_is_what_the_job_takes_without_it(
+    tmp_path: Path, seed: int
+) -> None:
+    """Hosts launch a step at once and wait for its end; streams wait for events."""
+    answers = []
+    for slow in ((1, 5), ()):
+        job = Job(tensor=4, pipeline=1, data=2, steps=8, slow=slow, ahead=True, seed=seed)
+        run, _ = ingested(hybrid_job.run(job), tmp_path / f"{len(slow)}")
+        answers.append(run.whatif(without_straggler="link"))
+    told = answers[0].filter(change="ranks 1, 5 alike").row(0, named=True)
+    true = answers[1].filter(change="measured")["step_ns"].item()
+    assert told["low_ns"] <= true <= told["high_ns"]
+    assert told["step_ns"] == pytest.approx(true, rel=1e-4)
+    assert told["saved_ns"] > 100_000
+
+
 def _faulty(fault: str, rank: int, kind: str, turn: int) -> hybrid_job.Change:
     """Return programs of which one rank's goes wrong in its n-th collective of a group."""
 
