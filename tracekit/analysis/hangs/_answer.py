@@ -21,12 +21,11 @@ from tracekit.analysis.hangs._causes import (
     unfinished_calls,
     with_roles,
 )
-from tracekit.analysis.hangs._recordings import read_ends
 from tracekit.analysis.hangs._timeline import last_work, on_timeline
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer, Trace
 
-_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
+SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "role": pl.String,
     "problem": pl.String,
     "ranks": pl.List(pl.Int64),
@@ -44,8 +43,6 @@ _SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
 }
 _SPAN = 3
 """Least number of consecutive ranks that are written as a span."""
-_OF_RUN = {"iteration": pl.Int64, "silent_ns": pl.Int64}
-_SILENT = "; nothing was recorded since: the recorders may have stopped"
 _PROBLEMS = {
     "type": "enqueued another collective than the others",
     "size": "gave other sizes than the others",
@@ -96,7 +93,7 @@ def find_hang(
     calls = group_calls(entries)
     members = parties(calls, ranks)
     problems = [
-        *_collective_problems(calls, members),
+        *collective_problems(calls, members),
         *_message_problems(entries, ranks),
     ]
     found = [
@@ -104,7 +101,7 @@ def find_hang(
         *silent_peers(peers, events),
         *uneven_counts(peers),
     ]
-    last = _last_of(entries)
+    last = last_of(entries)
     without = members.filter(~pl.col("dumped"))["rank"].unique().sort().to_list()
     found = [*_without_dump(without, members, calls, found), *found]
     found = _without_early(early_dumps(calls, members), members, calls, found)
@@ -116,9 +113,9 @@ def find_hang(
             "one dump shows nothing",
             "give the dumps of all ranks",
         )
-    rows = [_row(each, entries, last) for each in found]
+    rows = [row_of(each, entries, last) for each in found]
     lost = ranks.filter(pl.col("lost") > 0).height
-    answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
+    answer = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
     tables, timeline = {"ranks": ranks.join(last, on="rank", how="left")}, None
     if trace is not None:
         try:
@@ -130,7 +127,7 @@ def find_hang(
             answer = _with_stages(answer, found, tables["collectives"])
     return Answer(
         rows=answer,
-        people=_for_people(answer),
+        people=for_people(answer),
         meta={
             "ranks": ranks.height,
             "entries": entries.height,
@@ -144,88 +141,6 @@ def find_hang(
         tables=tables,
         listed=[*tables],
         empty=_nothing(ranks.height, peers.height, ended=not blind),
-        command="hang",
-    )
-
-
-def find_hang_in_run(trace: Trace) -> Answer:
-    """Explain why a job hangs, from a run of its ranks alone.
-
-    Parameters
-    ----------
-    trace
-        The run: recordings of several ranks that were cut while the job hung.
-
-    Returns
-    -------
-    Rows as of `find_hang`, of collectives that were called and launched, without a kernel that
-    ended (`read_ends`); in addition ``ended``: `ranks` cannot be seen to join, as their recordings
-    end before the others wait. ``sequence`` counts from the group's first recorded call;
-    ``silent_ns``: how long nothing at all was recorded of the waiting ranks; then the role is
-    ``unknown``, as their recorders may have stopped. ``meta``: ``ranks``, ``entries``, ``groups``
-    and ``warnings``. ``tables``: ``ranks``, as `read_ends` returns it.
-
-    Raises
-    ------
-    UndecidedError
-        If ranks are unknown, or no collective can be compared between them.
-    """
-    ends = read_ends(trace)
-    calls, ranks = ends.calls, ends.ranks.select("rank", lost=0)
-    members = parties(calls, ranks)
-    problems = _collective_problems(calls, members)
-    for each in problems:
-        here = pl.col("party") == each["party"]
-        of_call = calls.filter(here, pl.col("sequence") == each["sequence"])
-        each |= {name: of_call[name].max() for name in _OF_RUN}
-        unseen = ends.unseen.filter(here)["rank"].sort().to_list()
-        recorded = each["members"] + len(unseen)
-        each["members"] = ends.sizes.filter(here)["size"].max() or recorded
-        if each["problem"] == "unfinished" and unseen:
-            each |= {"problem": "ended", "ranks": unseen}
-        elif each["problem"] == "unfinished" and each["members"] > recorded:
-            each["problem"] = "partial"
-    for row in ends.messages.iter_rows(named=True):
-        ways = (row["rank"], row["peer"])[:: 1 if row["direction"] == "send" else -1]
-        what = "message from {} to {}".format(*("?" if way is None else way for way in ways))
-        problems.append({
-            "problem": "missing", "ranks": [] if row["peer"] is None else [row["peer"]],
-            "waiting": [row["rank"]], "group": row["party"], "collective": what,
-        })  # fmt: skip
-    waiting = ends.ranks.filter(pl.col("waits_ns") >= ends.limit)["rank"].to_list()
-    if waiting and not problems:
-        others = ends.ranks.filter(unended=0)["rank"].to_list()
-        problems = [{"problem": "unended", "ranks": others, "waiting": waiting, "group": None}]
-    if calls.is_empty() and not problems:
-        raise UndecidedError(
-            "no collective of this run can be compared between ranks",
-            "record -t cuda,nvtx,osrt on all ranks, and export NVTX payloads",
-        )
-    rows, last = [], _last_of(calls)
-    for each in with_roles(problems):
-        free = [rank for rank in each["ranks"] if rank not in waiting]
-        is_guess = each["role"] == "cause" and each["problem"] == "missing" and not free
-        row = _row(each, calls, last) | {name: each.get(name) for name in _OF_RUN}
-        if is_guess:
-            row |= {"role": "unknown", "says": f"{row['says']}; {_they(row['ranks'])} itself"}
-        elif row["silent_ns"]:
-            row |= {"role": "unknown", "says": row["says"] + _SILENT}
-        rows.append(row)
-    rows.sort(key=lambda row: row["role"] != "cause")
-    answer = pl.DataFrame(rows, schema={**_SCHEMA, **_OF_RUN}, orient="row")
-    return Answer(
-        rows=answer,
-        people=_for_people(answer),
-        meta={
-            "ranks": ranks.height,
-            "entries": calls.height,
-            "groups": members["party"].n_unique(),
-            "warnings": ends.warnings,
-        },
-        title=answer["says"][0] if rows else "",
-        tables={"ranks": ends.ranks},
-        listed=["ranks"],
-        empty="nothing shows a hang: no collective waits at the end that some ranks did not join",
         command="hang",
     )
 
@@ -251,7 +166,7 @@ def rank_texts(ranks: Iterable[int]) -> str:
     return ", ".join(spans)
 
 
-def _collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
+def collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
     """Return the first problem of each party (group of ranks); unequal before missing calls."""
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
@@ -322,14 +237,14 @@ def _without_early(
     ]
     says = f"{_named(early)} wrote a dump before others completed what they joined since"
     unknown = [
-        {**each, "role": "unknown", "says": f"{says}; {_they(each['waiting'])} in collectives"}
+        {**each, "role": "unknown", "says": f"{says}; {they(each['waiting'])} in collectives"}
         for each in _without_dump(early, members, calls, left)
         if each["waiting"]
     ]
     return [*left, *unknown]
 
 
-def _last_of(entries: pl.DataFrame) -> pl.DataFrame:
+def last_of(entries: pl.DataFrame) -> pl.DataFrame:
     """Return the last entry of each rank."""
     return (
         entries.sort("rank", "record", maintain_order=True)
@@ -344,7 +259,8 @@ def _last_of(entries: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _row(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[str, Any]:
+def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[str, Any]:
+    """Return the row of the answer for a problem; `last` is from `last_of`."""
     ranks, waiting = _list(problem, "ranks"), _list(problem, "waiting")
     place = None
     if waiting and problem.get("sequence") is not None:
@@ -356,7 +272,7 @@ def _row(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[st
         place = (at if at.height else inside)["place"].to_list()[:1]
     last_place = last.filter(pl.col("rank") == ranks[0])["last_place"].to_list() if ranks else []
     row = {
-        **{name: problem.get(name) for name in _SCHEMA},
+        **{name: problem.get(name) for name in SCHEMA},
         "ranks": ranks,
         "waiting": waiting,
         "place": place[0] if place else None,
@@ -371,7 +287,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
     which = f"{row['collective']} {row['sequence']} of group {row['group']}"
     if row["description"] not in (None, "undefined", row["group"]):
         which += f" ({row['description']})"
-    others = f"{_they(waiting)} in it" if waiting else ""
+    others = f"{they(waiting)} in it" if waiting else ""
     at = f" ({row['place']})" if row["place"] else ""
     problem = row["problem"]
     if problem in ("missing", "deadlock"):
@@ -379,7 +295,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
         return f"{who} did not join {which}; {others}{at}{circle}"
     if problem == "no_dump":
         return f"{who} left no dump" + (
-            f"; {_they(waiting)} in collectives of its groups" if waiting else ""
+            f"; {they(waiting)} in collectives of its groups" if waiting else ""
         )
     if problem in ("unended", "ended", "partial"):
         return _of_recordings(row, which, f"{others}{at}")
@@ -408,7 +324,8 @@ def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
     return f"work that {waiting} launched has not ended, and no name tells which{none}"
 
 
-def _they(ranks: Sequence[int]) -> str:
+def they(ranks: Sequence[int]) -> str:
+    """Return a text such as `ranks 0 to 3 wait`."""
     return f"{_named(ranks)} {'wait' if len(ranks) > 1 else 'waits'}"
 
 
@@ -418,7 +335,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {rank_texts(ranks)}"
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with ranks as text, without sentences and empty columns."""
     texts = {
         name: pl.Series([rank_texts(each) for each in rows[name].to_list()], dtype=pl.String)
         for name in ("ranks", "waiting")

@@ -5,8 +5,8 @@ Profilers record kernels when they end. A collective that hangs is a call and a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -20,9 +20,18 @@ from tracekit.analysis.calls import (
     read_calls,
     with_kernels,
 )
+from tracekit.analysis.hangs._answer import (
+    SCHEMA,
+    collective_problems,
+    for_people,
+    last_of,
+    row_of,
+    they,
+)
+from tracekit.analysis.hangs._causes import Problem, parties, with_roles
 from tracekit.analysis.hangs._timeline import last_work
 from tracekit.errors import UndecidedError
-from tracekit.model import path_texts, with_clocks
+from tracekit.model import Answer, path_texts, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -35,53 +44,30 @@ _LAUNCH = r"Launch\w*Kernel|GraphLaunch"
 _MEMBER = ["party", "process"]
 
 
-@dataclass(frozen=True)
-class Recordings:
-    """What a run's recordings show at their ends.
-
-    Parameters
-    ----------
-    calls
-        Calls from the last common one of each group on, as `group_calls` returns entries;
-        ``state``: ``completed`` (also of calls that are too recent to tell), ``started``, or
-        ``scheduled`` (an earlier launch has not ended); ``silent_ns``: for how long nothing was
-        recorded at the end, if nothing shows that the recording went on while the call waited.
-    ranks
-        The answer's table of ranks.
-    unseen
-        ``party, rank``: ranks whose recordings end before others wait in a call of the group.
-    messages
-        ``party, rank, peer, direction``: messages that hang, without those whose other side
-        hangs in them, too; ``peer``: rank in the job, null if unknown.
-    limit
-        Least time from launch to the last record for a call to hang, ns.
-    sizes
-        ``party, size``: number of ranks of each communicator; null if unknown.
-    warnings
-        Calls and groups that were left out, and why.
-    """
-
-    calls: pl.DataFrame
-    ranks: pl.DataFrame
-    unseen: pl.DataFrame
-    messages: pl.DataFrame
-    limit: int
-    sizes: pl.DataFrame
-    warnings: list[str]
+_OF_RUN = {"iteration": pl.Int64, "silent_ns": pl.Int64}
+_SILENT = "; nothing was recorded since: the recorders may have stopped"
 
 
-def read_ends(trace: Trace) -> Recordings:
-    """Return the last collectives of each rank of a run, and which of them have not ended.
+def find_hang_in_run(trace: Trace) -> Answer:
+    """Explain why a job hangs, from a run of its ranks alone: recordings cut while it hung.
 
     Calls of a communicator are numbered by the last collective that was matched on most of its
     ranks (from 1 on; from the first call, if its creation was recorded). A call that launched work
-    without a kernel hangs if the recording goes on for a second and for twice as long as any op of
-    the run took from its launch to its end; if no event shows that it went on, it is ``silent``.
+    without a kernel hangs if its report has a record that is a second, and twice the longest time
+    from launch to end of an op of the run, later. Without such a record, but a recording that goes
+    on, the role is ``unknown``: the recorder may have stopped.
+
+    Returns
+    -------
+    Rows as of `find_hang`; in addition the problems ``ended`` (the recordings of `ranks` end before
+    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work waits, and
+    no name tells which); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
+    ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as `_ranks` returns it.
 
     Raises
     ------
     UndecidedError
-        If no rank of a process is known.
+        If ranks are unknown, or no collective can be compared between them.
     """
     known = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
     ends = _ends(trace).join(known.unique("rank", keep="none"), on="process")
@@ -98,7 +84,7 @@ def read_ends(trace: Trace) -> Recordings:
         notes.append(
             f"left out are {without} groups: no collective of theirs is matched between ranks"
         )
-    limit = max(_LONG_NS, _LONGER * longest)
+    limit, ranks = max(_LONG_NS, _LONGER * longest), _ranks(trace, ends, launches)
     calls = _with_states(placed, launches, limit)
     unseen = _unseen(calls, trace.read("reports"), limit)
     cut = calls.join(unseen, on=["party", "rank"], how="anti")
@@ -106,16 +92,66 @@ def read_ends(trace: Trace) -> Recordings:
     members = cut.group_by("party").agg(members=pl.col("rank").unique().sort()).join(
         names.select(party="communicator", description="group"), on="party", how="left"
     )  # fmt: skip
+    calls = cut.join(members, on="party")
+    problems = _of_collectives(calls, unseen, ranks, trace)
+    problems += _messages(own.filter(is_message), ends, trace, limit)
+    waiting = ranks.filter(pl.col("waits_ns") >= limit)["rank"].to_list()
+    if waiting and not problems:
+        others = ranks.filter(unended=0)["rank"].to_list()
+        problems = [{"problem": "unended", "ranks": others, "waiting": waiting, "group": None}]
+    if calls.is_empty() and not problems:
+        raise UndecidedError(
+            "no collective of this run can be compared between ranks",
+            "record -t cuda,nvtx,osrt on all ranks, and export NVTX payloads",
+        )
+    rows = _rows(problems, calls, waiting)
+    answer = pl.DataFrame(rows, schema={**SCHEMA, **_OF_RUN}, orient="row")
+    return Answer(
+        rows=answer,
+        people=for_people(answer),
+        meta={"ranks": ranks.height, "entries": calls.height, "groups": members.height,
+              "warnings": notes},
+        title=answer["says"][0] if rows else "",
+        tables={"ranks": ranks},
+        listed=["ranks"],
+        empty="nothing shows a hang: no collective waits at the end that some ranks did not join",
+        command="hang",
+    )  # fmt: skip
+
+
+def _rows(
+    problems: Sequence[Problem], calls: pl.DataFrame, waiting: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return rows, causes first; a rank whose own work has not ended is no cause."""
+    rows, last = [], last_of(calls)
+    for each in with_roles(problems):
+        free = [rank for rank in each["ranks"] if rank not in waiting]
+        row = row_of(each, calls, last) | {name: each.get(name) for name in _OF_RUN}
+        if each["role"] == "cause" and each["problem"] == "missing" and not free:
+            row |= {"role": "unknown", "says": f"{row['says']}; {they(row['ranks'])} itself"}
+        elif row["silent_ns"]:
+            row |= {"role": "unknown", "says": row["says"] + _SILENT}
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["role"] != "cause")
+
+
+def _of_collectives(
+    calls: pl.DataFrame, unseen: pl.DataFrame, ranks: pl.DataFrame, trace: Trace
+) -> list[Problem]:
     sizes = communicators(trace).group_by(party="communicator").agg(size=pl.col("ranks").max())
-    return Recordings(
-        cut.join(members, on="party"),
-        _ranks(trace, ends, launches),
-        unseen,
-        _messages(own.filter(is_message), ends, trace, limit),
-        limit,
-        sizes,
-        notes,
-    )
+    problems = collective_problems(calls, parties(calls, ranks.select("rank", lost=0)))
+    for each in problems:
+        here = pl.col("party") == each["party"]
+        of_call = calls.filter(here, pl.col("sequence") == each["sequence"])
+        each |= {name: of_call[name].max() for name in _OF_RUN}
+        absent = unseen.filter(here)["rank"].sort().to_list()
+        recorded = each["members"] + len(absent)
+        each["members"] = sizes.filter(here)["size"].max() or recorded
+        if each["problem"] == "unfinished" and absent:
+            each |= {"problem": "ended", "ranks": absent}
+        elif each["problem"] == "unfinished" and each["members"] > recorded:
+            each["problem"] = "partial"
+    return problems
 
 
 def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
@@ -263,7 +299,8 @@ def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> pl.DataFrame:
+def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> list[Problem]:
+    """Return messages that hang, unless their other side hangs in them, too."""
     hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
     made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
     ranks = made.join(ends, on="process")
@@ -274,7 +311,16 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
     )
     opposite = pl.col("direction").replace({"send": "receive", "receive": "send"})
     mates = known.select("party", opposite, rank="peer", peer="rank").drop_nulls()
-    return known.join(mates, on=["party", "rank", "peer", "direction"], how="anti").sort("rank")
+    alone = known.join(mates, on=["party", "rank", "peer", "direction"], how="anti").sort("rank")
+    problems = []
+    for row in alone.iter_rows(named=True):
+        ways = (row["rank"], row["peer"])[:: 1 if row["direction"] == "send" else -1]
+        what = "message from {} to {}".format(*("?" if way is None else way for way in ways))
+        problems.append({
+            "problem": "missing", "ranks": [] if row["peer"] is None else [row["peer"]],
+            "waiting": [row["rank"]], "group": row["party"], "collective": what,
+        })  # fmt: skip
+    return problems
 
 
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
