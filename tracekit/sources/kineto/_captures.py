@@ -19,7 +19,7 @@ from tracekit.errors import MissingDataError
 from tracekit.sources._seen import OPEN
 from tracekit.sources.kineto._document import Document
 from tracekit.sources.kineto._events import read_events
-from tracekit.sources.kineto._gathered import Gathered, groups_of
+from tracekit.sources.kineto._gathered import Gathered, with_groups
 
 _BEGIN, _END, _REPLAY = "StreamBeginCapture", "StreamEndCapture", "GraphLaunch"
 _HOST = ("operator", "annotation", "call")
@@ -77,8 +77,7 @@ def _host_of(path: Path) -> pl.DataFrame:
 
 
 def _host_events(events: pl.DataFrame) -> pl.DataFrame:
-    whole = events.filter(pl.col("ph") == "X")
-    own = whole.with_columns(group=groups_of(whole["cat"]))
+    own = with_groups(events.filter(pl.col("ph") == "X"))
     kept = own.filter(pl.col("group").is_in(_HOST), pl.col("name") != "record_param_comms")
     ids = pl.col("pid", "tid").cast(pl.Int64, strict=False)
     timed = kept.with_columns(ids, end=pl.col("start") + pl.col("length").clip(0))

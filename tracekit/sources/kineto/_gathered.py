@@ -92,8 +92,7 @@ class Gathered:
     def add(self, events: pl.DataFrame) -> None:
         """Add a frame of events."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
-        whole = events.filter(pl.col("ph") == "X")
-        whole = whole.with_columns(group=groups_of(whole["cat"]))
+        whole = with_groups(events.filter(pl.col("ph") == "X"))
         for cat, group, count in whole.group_by("cat", "group").len().iter_rows():
             if group is not None:
                 self.counts[group] += count
@@ -214,10 +213,11 @@ class Gathered:
         return joined.with_row_index("thread").cast({"thread": pl.Int32})
 
 
-def groups_of(categories: pl.Series) -> pl.Series:
-    """Return the group of events that each category belongs to."""
-    found = {each: _GROUP_OF.get(each.lower()) for each in categories.drop_nulls().unique()}
-    return categories.replace_strict(found, default=None, return_dtype=pl.String)
+def with_groups(events: pl.DataFrame) -> pl.DataFrame:
+    """Add ``group``: the group of events that the category belongs to; null if none."""
+    found = {each: _GROUP_OF.get(each.lower()) for each in events["cat"].drop_nulls().unique()}
+    group = pl.col("cat").replace_strict(found, default=None, return_dtype=pl.String)
+    return events.with_columns(group=group)
 
 
 def _least(*times: object) -> int | None:

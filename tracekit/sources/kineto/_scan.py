@@ -93,8 +93,7 @@ class Scanner:
         begins, sizes = (np.empty((most, len(self.texts)), np.int32) for _ in range(2))
         numbers = np.empty((most, len(self.numbers)), np.int64)
         spans, kinds = np.empty((most, 2), np.int64), np.empty(most, np.uint8)
-        used = np.zeros(len(self.texts), np.uint8)
-        rows = int(_scan(chars, *self._tables, begins, sizes, numbers, used, spans, kinds) or 0)
+        rows = int(_scan(chars, *self._tables, begins, sizes, numbers, spans, kinds) or 0)
         odd = kinds[:rows] == loops.ODD
         sizes[:rows][odd] = -1
         numbers[:rows][odd] = loops.NONE
@@ -102,7 +101,7 @@ class Scanner:
         codes = np.empty((len(self.texts), rows), np.uint32)
         texts = _distinct_texts(text, begins[:rows], sizes[:rows], codes)
         for slot, name in enumerate(self.texts):
-            if used[slot]:
+            if codes[slot].any():
                 columns[name] = texts[pl.Series(codes[slot])]
         there = np.flatnonzero((numbers[:rows] != loops.NONE).any(axis=0)).tolist()
         given = {self.numbers[slot]: pl.Series(numbers[:rows, slot]) for slot in there}

@@ -263,7 +263,6 @@ def scan(
     begins: NDArray[np.int32],
     sizes: NDArray[np.int32],
     numbers: Ints,
-    used: Bytes,
     spans: Ints,
     kinds: NDArray[np.uint8],
 ) -> int:
@@ -282,24 +281,19 @@ def scan(
         negative length less 2.
     numbers
         Output: integers, and times in ns; `NONE` if absent.
-    used
-        Output: 1 for text columns that may have any value.
     spans
         Output: begin and end of each event's line.
     kinds
         Output: `WHOLE` or `ODD` (left to another parser), by row.
     """
     size, at, row = text.size, 0, 0
-    count_numbers = numbers.shape[1]
     while at < size:
         if text[at] == _BLANK or text[at] == _NEWLINE:
             at += 1
             continue
         begin = at
-        for column in range(begins.shape[1]):
-            sizes[row, column] = -1
-        for column in range(count_numbers):
-            numbers[row, column] = NONE
+        sizes[row, :] = -1
+        numbers[row, :] = NONE
         ok, escapes, drop, bare, is_counted = True, False, False, False, False
         depth, lists, state, seen = 0, 0, _VALUE, 0
         number, value_begin, value_depth, args_depth = -1, 0, -1, -1
@@ -476,16 +470,10 @@ def scan(
         elif not is_counted or drop:
             continue
         elif bare:
-            for column in range(2, begins.shape[1]):
-                sizes[row, column] = -1
-            for column in range(count_numbers):
-                numbers[row, column] = NONE
+            sizes[row, 2:] = -1
+            numbers[row, :] = NONE
         elif escapes:
             ok = False
-        if ok:
-            for column in range(begins.shape[1]):
-                if sizes[row, column] != -1:
-                    used[column] = 1
         spans[row, 0] = begin
         spans[row, 1] = at
         kinds[row] = WHOLE if ok else ODD
