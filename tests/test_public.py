@@ -158,8 +158,8 @@ PUBLIC = {
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
         named_ranges numbered_alike on_host parse_between parse_iterations parse_ranks
-        projected_ranges range_layers range_paths shown some_steps sorting split step_windows
-        sum_up torn union_length with_path_texts with_steps within
+        projected_ranges range_layers range_paths run_windows shown some_steps sorting split
+        step_windows sum_up torn union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """

@@ -32,7 +32,7 @@ from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
 from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, Price, _ended
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
-from tracekit.engine import launch_groups, step_windows
+from tracekit.engine import step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace
@@ -764,7 +764,7 @@ def test_steps_of_paths_begin_with_their_own_input_as_those_of_breakdowns() -> N
         _op(b, "gemm", at + 10, at + 19, at + 100, stage="FP", **own)
     trace = _linked(b)
     rows = _ask(critical_path, trace, "iteration").rows.sort("iteration")
-    windows = step_windows(trace, launch_groups(trace)).sort("iteration")
+    windows = step_windows(trace).sort("iteration")
     lengths = windows["end"] - windows["start"]
     assert rows["path_ns"].to_list() == lengths.to_list() == [121 * US, 123 * US, 125 * US, 92 * US]
 

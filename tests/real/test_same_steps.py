@@ -10,7 +10,7 @@ from trace_builder import default_rules
 
 import tracekit as tk
 from tracekit.attribution import attribute
-from tracekit.engine import chosen_windows, launch_groups, with_steps
+from tracekit.engine import chosen_windows, with_steps
 from tracekit.model import Trace
 
 DAILY = (
@@ -116,7 +116,7 @@ def test_every_table_has_the_same_steps(real_run: Callable[[str], tk.Run], name:
 
 
 def _windows(trace: Trace) -> set[tuple[int, int]]:
-    windows = with_steps(chosen_windows(trace, launch_groups(trace), skip=0, per_iteration=True))
+    windows = with_steps(chosen_windows(trace, skip=0, per_iteration=True))
     steps = windows.drop_nulls("iteration").group_by("device", "iteration").agg(
         pl.col("start").min(), pl.col("end").max()
     )  # fmt: skip

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         iteration_windows,
         iterations_in,
         latest,
+        run_windows,
     )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.engine._launch_groups import host_marks
+from tracekit.engine._launch_groups import host_marks, launch_groups
 from tracekit.engine._stream import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
-from tracekit.engine._windows import Cutter, iteration_windows
+from tracekit.engine._windows import Cutter, run_windows
 from tracekit.model import STAGE_SOURCE, Trace
 
 _EVENT = ["line", "time", "begins", "turn"]
@@ -174,24 +174,23 @@ def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter(~inside)
 
 
-def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+def host_windows(trace: Trace) -> pl.DataFrame:
     """Cut each process's time into its iterations and the gaps between them.
 
     Parameters
     ----------
-    ops
-        The pieces of ranges that `on_host` makes.
-    iterations
-        The canonical table.
+    trace
+        A run with the pieces of ranges that `on_host` makes in place of ops.
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``, as `iteration_windows` returns for devices;
+    ``process, device, iteration, start, end, is_open``, as `run_windows` returns for devices;
     but each iteration, the last one too, is exactly the time of its range.
     """
     owner = ["process", "device"]
-    edges = ops.group_by(owner).agg(first=pl.col("start").min(), last=pl.col("end").max())
-    marks = host_marks(iterations).select("process", "time", "iteration")
+    pieces = launch_groups(trace).group_by(owner)
+    edges = pieces.agg(first=pl.col("start").min(), last=pl.col("end").max())
+    marks = host_marks(trace.read("iterations")).select("process", "time", "iteration")
     begins = marks.group_by("process").agg(begin=pl.col("time").min())
     before = (
         edges.join(begins, on="process", how="left")
@@ -228,4 +227,4 @@ class Work:
     @property
     def cutter(self) -> Cutter:
         """Function that cuts the run's time into iterations."""
-        return host_windows if self.is_host else iteration_windows
+        return host_windows if self.is_host else run_windows

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import polars as pl
 
 from tracekit.engine._host_time import has_ops
-from tracekit.engine._launch_groups import host_marks
+from tracekit.engine._launch_groups import host_marks, launch_groups
 from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Stretch, Trace, with_clocks
@@ -24,15 +24,13 @@ from tracekit.model import Stretch, Trace, with_clocks
 _OWNER = ["process", "device"]
 
 
-def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame:
+def step_windows(trace: Trace, skip: int = 0) -> pl.DataFrame:
     """Return the windows of each device; without iterations, one from its first op to its last.
 
     Parameters
     ----------
     trace
         The run; its processes have to number iterations alike (`numbered_alike`).
-    ops
-        Its ops: ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
     skip
         Number of iterations to leave out at the beginning.
 
@@ -44,11 +42,12 @@ def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame
     columns = [*_OWNER, "iteration", "start", "end", "counts"]
     iterations = trace.read("iterations")
     if iterations.is_empty() and not skip:
-        whole = ops.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max()).sort(_OWNER)
+        by_device = launch_groups(trace).group_by(_OWNER)
+        whole = by_device.agg(pl.col("start").min(), pl.col("end").max()).sort(_OWNER)
         return whole.with_columns(
             iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
         ).select(columns)
-    windows = chosen_windows(trace, ops, skip=0, per_iteration=True)
+    windows = chosen_windows(trace, skip=0, per_iteration=True)
     steps = counted_steps(with_steps(windows), iterations, skip).windows
     return steps.with_columns(counts=pl.col("iteration").is_not_null()).select(columns)
 
@@ -250,9 +249,10 @@ _NUMBER = pl.col("iteration")
 def by_host(cutter: Cutter) -> Cutter:
     """Return a cutter that also cuts iterations where the host enters or leaves its own."""
 
-    def cut(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-        marks = host_marks(iterations).select("process", "time", on_host=_NUMBER.is_not_null())
-        cut_too = split(cutter(ops, iterations), marks, "on_host")
+    def cut(trace: Trace) -> pl.DataFrame:
+        begun = host_marks(trace.read("iterations"))
+        marks = begun.select("process", "time", on_host=_NUMBER.is_not_null())
+        cut_too = split(cutter(trace), marks, "on_host")
         return cut_too.with_columns(pl.col("on_host").fill_null(value=False))
 
     return cut

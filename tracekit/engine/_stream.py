@@ -19,7 +19,7 @@ import polars as pl
 
 from tracekit.engine._launch_groups import groups_of_parts, launch_groups
 from tracekit.engine._lines import owners_of
-from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
+from tracekit.engine._windows import Cutter, chosen_windows, cut, run_windows
 from tracekit.errors import MissingDataError
 from tracekit.support.batches import at_least_one
 
@@ -236,7 +236,7 @@ def hand_out(
     -------
     The windows: ``window, device, iteration, start, end``.
     """
-    windows, whole = _both(trace, skip, iteration_windows, per_iteration=per_iteration)
+    windows, whole = _both(trace, skip, run_windows, per_iteration=per_iteration)
     found = _in_order(trace, receivers, windows, whole)
     _require_ops(found.height)
     return found
@@ -272,7 +272,7 @@ def sum_up(
     *,
     skip: int,
     per_iteration: bool,
-    cutter: Cutter = iteration_windows,
+    cutter: Cutter = run_windows,
     with_paths: bool = False,
 ) -> Summed:
     """Add up the ops of each part of a run, in any process, and merge the sums.
@@ -362,18 +362,15 @@ def _both(
     """Return the windows, and those of the run as a whole; None for one window per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
-    groups = launch_groups(trace)
-    _require_ops(groups.height)
-    choose = partial(_chosen, trace, groups, skip, cutter)
+    _require_ops(launch_groups(trace).height)
+    choose = partial(_chosen, trace, skip, cutter)
     is_part = skip or not trace.stretch.is_all
     return choose(per_iteration=per_iteration), choose(per_iteration=False) if is_part else None
 
 
-def _chosen(
-    trace: Trace, groups: pl.DataFrame, skip: int, cutter: Cutter, *, per_iteration: bool
-) -> pl.DataFrame:
+def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
     """Return numbered windows with a ``line``; those of one owner share it and are consecutive."""
-    windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.engine._launch_groups import NEEDED, LaunchGroups
+from tracekit.engine._launch_groups import NEEDED, LaunchGroups, launch_groups
 from tracekit.engine._lines import owners_of
 from tracekit.engine._sweep_loops import find_latest
 from tracekit.errors import UsageError
@@ -114,8 +114,18 @@ def _ends(
 
 
 _LONG_BEFORE = -(1 << 62)
-Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
-"""Function that cuts time into iterations, as `iteration_windows` does."""
+Cutter = Callable[["Trace"], pl.DataFrame]
+"""Function that cuts the time of a run into iterations, as `run_windows` does."""
+
+
+def run_windows(trace: Trace) -> pl.DataFrame:
+    """Return the result of `iteration_windows` for a run, which is worked out once."""
+    return trace.once(_run_windows, of_all=True)
+
+
+def _run_windows(trace: Trace) -> pl.DataFrame:
+    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
+    return iteration_windows(launch_groups(trace), iterations)
 
 
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
@@ -230,12 +240,7 @@ def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
 
 
 def chosen_windows(
-    trace: Trace,
-    ops: pl.DataFrame,
-    *,
-    skip: int,
-    per_iteration: bool,
-    cutter: Cutter = iteration_windows,
+    trace: Trace, *, skip: int, per_iteration: bool, cutter: Cutter = run_windows
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
@@ -246,15 +251,13 @@ def chosen_windows(
     ----------
     trace
         The run.
-    ops
-        Its ops.
     skip
         Number of iterations to leave out at the beginning of each process. If above 0, the windows
         begin with the first iteration that is kept and end with the last one.
     per_iteration
         Whether each iteration is a window of its own.
     cutter
-        Function that cuts time into iterations.
+        Function that cuts the run's time into iterations.
 
     Raises
     ------
@@ -263,13 +266,13 @@ def chosen_windows(
     """
     stretch = trace.stretch
     if not skip and not per_iteration and stretch.iterations is None:
-        return _cut_to(stretch, _of_devices(ops))
-    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
+        return _cut_to(stretch, _of_devices(launch_groups(trace)))
+    iterations = trace.read("iterations")
     if iterations.is_empty():
         raise UsageError(
             "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
         )
-    windows = cutter(ops, iterations)
+    windows = cutter(trace)
     if skip:  # less than 0 is refused there
         windows = _without_first(windows, iterations, skip)
     windows = _cut_to(stretch, windows)
@@ -476,9 +479,11 @@ def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[A
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
     for name, numbers in zip(owners, known, strict=True):
-        if frame[name].null_count():
-            unknown |= frame[name].is_null().to_numpy()
-        place, is_none = _places(frame[name].fill_null(0).to_numpy(), numbers)
+        column = frame[name]
+        if column.null_count():
+            unknown |= column.is_null().to_numpy()
+            column = column.fill_null(0)
+        place, is_none = _places(column.to_numpy(), numbers)
         unknown |= is_none
         line *= len(numbers)
         line += place

@@ -18,7 +18,6 @@ from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_pea
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
-    launch_groups,
     range_layers,
     with_steps,
 )
@@ -94,8 +93,7 @@ def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
     if iterations.is_empty() and not needed:
         return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
                                     "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
-    groups = launch_groups(trace)
-    windows = with_steps(chosen_windows(trace, groups, skip=0, per_iteration=True))
+    windows = with_steps(chosen_windows(trace, skip=0, per_iteration=True))
     counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
     length = pl.col("end") - pl.col("start")
     return counted.group_by(STEP, maintain_order=True).agg(step_ns=length.sum())

@@ -16,9 +16,8 @@ from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
 from tracekit.analysis.facts import require_ops
 from tracekit.engine import (
     first_iterations,
-    iteration_windows,
-    launch_groups,
     numbered_alike,
+    run_windows,
     torn,
 )
 from tracekit.errors import MissingDataError
@@ -252,8 +251,7 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
     """Return ``iteration, begin``: the first op of each window of a step that holds work."""
-    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
-    windows = iteration_windows(launch_groups(trace), iterations).drop_nulls("iteration")
+    windows = run_windows(trace).drop_nulls("iteration")
     working = windows.join(own, on=["process", "device", "iteration"], how="semi")
     at = [*_OWNER, "start"]
     ops = moments.ops.select(*at, "begin")

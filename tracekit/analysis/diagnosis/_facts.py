@@ -25,7 +25,6 @@ from tracekit.engine import (
     chosen_windows,
     counted_steps,
     cut,
-    launch_groups,
     range_layers,
     union_length,
     with_steps,
@@ -501,8 +500,7 @@ def facts_of(
     iterations = trace.read("iterations")
     windows = pl.DataFrame(schema=_STEP)
     if iterations.height:
-        groups = launch_groups(trace)
-        cut_up = with_steps(chosen_windows(trace, groups, skip=0, per_iteration=True))
+        cut_up = with_steps(chosen_windows(trace, skip=0, per_iteration=True))
         counted = counted_steps(cut_up, iterations, 0).windows
         windows = counted.drop_nulls("iteration").select(*_STEP)
     if windows.is_empty():

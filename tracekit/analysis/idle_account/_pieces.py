@@ -39,7 +39,7 @@ from tracekit.analysis.idle_account._host_states import (
 )
 from tracekit.analysis.idle_account._idle_ranges import plain_name
 from tracekit.analysis.idle_account._timeline import split_at
-from tracekit.engine import chosen_windows, cut, launch_groups, with_steps
+from tracekit.engine import chosen_windows, cut, with_steps
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -434,5 +434,5 @@ def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
     """Return the windows of a breakdown (steps, or the whole), for idle time."""
-    windows = chosen_windows(trace, launch_groups(trace), skip=skip, per_iteration=per_iteration)
+    windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

@@ -9,7 +9,6 @@ from tracekit.analysis.idle_account import idle_pieces, merged
 from tracekit.engine import (
     cut,
     inside_steps,
-    launch_groups,
     layered_lengths,
     numbered_alike,
     range_layers,
@@ -49,7 +48,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
     Times of rows with the same `clock` can be compared.
     """
     trace = numbered_alike(trace)
-    windows = step_windows(trace, launch_groups(trace))
+    windows = step_windows(trace)
     known = windows.filter("counts")
     if known.is_empty() and not windows.is_empty():
         known = windows.group_by("process", "device", maintain_order=True).agg(

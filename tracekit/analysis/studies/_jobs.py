@@ -18,7 +18,6 @@ from tracekit.analysis.studies._measured_elsewhere import check_values, text_tab
 from tracekit.analysis.studies._study import study_row
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import (
-    NEEDED,
     has_ops,
     inside_steps,
     numbered_alike,
@@ -309,8 +308,8 @@ def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
         .when((kind == "compute") & name.str.contains(_BOUND_BY_COMPUTE)).then(pl.lit("compute"))
         .when(kind.is_in(["compute", "d2d", "memset"])).then(pl.lit("memory"))
     )  # fmt: skip
-    ops = trace["ops"].select(*NEEDED, component=component).collect()
-    windows = step_windows(trace, ops, skip)
+    ops = trace["ops"].select(*_OWNER, "start", "end", component=component).collect()
+    windows = step_windows(trace, skip)
     steps = windows.filter("counts").select(pl.struct([*_OWNER, "iteration"]).n_unique()).item()
     inside = inside_steps(ops.drop_nulls("component"), windows)
     busy = union_length(inside, [*_OWNER, "component"])

@@ -20,7 +20,6 @@ from tracekit.analysis.studies._bubbles import (
 from tracekit.analysis.studies._runs import Run, Runs
 from tracekit.analysis.studies._study import study_row
 from tracekit.engine import (
-    NEEDED,
     has_ops,
     inside_steps,
     layered_lengths,
@@ -89,8 +88,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
         )
     trace = numbered_alike(trace)
     kind = pl.col("kind").cast(pl.String)
-    ops = trace["ops"].select(*NEEDED, kind).collect()
-    windows = step_windows(trace, ops, skip)
+    ops = trace["ops"].select(*_OWNER, *_SPAN, kind).collect()
+    windows = step_windows(trace, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
     outside = _outside(ops, windows)
     return _table(windows, inside_steps(layered, windows), _waits(trace, windows), outside)

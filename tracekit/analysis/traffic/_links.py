@@ -11,7 +11,7 @@ from tracekit.analysis.calls import excerpt
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.analysis.traffic._exposed import exposed_parts
 from tracekit.analysis.traffic._routes import crossings, with_routes
-from tracekit.engine import chosen_windows, launch_groups, union_length
+from tracekit.engine import chosen_windows, union_length
 from tracekit.errors import UsageError
 from tracekit.machine import PREFIXES
 from tracekit.model import REPORTS, Stretch, Trace, with_clocks
@@ -401,7 +401,7 @@ def traffic_window(trace: Trace) -> int:
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
-        windows = chosen_windows(trace, launch_groups(trace), skip=0, per_iteration=False)
+        windows = chosen_windows(trace, skip=0, per_iteration=False)
         reports = trace["devices"].select("device", "report")
         spans = windows.lazy().select("device", "start", "end").join(reports, on="device")
         edges = spans.select("report", "start", "end")
