@@ -138,7 +138,8 @@ def test_keys_alone_find_an_op_and_what_is_around_it(
     assert found == parts(run, between)
     sums = run.idle(by="cause", between=between).filter(pl.col("idle_ns") > 0)
     assert causes == {f"idle: {cause}": ns for cause, ns in sums["cause", "idle_ns"].iter_rows()}
-    assert f"#step={step}&" in page.evaluate("location.hash")
+    page.wait_for_function(f"() => location.hash.startsWith('#step={step}&')")
+    page.wait_for_function("() => location.hash.includes('&select=')")
 
     again = page.evaluate("location.href")
     fresh = opened(browser, page_file, heard, 800)

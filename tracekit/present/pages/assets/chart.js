@@ -504,7 +504,12 @@ class Chart {
     this.figure.scrollIntoView({ block: "nearest" });
   }
 
-  note() {
+  note() { // at rest: a change of the address takes ms, and Safari refuses more than 100 in 30 s
+    clearTimeout(this.noting);
+    this.noting = setTimeout(() => this.address(), 100);
+  }
+
+  address() {
     const said = [`${this.whole}=${encodeURIComponent(this.view.step ?? "")}`];
     if (this.from > this.begin || this.to < this.end) said.push(`t=${spanText(this.from, this.to)}`);
     if (this.selected) said.push(`select=${spanText(...this.selected)}`);
