@@ -87,7 +87,7 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
     by_nccl = (
         communicators(trace).drop_nulls(["rank", "ranks"])
-        .join(reports.select("report", least=pl.col("ranks")), on="report")
+        .join(reports.select("report", least="ranks"), on="report", how="left")
         .filter(pl.col("ranks") == pl.col("ranks").max().over("process"))
         .filter((pl.col("ranks") >= pl.col("least")).fill_null(value=True))
         .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
