@@ -175,9 +175,10 @@ def test_long_stretches_are_broken_down_without_their_ops(
             assert sum(end - start for start, end in asked) < max(2 * width, last - first >> 8)
             kernels = broken_down(Watched(run, asked), sums, "kernel", a, b)
             expected = run.breakdown.answer(by="kernel", between=(a, b))
-            assert kernels.rows["median_ns"].is_null().all()
             assert expected.rows.drop("median_ns").equals(kernels.rows.drop("median_ns"))
-            assert "medians" in kernels.meta["warnings"][-1]
+            if not place:
+                assert kernels.rows["median_ns"].is_null().all()
+                assert "medians" in kernels.meta["warnings"][-1]
 
 
 class Watched:
@@ -331,7 +332,6 @@ def good(runs: list[tracekit.Run]) -> bytes:
         ('"names": [', '"names": ["more", '),
         ('"names": [', '"names": [7, '),
         ('"kernels": ', '"kernels": 9'),
-        ('"per_part": ', '"per_part": -'),
         ('"<u4", ', '"<u4", 9'),
         ('"<u4"', '"|O"'),
         ('"arrays": [[', '"arrays": [[['),

@@ -227,8 +227,6 @@ class Trace:
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
         """Return the result of each piece of work on parts of the run; cached results are reused.
 
-        Of a short run that is one part nothing is cached.
-
         Parameters
         ----------
         work

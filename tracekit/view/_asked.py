@@ -266,6 +266,7 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
+_STEP = ("process", "iteration")
 _LAUNCH = pl.coalesce("launch_start", "start")
 
 
@@ -273,8 +274,7 @@ _LAUNCH = pl.coalesce("launch_start", "start")
 class _Near:
     """The step of a process around an op: its interval, its ranges, and a trace of it alone."""
 
-    process: int
-    iteration: int | None
+    step: tuple[int, int | None]
     edges: tuple[int, int]
     ranges: pl.Series
     trace: Trace
@@ -283,14 +283,14 @@ class _Near:
     def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
         """Read the step that contains an op, and renumber its ranges."""
         of_process = pl.col("process") == op["process"][0]
-        steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
+        steps = trace["iterations"].join(op.lazy(), on=_STEP, how="semi")
         at = op.select(start=_LAUNCH, end=_LAUNCH)
         times = pl.concat([steps.select("start", "end").collect(), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
         of_step = pl.col("start").is_between(begin, end) & of_process
         own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
         ranges = trace["ranges"].filter(of_step | own).collect().sort("range")
-        found = cls(op["process"][0], op["iteration"][0], (begin, end), ranges["range"], trace)
+        found = cls(op.select(*_STEP).row(0), (begin, end), ranges["range"], trace)
         # Only sizes of collectives rest on other ops.
         others = _LAUNCH.is_between(begin, end) & (pl.col("start") >= begin) & of_process
         tables = {
@@ -307,10 +307,9 @@ class _Near:
 
     def holds(self, op: pl.DataFrame) -> bool:
         """Tell whether all that is needed of an op has been read."""
-        row = op.select("process", "iteration", "range", at=_LAUNCH).row(0, named=True)
-        is_of_step = (row["process"], row["iteration"]) == (self.process, self.iteration)
-        is_inside = self.edges[0] <= row["at"] <= self.edges[1]
-        return is_of_step and is_inside and (row["range"] is None or row["range"] in self.ranges)
+        *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
+        is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
+        return is_of_step and (around is None or around in self.ranges)
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:

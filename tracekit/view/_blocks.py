@@ -32,9 +32,8 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
 
     Blocks (bins of equal length) that lie wholly in the interval are taken from the sums; only the
     ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
-    that the page shows are filled in.
-
-    By kernel, blocks are joined to parts of the run, and medians are null.
+    that the page shows are filled in. By kernel, parts of the run replace blocks, and medians are
+    null.
 
     The whole interval is asked as usual instead if the blocks cannot answer (sums without stages),
     if they would spare at most `MANY` ops, or if no GPU is busy at the ends.

@@ -195,17 +195,15 @@ class RunLanes:
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
         """Return the number of the lane with the ranges of an op's launching thread, or None."""
-        key = op["process"], op["launch_thread"]
-        own = (
-            n for n, each in enumerate(self.lanes) if (each.kind, each.key[:2]) == ("range", key)
-        )
-        return next(own, None)
+        return self._numbers.get(("range", (op["process"], op["launch_thread"], 0)))
 
     def of(self, op: Mapping[str, Any]) -> int | None:
         """Return the number of the lane that shows an op; None if no lane does."""
-        key = tuple(op[name] for name in OF_OP)
-        own = (n for n, each in enumerate(self.lanes) if (each.kind, each.key) == ("ops", key))
-        return next(own, None)
+        return self._numbers.get(("ops", tuple(op[name] for name in OF_OP)))
+
+    @cached_property
+    def _numbers(self) -> Mapping[Key, int]:
+        return {(each.kind, each.key): number for number, each in enumerate(self.lanes)}
 
     def drawn(self, start: int, end: int, pixels: int) -> dict[str, Any]:
         """Return the picture of an interval of time, lane by lane.

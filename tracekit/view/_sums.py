@@ -52,8 +52,8 @@ _MOST_BLOCKS, _LEAST_BLOCKS = 1 << 15, 64
 _KERNELS = {"name": pl.UInt32, "kind": pl.UInt8, "part": pl.UInt32, "ops": pl.UInt32,
             "total_ns": pl.Int64, "busy_ns": pl.Int64, "min_ns": pl.Int64, "max_ns": pl.Int64,
             "longest": pl.Int64}  # fmt: skip
-_MOST_PARTS, _MOST_KERNELS = 256, 1 << 18
-"""Largest number of parts of a run in which ops are summed up by name, and of all these sums."""
+_MOST_PARTS = 64
+"""Largest number of parts of a run in which ops are summed up by name."""
 _LAST = (1 << 63) - 1
 _STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
 _LENGTH = pl.col("end") - pl.col("start")
@@ -81,10 +81,7 @@ class RunSums:
         Number of spans and tiles of each lane: key of the lane -> (number, tiles).
     kernels
         ``name, kind, part, ops, total_ns, min_ns, max_ns, longest, busy_ns``: sums of `breakdown`
-        by kernel, in parts of the run of equal length; `longest` is the number of the op that takes
-        `max_ns`.
-    blocks_per_part
-        Number of bins in `blocks` that a part covers.
+        by kernel in each part of the run; `longest` is the number of the op that takes `max_ns`.
     few
         All spans of lanes that have few, with the columns `DRAWN`: key of the lane -> spans.
     gpus
@@ -97,7 +94,6 @@ class RunSums:
     edges: tuple[int, int]
     lanes: Mapping[Key, tuple[int, Tiles]]
     kernels: pl.DataFrame
-    blocks_per_part: int
     few: Mapping[Key, pl.DataFrame]
     gpus: Mapping[int, tuple[int, int]]
     blocks: Mapping[BlockKey, Block]
@@ -106,6 +102,11 @@ class RunSums:
     def block_width(self) -> int:
         """Length of the bins in `blocks`, ns."""
         return _block_width(self.edges, len(self.gpus))
+
+    @property
+    def blocks_per_part(self) -> int:
+        """Number of bins in `blocks` that a part of the run covers."""
+        return _blocks_per_part(self.edges, len(self.gpus))
 
     @cached_property
     def names(self) -> pl.DataFrame:
@@ -124,15 +125,15 @@ class RunSums:
         both = pl.concat([each.select("first", "last") for each in counts.values()])
         first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
         edges = (0, 1) if first is None else (first, max(last, first + 1))
-        kernels = _Kernels(edges, _block_width(edges, counts["ops"]["device"].n_unique()))
         ways = _counted(frames["ops"].drop_nulls(OF_WAY[:2]), OF_WAY)
         found = [
-            _in_order(partial(_Adding, kind, counts[kind], own, edges, kernels), frames[kind])
+            _in_order(partial(_Adding, kind, counts[kind], own, edges), frames[kind])
             for kind, own in (("range", ways.clear()), ("ops", ways))
         ]
         lanes = {key: each for adding in found for key, each in adding.lanes().items()}
         few = {key: own for adding in found for key, own in adding.few().items()}
-        return cls(edges, lanes, *kernels.table(), few, found[-1].gpus, found[-1].blocks())
+        ops = found[-1]
+        return cls(edges, lanes, ops.kernels(), few, ops.gpus, ops.blocks())
 
     @property
     def spans(self) -> int:
@@ -149,16 +150,9 @@ class RunSums:
             lanes.append([kind, key, spans, [*level.busy]])
             arrays += [*level.busy.values(), level.count, level.longest]
         arrays += [each for block in self.blocks.values() for each in block]
-        keys = [*self.lanes]
-        few = pl.concat(
-            [
-                pl.DataFrame(schema={**DRAWN, "lane": pl.UInt32}),
-                *(
-                    own.with_columns(lane=pl.lit(keys.index(key), pl.UInt32))
-                    for key, own in self.few.items()
-                ),
-            ]
-        )
+        numbers = {key: pl.lit(number, pl.UInt32) for number, key in enumerate(self.lanes)}
+        own = (rows.with_columns(lane=numbers[key]) for key, rows in self.few.items())
+        few = pl.concat([pl.DataFrame(schema={**DRAWN, "lane": pl.UInt32}), *own])
         texts = few["name"].unique(maintain_order=True).drop_nulls()
         coded = few.with_columns(
             # A name's number is one more than its place: 0 is none.
@@ -177,7 +171,7 @@ class RunSums:
         ]
         told = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
                 "names": names.to_list(), "kernels": self.kernels.height,
-                "per_part": self.blocks_per_part, "blocks": [*self.blocks],
+                "blocks": [*self.blocks],
                 "gpus": [(gpu, *own) for gpu, own in self.gpus.items()]}  # fmt: skip
         return pack(told, [*arrays, *(column.to_numpy() for column in columns)])
 
@@ -214,11 +208,8 @@ class RunSums:
         gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in told["gpus"])}
         blocks = _blocks(read, told["blocks"], (first, last), [*gpus], most[""])
         kernels = _kernels(read, told, most[""])
-        per_part = _whole([told["per_part"]], 1)[0]
-        if per_part < 1:
-            raise ValueError("there are no such parts of a run")
         few = _few(read, told, [*lanes], first, sum(most.values()))
-        return cls((first, last), lanes, kernels, per_part, few, gpus, blocks)
+        return cls((first, last), lanes, kernels, few, gpus, blocks)
 
 
 def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
@@ -242,6 +233,13 @@ def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[s
 def _block_width(edges: tuple[int, int], gpus: int) -> int:
     most = max(_MOST_BLOCKS // max(gpus, 1), _LEAST_BLOCKS)
     return FACTOR * width_below(max(edges[1] - edges[0], 1) / most)
+
+
+def _blocks_per_part(edges: tuple[int, int], gpus: int) -> int:
+    width, count = _block_width(edges, gpus), 1
+    while count * width * _MOST_PARTS < edges[1] - edges[0]:
+        count *= FACTOR
+    return count
 
 
 def _blocks(
@@ -413,70 +411,6 @@ def _stretches(
         yield key, rows, begin, rows.select(pl.max_horizontal("start", "end").max()).item() + 1
 
 
-class _Kernels:
-    """Adds up ops by name and kind in parts of the run; see `RunSums.kernels`.
-
-    Parameters
-    ----------
-    edges
-        Begin and end of the run, ns.
-    block
-        Length of a bin of GPUs, of which a part has several, ns.
-    """
-
-    def __init__(self, edges: tuple[int, int], block: int) -> None:
-        self._origin, self._per_part = edges[0], 1
-        while self._per_part * block * _MOST_PARTS < edges[1] - edges[0]:
-            self._per_part *= FACTOR
-        self._width = self._per_part * block
-        self._sums: list[pl.DataFrame] = []
-
-    def add(self, ops: pl.DataFrame, begin: int, until: int) -> None:
-        """Add the ops of a GPU that overlap an interval, ordered by start."""
-        width, start, end = self._width, pl.col("start"), pl.col("end")
-        by = ["name", "kind", "part"]
-        starting = ops.filter(_starts(begin, until)).group_by(
-            *by[:2], part=(start - self._origin) // width
-        )
-        reached = end.cum_max().shift(1).over(by[:2])
-        pieces = ops.select(
-            *by[:2], pl.max_horizontal(start, reached).clip(begin, until), end.clip(begin, until)
-        ).filter(start < end)
-        first, last = (start - self._origin) // width, (end - 1 - self._origin) // width
-        edge = self._origin + pl.col("part") * width
-        inside = pl.min_horizontal(end, edge + width) - pl.max_horizontal(start, edge)
-        cut = pieces.with_columns(part=pl.int_ranges(first, last + 1)).explode("part")
-        found = (
-            starting.agg(
-                ops=pl.len().cast(pl.Int64), total_ns=_LENGTH.sum(), min_ns=_LENGTH.min(),
-                max_ns=_LENGTH.max(), longest=pl.col("number").get(_LENGTH.arg_max()),
-            ),
-            cut.group_by(by).agg(busy_ns=inside.sum()),
-        )  # fmt: skip
-        self._sums += [each.with_columns(pl.col("name", "kind").cast(pl.String)) for each in found]
-        if len(self._sums) > 2 * _FEW_PARTS:
-            self.table()
-
-    def clear(self) -> None:
-        """Reset the sums."""
-        self._sums = []
-
-    def table(self) -> tuple[pl.DataFrame, int]:
-        """Return `RunSums.kernels` and `RunSums.blocks_per_part`, in longer parts if many."""
-        none = dict.fromkeys(_KERNELS, pl.Int64) | {"name": pl.String, "kind": pl.String}
-        while True:
-            rows = pl.concat([pl.DataFrame(schema=none), *self._sums], how="diagonal")
-            sums = rows.group_by("name", "kind", "part").agg(
-                pl.col("ops", "total_ns", "busy_ns").sum(), pl.col("min_ns").min(),
-                pl.col("max_ns").max(), _LONGEST,
-            )  # fmt: skip
-            self._sums = [sums]
-            if sums.height <= _MOST_KERNELS or sums["part"].max() == 0:
-                return sums.sort("part", "kind", "name"), self._per_part
-            self._sums = [sums.with_columns(pl.col("part") // FACTOR)]
-            self._per_part, self._width = self._per_part * FACTOR, self._width * FACTOR
-
-
 class _Adding:
     """Adds up the lanes of ops, or of ranges.
 
@@ -488,17 +422,13 @@ class _Adding:
         Number of spans on each lane, and of copies in each direction.
     edges
         Begin and end of the run, ns.
-    kernels
-        Aggregator of ops by name and kind.
     """
 
     def __init__(
-        self, kind: str, counts: pl.DataFrame, ways: pl.DataFrame, edges: tuple[int, int],
-        kernels: _Kernels,
-    ) -> None:  # fmt: skip
-        self._kind, self._kernels = kind, kernels
-        kernels.clear()
-        self._edges = edges
+        self, kind: str, counts: pl.DataFrame, ways: pl.DataFrame, edges: tuple[int, int]
+    ) -> None:
+        self._kind, self._edges = kind, edges
+        self._kernels: list[pl.DataFrame] = []
         self._blocks: dict[BlockKey, Summing] = {}
         self.gpus: dict[int, tuple[int, int]] = {}
         self._spans: dict[Key, int] = {}
@@ -527,7 +457,7 @@ class _Adding:
         by = _BY["stages"] if self._kind == "ops" else _BY[self._kind]
         for key, rows, begin, until in _stretches(frame, by):
             if self._kind == "ops":
-                self._kernels.add(rows, begin, until)
+                self._add_kernels(rows, begin, until)
                 ops = spans_of(rows)
                 exposed = ops.exposed()[1]
                 self._add_blocks(key[0], rows, exposed, begin, until)
@@ -562,6 +492,44 @@ class _Adding:
                 sums = Summing(0, *self._edges, width, adds_lengths=True)
                 self._blocks[gpu, by, word] = sums
             self._blocks[gpu, by, word].add(spans, {"": covered}, begin, until)
+
+    def _add_kernels(self, ops: pl.DataFrame, begin: int, until: int) -> None:
+        """Add ops of a GPU, ordered by start, to the sums by name and kind."""
+        start, end, by = pl.col("start"), pl.col("end"), ["name", "kind", "part"]
+        origin, gpus = self._edges[0], len(self.gpus)
+        width = _blocks_per_part(self._edges, gpus) * _block_width(self._edges, gpus)
+        starting = ops.filter(_starts(begin, until)).group_by(
+            *by[:2], part=(start - origin) // width
+        )
+        reached = end.cum_max().shift(1).over(by[:2])
+        pieces = ops.select(
+            *by[:2], pl.max_horizontal(start, reached).clip(begin, until), end.clip(begin, until)
+        ).filter(start < end)
+        first, last = (start - origin) // width, (end - 1 - origin) // width
+        cut = pieces.with_columns(part=pl.int_ranges(first, last + 1)).explode("part")
+        edge = origin + pl.col("part") * width
+        inside = pl.min_horizontal(end, edge + width) - pl.max_horizontal(start, edge)
+        found = (
+            starting.agg(
+                ops=pl.len().cast(pl.Int64), total_ns=_LENGTH.sum(), min_ns=_LENGTH.min(),
+                max_ns=_LENGTH.max(), longest=pl.col("number").get(_LENGTH.arg_max()),
+            ),
+            cut.group_by(by).agg(busy_ns=inside.sum()),
+        )  # fmt: skip
+        self._kernels += [
+            each.with_columns(pl.col("name", "kind").cast(pl.String)) for each in found
+        ]
+        if len(self._kernels) > 2 * _FEW_PARTS:
+            self._kernels = [self.kernels()]
+
+    def kernels(self) -> pl.DataFrame:
+        """Return the sums by name and kind; see `RunSums.kernels`."""
+        none = dict.fromkeys(_KERNELS, pl.Int64) | {"name": pl.String, "kind": pl.String}
+        rows = pl.concat([pl.DataFrame(schema=none), *self._kernels], how="diagonal")
+        return rows.group_by("name", "kind", "part").agg(
+            pl.col("ops", "total_ns", "busy_ns").sum(), pl.col("min_ns").min(),
+            pl.col("max_ns").max(), _LONGEST,
+        ).sort("part", "kind", "name")  # fmt: skip
 
     def blocks(self) -> dict[BlockKey, Block]:
         """Return the sums of GPUs; see `RunSums.blocks`."""
