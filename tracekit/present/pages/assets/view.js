@@ -480,7 +480,7 @@ function named(text) {
 function factsOf(told) {
   const way = told.source || told.destination ? `, ${told.source ?? "?"} → ${told.destination ?? "?"}` : "";
   const known = [
-    ["Stage", `${told.stage}, known by ${told.stage_source}${told.iteration === null ? "" : `, step ${told.iteration}`}`],
+    ["Stage", `${told.stage}, ${told.stage_source === "none" ? "as nothing tells its stage" : `known by ${told.stage_source}`}${told.iteration === null ? "" : `, step ${told.iteration}`}`],
     ["Launched by", told.launch === null ? "unknown" : `${told.launch}, ${timeText(told.delay_ns)} before it started`],
     ["Range", told.range ?? "none known"],
     ["Layer", told.layer],
