@@ -208,10 +208,9 @@ def _lines(path: Path) -> list[str]:
 def keep_small() -> None:
     """Make polars read ahead less, and glibc return freed memory to the system sooner.
 
-    Polars otherwise decodes several groups of rows per processor ahead, which for 20 million ops is
-    half of the peak and saves no time. With glibc, each thread may have an arena that keeps freed
-    memory. For 16 million kernels that is a fifth of the peak; returning it takes a quarter more
-    processor time.
+    Polars otherwise decodes several groups of rows per processor ahead, half of the peak of the
+    view. With glibc, each thread may have an arena that keeps freed memory. For 16 million kernels
+    that is a fifth of the peak; returning it takes a quarter more processor time.
     """
     os.environ.update(dict.fromkeys(_READ_AHEAD, "1") | os.environ)
     if sys.platform != "linux":

@@ -532,7 +532,8 @@ class Chart {
       if (!lanes.length) return;
       const lane = lanes[(this.lane + by + lanes.length) % lanes.length];
       if (!lane.count) { this.lane = lanes.indexOf(lane); this.draw(); return; }
-      this.pick({ lane, i: Math.min(firstFrom(lane.start, this.from), lane.count - 1) });
+      const i = firstFrom(lane.start, this.from);
+      this.pick({ lane, i: i && lane.end[i - 1] > this.from ? i - 1 : Math.min(i, lane.count - 1) });
     };
     const fit = () => {
       const at = this.picked, span = this.selected ?? (at && [at.lane.start[at.i], at.lane.end[at.i]]);
