@@ -337,9 +337,12 @@ def test_a_full_disk_is_one_message(stored: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_pipe_gets_whole_names_and_no_colours(stored: Path) -> None:
-    done = in_process("breakdown", "--by", "kernel", COLUMNS="30", TERM="xterm-256color")
+def test_a_pipe_gets_whole_names_and_no_colours(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    done = tracekit("breakdown", "--by", "kernel")
     short = readable_names(row["name"] for row in rows_by_kernel())
     assert all(name in done.stdout for name in short.values())
     assert max(map(len, short.values())) > 30

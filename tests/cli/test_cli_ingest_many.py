@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cli_helpers import ROOT, SAMPLE, SAMPLES, in_process, on_terminal, tracekit
+from cli_helpers import ROOT, SAMPLE, SAMPLES, on_terminal, tracekit
 
 from tracekit.errors import UsageError
 from tracekit.support.quantities import parse_size
@@ -112,8 +112,8 @@ def test_options_that_make_no_sense(store: Path, words: list[str], message: str)
 
 @pytest.mark.slow
 def test_no_dask_scheduler_is_one_message(store: Path) -> None:
-    done = in_process("ingest", SAMPLE, OTHER, "--run", "a", "--dask", "tcp://127.0.0.1:1")
-    assert (done.code, done.stdout) == (2, "")
+    done = tracekit("ingest", SAMPLE, OTHER, "--run", "a", "--dask", "tcp://127.0.0.1:1")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("tracekit: no Dask scheduler answers at tcp://127.0.0.1:1")
     assert not store.exists()
