@@ -715,10 +715,13 @@ def test_forks_tell_how_many_workers_make_batches_and_the_first_how_fast(
     # A quarter more than 300 us over the workers, at most, whatever took 1,090 us before.
     _, high = _ends(_forking(workers), speed=["gemm=inf"], loader="1x")["speed gemm=inf"]
     assert high == pytest.approx((7 * pace + 24) * US / 8, rel=0.1)
-    plain = _forking(0)
+
+
+def test_only_forks_tell_of_workers() -> None:
+    plain, forking = _forking(0), _forking(2)
     assert _ends(plain, speed=["gemm=inf"], loader="1x")["speed gemm=inf"][1] > 340 * US
-    assert "8 workers" in _ends(_forking(workers), workers=8)
-    said = _ask(whatif, _forking(workers), parse_changes(loader="2x")).warnings
+    assert "8 workers" in _ends(forking, workers=8)
+    said = _ask(whatif, forking, parse_changes(loader="2x")).warnings
     assert any("forked before the first batch" in text for text in said)
     assert not any(
         "forked" in each for each in _ask(whatif, plain, parse_changes(loader="2x")).warnings

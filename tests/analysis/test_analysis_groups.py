@@ -126,7 +126,7 @@ def test_groups_in_step_are_told_apart(tensor: int, data: int, jitter: int) -> N
 @pytest.mark.parametrize("jitter", [0, 300, 1_000, 3_000])
 def test_what_no_end_tells_apart_is_unknown(jitter: int) -> None:
     """Ends differ by up to a microsecond themselves; a match is right, or there is none."""
-    for seed in range(5):
+    for seed in range(3):
         assert judged(hybrid(seed, 4, 2, jitter))[2] == 0
 
 
