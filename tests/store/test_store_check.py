@@ -19,6 +19,7 @@ from tracekit.store import Store
 from tracekit.store._check import again
 from tracekit.store._staging import MARK
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE = SAMPLES / "p2p_2gpu_start_end.sqlite"
 
