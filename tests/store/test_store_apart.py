@@ -60,7 +60,7 @@ def failing_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("how", "which"),
     [
-        ("ENOSPC", "+100"),
+        ("ENOSPC", "+200"),
         *(pytest.param(how, "+1", marks=pytest.mark.nightly) for how in ("EIO", "ENOSPC")),
     ],
 )
