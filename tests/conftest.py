@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import hashlib
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -172,12 +174,16 @@ def _commands_are_made_once() -> Iterator[None]:
     typer.testing._get_command = make
 
 
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of the tests have."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture
 def one_nsys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let one test at a time record with nsys: of two that start at once, one may never begin."""
-    own = tmp_path_factory.getbasetemp()
-    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with (folder / "nsys.lock").open("w") as lock:
+    with (_shared(tmp_path_factory) / "nsys.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -198,11 +204,10 @@ def real_sample() -> Callable[[str], Path]:
 
 
 class _ReadOnce:
-    """Makes the report of a bundled trace once; where it is wanted again, it is copied."""
+    """Makes the report of a bundled trace once for all processes; others copy it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: dict[tuple[object, ...], tuple[Path, ReportMade]] = {}
 
     def __call__(
         self, path: Path, folder: Path, options: ReportOptions, progress: Callable[..., None]
@@ -214,17 +219,22 @@ class _ReadOnce:
         rules = options.rules
         look = options.look
         key = (path, options.digest, look, rules.canonical(), rules.file, *rules.given.items())
-        if key not in self._made:
-            kept = Path(tempfile.mkdtemp(dir=self._folder)) / "report"
-            self._made[key] = kept, make_report(path, kept, options, progress)
-        kept, made = self._made[key]
+        told = self._folder / hashlib.sha256(pickle.dumps(key)).hexdigest()
+        with told.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not told.exists():
+                kept = Path(tempfile.mkdtemp(dir=self._folder)) / "report"
+                made = make_report(path, kept, options, progress)
+                told.write_bytes(pickle.dumps((kept, made)))
+        kept, made = pickle.loads(told.read_bytes())
         shutil.copytree(kept, folder)
         return made
 
 
 @pytest.fixture(scope="session")
 def _read_once(tmp_path_factory: pytest.TempPathFactory) -> _ReadOnce:
-    return _ReadOnce(tmp_path_factory.mktemp("reports"))
+    (folder := _shared(tmp_path_factory) / "reports").mkdir(exist_ok=True)
+    return _ReadOnce(folder)
 
 
 @pytest.fixture(scope="module")
