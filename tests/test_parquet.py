@@ -50,7 +50,7 @@ def columns(draw: st.DrawFn, height: int) -> pl.Series:
 @st.composite
 def frames(draw: st.DrawFn) -> pl.DataFrame:
     height = draw(HEIGHTS)
-    number = draw(st.integers(1, 20))
+    number = draw(st.integers(1, 8))
     return pl.DataFrame([draw(columns(height)).alias(f"c {n}") for n in range(number)])
 
 
