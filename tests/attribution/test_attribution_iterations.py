@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import polars as pl
 import pytest
@@ -23,20 +24,30 @@ def _named(*ranges: tuple[int, int, str], iteration: str | None = None) -> list[
     return steps(builder.attributed(Rules.load(iteration=iteration)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def _each_named(*names: Sequence[str | None]) -> list[list[Step]]:
+    """The iterations of processes, in each of which one thread has ranges 20 ns apart."""
+    builder = TraceBuilder()
+    for process, own in enumerate(names):
+        for number, name in enumerate(own):
+            builder.range(20 * number, 20 * number + 10, name, thread=10 * process)
+    found: list[list[Step]] = [[] for _ in names]
+    for process, *step in steps(builder.attributed()):
+        found[process].append((0, *step))
+    return found
+
+
+def test_numbered_ranges() -> None:
+    names = [
         "step {}", "Step {}", "step_{}", "step#{}", "step: {}", "train step {}", "training_step {}",
         "iteration {}", "iter {}", "iter={}", "Iteration-{}", "[step {}]", "ProfilerStep#{}",
         "epoch 3, step {}", "global_step {}", "step {}/100", "Warm-up Step {}", "batch {}",
         "mini-batch {}", "batch_{}", "train_step_{}", "step {}, seq = 3",
         "train#step_num={}#", "Batch [{}]", "step({})", "Iter[{}/200]",
         "loss_fn#step_num={}#", "forward#_r=1,step_num={}#",
-    ],
-)  # fmt: skip
-def test_numbered_ranges(name: str) -> None:
-    found = _named((0, 10, name.format(7)), (20, 35, name.format(8)))
-    assert found == [(0, 7, 0, 10), (0, 8, 20, 35)]
+    ]  # fmt: skip
+    found = _each_named(*((name.format(7), name.format(8)) for name in names))
+    wanted = [(0, 7, 0, 10), (0, 8, 20, 30)]
+    assert dict(zip(names, found, strict=True)) == dict.fromkeys(names, wanted)
 
 
 def test_annotated_steps_of_evaluation_are_no_training_steps() -> None:
@@ -83,32 +94,25 @@ def test_other_ranges_are_no_steps_of_servers(name: str) -> None:
     assert verdict == "unknown"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_ranges_without_numbers_are_counted() -> None:
+    names = [
         "step", "Iteration", "train_step", "training step", "iter", "train one batch",
         "[pl][profile]run_training_batch", "PipelineEngine.train_batch",
         "XlaModule:#hlo_module=jit_train_step,program_id=12#",
-    ],
-)  # fmt: skip
-def test_ranges_without_numbers_are_counted(name: str) -> None:
-    assert _named((0, 10, name), (20, 35, name)) == [(0, 0, 0, 10), (0, 1, 20, 35)]
+    ]  # fmt: skip
+    found = _each_named(*((name, name) for name in names))
+    wanted = [(0, 0, 0, 10), (0, 1, 20, 30)]
+    assert dict(zip(names, found, strict=True)) == dict.fromkeys(names, wanted)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_ranges_that_are_no_steps() -> None:
+    names = [
         "optimizer step {}", "forward step {}", "eval step {}", "validation batch {}", "steps {}",
         "timestep {}", "step 0.{}", "epoch {}", "layer {}", "data copy in {}", "test iteration {}",
         "load batch {}", "minibatches {}", "literal {}", None,
-    ],
-)  # fmt: skip
-def test_ranges_that_are_no_steps(name: str | None) -> None:
-    names = [None if name is None else name.format(number) for number in (1, 2)]
-    builder = TraceBuilder()
-    for number, each in enumerate(names):
-        builder.range(20 * number, 20 * number + 10, each)
-    assert steps(builder.attributed()) == []
+    ]  # fmt: skip
+    found = _each_named(*([name and name.format(number) for number in (1, 2)] for name in names))
+    assert {name: own for name, own in zip(names, found, strict=True) if own} == {}
 
 
 def test_numbers_that_restart_are_counted_instead() -> None:

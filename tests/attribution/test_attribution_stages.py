@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +32,22 @@ def _within(*ranges: str, op: str = "op", **row: Any) -> tuple[str, str]:
     return _stage(builder, op)
 
 
+def _within_each(*cases: tuple[str, ...], ops: Sequence[str]) -> list[tuple[str, str]]:
+    """The stage of each op, in a process of its own, inside the ranges of its case."""
+    builder = TraceBuilder()
+    for process, ranges in enumerate(cases):
+        for depth, name in enumerate(ranges):
+            builder.range(depth, 100 - depth, name, thread=10 * process)
+        builder.op(ops[process], 50, thread=10 * process)
+    told = builder.attributed().read("ops").sort("process").select("stage", "stage_source")
+    return [(stage, source) for stage, source in told.rows()]
+
+
 # 1. Metric evaluation dominates.
 
 
-@pytest.mark.parametrize(
-    ("ranges", "op", "expected"),
-    [
+def test_metric_evaluation() -> None:
+    cases = [
         (("validation",), "op", ("ME", "nvtx")),
         (("validation", "forward", "layer 3"), "op", ("ME", "nvtx")),
         (("step 1", "forward", "accuracy"), "op", ("ME", "nvtx")),
@@ -44,11 +55,9 @@ def _within(*ranges: str, op: str = "op", **row: Any) -> tuple[str, str]:
         (("validation",), ALL_REDUCE, ("ME", "nvtx")),
         (("validation", "optimizer"), "adam_kernel", ("ME", "nvtx")),
         (("train",), ALL_REDUCE, EXCHANGED),
-    ],
-    ids=str,
-)
-def test_metric_evaluation(ranges: tuple[str, ...], op: str, expected: tuple[str, str]) -> None:
-    assert _within(*ranges, op=op) == expected
+    ]
+    found = _within_each(*(ranges for ranges, *_ in cases), ops=[op for _, op, _ in cases])
+    assert found == [expected for *_, expected in cases]
 
 
 def test_metric_evaluation_ends_with_its_range() -> None:
@@ -85,19 +94,17 @@ def test_process_wide_evaluation_dominates_too() -> None:
 # 2. The exchange of gradients.
 
 
-@pytest.mark.parametrize("ranges", [(), ("forward",), ("backward",), ("data loading",)])
-@pytest.mark.parametrize(
-    "kernel",
-    [
+def test_gradient_exchange_wherever_it_is_launched() -> None:
+    kernels = [
         ALL_REDUCE,
         "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
         "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
         "ncclDevKernel_Broadcast_RING_LL",
         "ncclDevKernel_AllGather_RING_LL",
-    ],
-)
-def test_gradient_exchange_wherever_it_is_launched(kernel: str, ranges: tuple[str, ...]) -> None:
-    assert _within(*ranges, op=kernel) == EXCHANGED
+    ]
+    for ranges in ((), ("forward",), ("backward",), ("data loading",)):
+        found = _within_each(*[ranges] * len(kernels), ops=kernels)
+        assert dict(zip(kernels, found, strict=True)) == dict.fromkeys(kernels, EXCHANGED), ranges
 
 
 def test_peer_copies_exchange_gradients() -> None:
@@ -164,19 +171,17 @@ def test_a_collective_of_unknown_operation_in_a_range_named_all_reduce() -> None
 # 3. Ranges on the launching thread.
 
 
-@pytest.mark.parametrize(
-    ("ranges", "stage"),
-    [
+def test_the_nearest_range_that_means_a_stage() -> None:
+    cases = [
         (("forward",), "FP"),
         (("backward", "forward"), "FP"),
         (("forward", "backward"), "BP"),
         (("forward", "layer 1", "aten::conv2d, seq = 4"), "FP"),
         (("step 3", "optimizer", "nvFuser::executor"), "WU"),
         (("backward", "Optimizer.step#AdamW.step", "aten::add_"), "WU"),
-    ],
-)
-def test_the_nearest_range_that_means_a_stage(ranges: tuple[str, ...], stage: str) -> None:
-    assert _within(*ranges) == (stage, "nvtx")
+    ]
+    found = _within_each(*(ranges for ranges, _ in cases), ops=["op"] * len(cases))
+    assert found == [(stage, "nvtx") for _, stage in cases]
 
 
 def test_a_range_decides_against_what_comes_after_it() -> None:
@@ -576,10 +581,9 @@ def test_what_ddp_marks_on_the_autograd_thread_makes_it_no_training_thread() -> 
     ],
 )
 def test_autograd_markers(marker: str) -> None:
-    assert _within(marker) == ("BP", "autograd")
-    assert _within(marker, "aten::mm", op="adam_kernel") == ("BP", "autograd")
-    assert _within("step 4", marker) == ("BP", "autograd")
-    assert _within("backward", marker) == ("BP", "nvtx")
+    cases = (marker,), (marker, "aten::mm"), ("step 4", marker), ("backward", marker)
+    found = _within_each(*cases, ops=("op", "adam_kernel", "op", "op"))
+    assert found == [("BP", "autograd")] * 3 + [("BP", "nvtx")]
 
 
 @pytest.mark.parametrize("name", ["aten::add, seq = 17", "aten::_softmax_backward_data"])
