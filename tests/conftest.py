@@ -174,16 +174,17 @@ def _commands_are_made_once() -> Iterator[None]:
     typer.testing._get_command = make
 
 
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that all processes of the tests have."""
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of the tests have."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture
-def one_nsys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def one_nsys(shared_folder: Path) -> Iterator[None]:
     """Let one test at a time record with nsys: of two that start at once, one may never begin."""
-    with (_shared(tmp_path_factory) / "nsys.lock").open("w") as lock:
+    with (shared_folder / "nsys.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -232,8 +233,8 @@ class _ReadOnce:
 
 
 @pytest.fixture(scope="session")
-def _read_once(tmp_path_factory: pytest.TempPathFactory) -> _ReadOnce:
-    (folder := _shared(tmp_path_factory) / "reports").mkdir(exist_ok=True)
+def _read_once(shared_folder: Path) -> _ReadOnce:
+    (folder := shared_folder / "reports").mkdir(exist_ok=True)
     return _ReadOnce(folder)
 
 
