@@ -178,7 +178,7 @@ def test_what_has_no_breakdown_is_wrong_usage(stored: Path, words: list[str], me
     assert message in " ".join(done.stderr.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("name", ["breakdown", "idle", "links", "collectives", "critical-path"])
+@pytest.mark.parametrize("name", ["breakdown", "links"])
 def test_a_stretch_is_that_of_the_library(stored: Path, name: str) -> None:
     run = tk.open("ddp", store=stored)
     ask = getattr(run, name.replace("-", "_"))

@@ -228,11 +228,6 @@ def test_a_file_without_permission(store: Path) -> None:
     assert not store.exists()
 
 
-def test_no_bar_without_a_terminal() -> None:
-    done = tracekit("ingest", SAMPLE)
-    assert (done.exit_code, done.stderr) == (0, "")
-
-
 @pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path: Path) -> None:
     path = tmp_path / "[red]x.sqlite"

@@ -235,19 +235,6 @@ def test_tables_measured_elsewhere() -> None:
     assert round(next(row for row in over if row["gpus"] == 1)["overhead_percent"], 1) == 16.4
 
 
-@pytest.mark.parametrize(
-    ("what", "column", "values"),
-    [
-        ("extra", "extra_percent", [8.1, 10.6, 2.1]),
-        ("growth", "increase_percent", [0.0, 72.2, 183.0]),
-        ("largest-batch", "largest_batch", [86]),
-    ],
-)
-def test_memory_measured_elsewhere(what: str, column: str, values: list[float]) -> None:
-    found = document("memory", "--table", MEMORY, "--what", what, "--capacity", "16GB")
-    assert [round(row[column], 1) for row in found["rows"]] == values
-
-
 @pytest.mark.slow
 def test_named_runs_are_not_pooled(stored: Path, tmp_path: Path) -> None:
     labels = {"network": "net", "batch": "8", "gpus": "2", "method": "p2p"}

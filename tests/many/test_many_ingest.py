@@ -12,9 +12,8 @@ from many_helpers import (
     left_over,
     no_worker_left,
     write_labelled,
-    write_ranks,
     write_report,
-)
+)  # fmt: skip
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
@@ -64,11 +63,12 @@ def test_analyses_of_a_combined_run_are_those_of_its_reports(ranks) -> None:
     assert "rank3.sqlite" in str(run.info.answer().meta["file"])
 
 
-def test_reports_are_in_natural_order(tmp_path) -> None:
-    paths = [write_report(tmp_path / f"rank{n}.sqlite", seed=n) for n in (10, 2, 1)]
+def test_reports_are_in_natural_order_and_named_by_their_folder(tmp_path) -> None:
+    (folder := tmp_path / "my job").mkdir()
+    paths = [write_report(folder / f"rank{n}.sqlite", seed=n) for n in (10, 2, 1)]
     run, _ = tracekit.ingest(paths)
     assert run.record.files == ("rank1.sqlite", "rank2.sqlite", "rank10.sqlite")
-    assert run.name == tmp_path.name.replace("/", "_")
+    assert run.name == "my job"
 
 
 @pytest.mark.slow
@@ -238,14 +238,6 @@ def test_digests_need_not_be_read_to_their_end(ranks, store) -> None:
     with pytest.raises(KeyboardInterrupt):
         tracekit.ingest(ranks, progress=interrupt)
     assert not store.exists()
-
-
-@pytest.mark.slow
-def test_default_names(ranks, tmp_path) -> None:
-    folder = tmp_path / "my job"
-    write_ranks(folder, 2)
-    run, _ = tracekit.ingest(sorted(folder.iterdir()))
-    assert run.name == "my job"
 
 
 def _of_job(path: Path, seed: int, **variables: int) -> Path:
