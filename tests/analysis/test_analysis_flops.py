@@ -43,23 +43,14 @@ def kineto(dims: list[Any], concrete: list[str] | None = None, dtype: str = "flo
     return json.dumps(given, separators=(",", ":"))
 
 
-def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
-    """Return the one row of a program that calls one operator."""
-    b = TraceBuilder()
-    b.range(0, 100, name, **row)
-    b.op(kernel, at=10)
-    (found,) = flops(b.trace()).rows.to_dicts()
-    return found
-
-
-def each(calls: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
+def each(calls: Iterable[tuple[str, str | None]], kernel: str = GEMM) -> list[dict[str, Any]]:
     """Return the row of each operator of a program that calls one a step: name and payload."""
     b = TraceBuilder()
     for number, (name, payload) in enumerate(calls):
         at = 1000 * number
         b.iteration(number, at, at + 1000)
         b.range(at, at + 100, name, payload=payload)
-        b.op(GEMM, at=at + 10, iteration=number)
+        b.op(kernel, at=at + 10, iteration=number)
     return flops(b.trace(), "iteration").rows.to_dicts()
 
 
@@ -94,23 +85,22 @@ COMPUTE = [
 
 def test_what_an_operator_computes() -> None:
     found = each((name, None) for name, _ in COMPUTE)
-    told = [(name, row["flops"], row["unknown"])
-            for (name, _), row in zip(COMPUTE, found, strict=True)]  # fmt: skip
-    assert told == [(name, flops, int(flops is None)) for name, flops in COMPUTE]
+    told = [(row["flops"], row["unknown"]) for row in found]
+    assert told == [(flops, int(flops is None)) for _, flops in COMPUTE]
 
 
 def test_sizes_that_are_none_are_unknown() -> None:
-    wrong = ["[[2 3], [3, 4]]", "[[2, 3,], [3, 4]]", "[[02, 3], [3, 4]]", "[[2, -3], [-3, 4]]",
-             "[[]]", "[[2, 3] [3, 4]]", "[[99999999999999999999, 3], [3, 4]]", "[2, 3]", "[]",
-             "[[2, 3]]", "{}",
-             '["2, 3"]', "[[[2, 3], [3, 4]]]", "null", "[[1e3, 3], [3, 4]]"]  # fmt: skip
+    wrong = [
+        "[[2 3], [3, 4]]", "[[2, 3,], [3, 4]]", "[[02, 3], [3, 4]]", "[[2, -3], [-3, 4]]", "[[]]",
+        "[[2, 3] [3, 4]]", "[[99999999999999999999, 3], [3, 4]]", "[2, 3]", "[]", "[[2, 3]]", "{}",
+        '["2, 3"]', "[[[2, 3], [3, 4]]]", "null", "[[1e3, 3], [3, 4]]",
+    ]  # fmt: skip
     names = ("Input Dims", "Input type", "Concrete Inputs")
     payloads = [json.dumps(dict.fromkeys(names, sizes), separators=(",", ":")) for sizes in wrong]
     calls: list[tuple[str, str | None]] = [(f"aten::mm, sizes = {sizes}", None) for sizes in wrong]
     calls += [("aten::mm", payload) for payload in payloads]
     calls += [("aten::mm", payload[:-3]) for payload in payloads]
-    rows = zip(calls, each(calls), strict=True)
-    assert [(call, row["flops"]) for call, row in rows] == [(call, None) for call in calls]
+    assert [row["flops"] for row in each(calls)] == [None] * len(calls)
 
 
 CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
@@ -139,7 +129,8 @@ def test_a_convolution_by_its_arguments() -> None:
 def test_a_convolution_along_one_dimension() -> None:
     dims = [[8, 3, 20], [6, 3, 5], []]
     concrete = ["", "", "", "[1]", "[0]", "[1]", "1"]
-    assert only("aten::conv1d", payload=kineto(dims, concrete))["flops"] == 2 * 8 * 6 * 3 * 5 * 16
+    (found,) = each([("aten::conv1d", kineto(dims, concrete))])
+    assert found["flops"] == 2 * 8 * 6 * 3 * 5 * 16
 
 
 def test_one_operator_of_a_nest_counts() -> None:
@@ -231,20 +222,16 @@ def test_which_gradients_are_wanted(
     assert found["conv2d"] == ONE
 
 
-@pytest.mark.parametrize(
-    ("gradient", "data", "weight", "positions"),
-    [
+def test_a_convolution_that_may_be_transposed() -> None:
+    cases = [
         ([1, 6, 8, 8], [1, 4, 4, 4], [4, 6, 2, 2], 4 * 4),  # transposed, by its channels
         ([1, 4, 2, 2], [1, 4, 4, 4], [4, 4, 2, 2], None),  # either
         ([1, 4, 4, 4], [1, 4, 4, 4], [4, 4, 3, 3], 4 * 4),  # either, and the same
-    ],
-)
-def test_a_convolution_that_may_be_transposed(
-    gradient: list[int], data: list[int], weight: list[int], positions: int | None
-) -> None:
-    found = only(nvtx("convolution_backward", gradient, data, weight), kernel=WGRAD)
-    expected = None if positions is None else 2 * math.prod(weight) * positions
-    assert found["flops"] == expected
+    ]
+    found = each(((nvtx("convolution_backward", *sizes), None) for *sizes, _ in cases), WGRAD)
+    assert [row["flops"] for row in found] == [
+        positions and 2 * math.prod(weight) * positions for *_, weight, positions in cases
+    ]
 
 
 def test_numbers_that_two_convolutions_show_tell_nothing() -> None:
