@@ -69,12 +69,10 @@ LISTINGS: dict[str, list[list[str]]] = {
         ["breakdown", "--by", "range", "--inclusive"],
         ["breakdown", "--by", "range,kernel", "--inclusive"],
         ["breakdown", "--by", "range", "--depth", "2", "--skip", "1"],
-        ["breakdown", str(OTHER), "--by", "range", "--inclusive"],
     ],
     "idle": [
         *(["idle", "--by", key] for key in IDLE_KEYS),
-        ["idle", "ddp", "--by", "cause,device", "--skip", "1"],
-        ["idle", "--longest", "3"],
+        ["idle", "--longest", "3", "--skip", "1"],
     ],
     "critical-path": [
         *(["critical-path", "ddp", "--by", key] for key in PATH_KEYS),
@@ -90,7 +88,6 @@ LISTINGS: dict[str, list[list[str]]] = {
         ["flops", "ddp", "--skip", "1", "--peak", "312TFLOPS"],
     ],
     "diagnose": [
-        ["diagnose"],
         ["diagnose", "ddp", "--all", "--topology", "dgx1v"],
         ["diagnose", str(OTHER), "--only", "input_bound,launch_bound"],
     ],
@@ -117,7 +114,6 @@ LISTINGS: dict[str, list[list[str]]] = {
     ],
     "gate": [
         ["gate", "ddp", "ddp", "--new-findings", "--unknown", "pass"],
-        ["gate", "ddp", "ddp", "--step", "50%"],
     ],
     "history": [["compare", "--history", "gpus"]],
     "study": [
