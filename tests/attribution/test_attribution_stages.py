@@ -569,26 +569,23 @@ def test_what_ddp_marks_on_the_autograd_thread_makes_it_no_training_thread() -> 
 # 6. and after: markers, names of kernels, sizes of copies.
 
 
-@pytest.mark.parametrize(
-    "marker",
-    [
+def test_autograd_markers() -> None:
+    for marker in (
         "autograd::engine::evaluate_function: AddmmBackward0",
         "AddmmBackward0, seq = 17",
         "MulBackward0, seq = 17, op_id = 9, sizes = [[2, 3], []]",
         "torch::autograd::AccumulateGrad",
         "CompiledFunctionBackward",
         "mul, stashed seq=17",
-    ],
-)
-def test_autograd_markers(marker: str) -> None:
-    cases = (marker,), (marker, "aten::mm"), ("step 4", marker), ("backward", marker)
-    found = _within_each(*cases, ops=("op", "adam_kernel", "op", "op"))
-    assert found == [("BP", "autograd")] * 3 + [("BP", "nvtx")]
+    ):
+        cases = (marker,), (marker, "aten::mm"), ("step 4", marker), ("backward", marker)
+        found = _within_each(*cases, ops=("op", "adam_kernel", "op", "op"))
+        assert found == [("BP", "autograd")] * 3 + [("BP", "nvtx")], marker
 
 
-@pytest.mark.parametrize("name", ["aten::add, seq = 17", "aten::_softmax_backward_data"])
-def test_what_is_no_autograd_marker(name: str) -> None:
-    assert _within(name) == UNKNOWN
+def test_what_is_no_autograd_marker() -> None:
+    cases = ("aten::add, seq = 17",), ("aten::_softmax_backward_data",)
+    assert _within_each(*cases, ops=["op", "op"]) == [UNKNOWN, UNKNOWN]
 
 
 def test_a_backward_thread_decides_against_its_markers() -> None:
