@@ -558,7 +558,7 @@ def test_a_launch_that_a_cut_recording_did_not_see_end_is_no_hang() -> None:
 @pytest.mark.slow
 def test_without_dumps_the_run_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = _traced(1, tmp_path / "rank1.json")
-    for asked, said in ((str(trace), "can be compared"), ("nobody", "no run 'nobody'")):
+    for asked, said in ((str(trace), "one rank was recorded: rec"), ("nobody", "no run 'nobody'")):
         with pytest.raises(SystemExit) as ended:
             app(["hang", "--run", asked, "--store", str(tmp_path / "store")], prog_name="tracekit")
         assert ended.value.code in (2, 3)

@@ -20,6 +20,7 @@ from tracekit.analysis.calls import (
     read_calls,
     with_kernels,
 )
+from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.hangs._answer import (
     SCHEMA,
     collective_problems,
@@ -100,9 +101,11 @@ def find_hang_in_run(trace: Trace) -> Answer:
         others = ranks.filter(unended=0)["rank"].to_list()
         problems = [{"problem": "unended", "ranks": others, "waiting": waiting, "group": None}]
     if calls.is_empty() and not problems:
+        if ends.height == 1:
+            raise UndecidedError("one rank was recorded", how_to_record(trace, "participants"))
+        named, _, _ = how_to_record(trace, "message sizes").partition("; or")
         raise UndecidedError(
-            "no collective of this run can be compared between ranks",
-            "record -t cuda,nvtx,osrt on all ranks, and export NVTX payloads",
+            "no collective of this run can be compared between ranks", f"record with {named}"
         )
     rows = _rows(problems, calls, waiting)
     answer = pl.DataFrame(rows, schema={**SCHEMA, **_OF_RUN}, orient="row")

@@ -30,6 +30,7 @@ from tracekit.support.files import StrPath
 
 _MOST_BYTES = 64 * 2**20
 """Largest dump that is read, bytes; a ring of 20,000 entries with frames takes about 30 MB."""
+_NEITHER = "is neither a dump of the flight recorder nor of RAS"
 _PICKLE = b"\x80"
 _PLAIN_OPCODES = (
     "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE "
@@ -87,7 +88,7 @@ class _Rows:
         elif is_ras(value):
             self.events.append(event_of(value))
         else:
-            raise NotATraceError(f"{path.name} is neither a dump of the flight recorder nor of RAS")
+            raise NotATraceError(f"{path.name} {_NEITHER}", "name a run with --run")
 
 
 def read_dumps(paths: Sequence[StrPath]) -> Dumps:
@@ -160,7 +161,7 @@ def _values(path: Path) -> Iterator[Any]:
 def _json_values(data: bytes, path: Path) -> Iterator[Any]:
     text = data.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
-        raise NotATraceError(f"{path.name} is neither a dump of the flight recorder nor of RAS")
+        raise NotATraceError(f"{path.name} {_NEITHER}", "name a run with --run")
     reader, place = json.JSONDecoder(), 0
     while place < len(text):
         try:
