@@ -294,12 +294,11 @@ class Host:
         return pl.col("kind").is_in(_OF_HOST) & (pl.col("weight") > 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return changed durations: of all host work, or of launches and short gaps before them.
+        """Return changed durations, ns, for the upper bound of steps if `slowest`, else the lower.
 
-        `slowest` chooses the end of the range with longer steps, which is the latter for a faster
-        host: longer gaps without launches may be other work, which stays as fast as before.
-
-        If GPUs wait for each other in collectives, launches may gain nothing either.
+        With a faster host the lower bound changes all host work. The upper bound changes launches
+        and short gaps before them, as longer gaps may be other work; and nothing if GPUs wait for
+        each other in collectives. With a slower host the two bounds are exchanged.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):

@@ -1,4 +1,4 @@
-"""Moments (nodes) and edges of the dependency graph: their kinds and columns."""
+"""Nodes and edges of the dependency graph: their kinds and columns."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ EDGES = pl.Schema(
 
 @dataclass(frozen=True)
 class Moments:
-    """Calls and ops of a run, with the moments (nodes of the graph) at which they begin and end.
+    """Calls and ops of a run, with the graph's nodes at which they begin and end.
 
     Parameters
     ----------
     calls
         ``call, process, thread, start, end, name, correlation, begin, finish``, by thread and
-        start; `begin` and `finish` are numbers of moments.
+        start; `begin` and `finish` are indices of nodes.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
         is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by lane and start.
@@ -64,16 +64,16 @@ class Moments:
 
     @property
     def count(self) -> int:
-        """Number of moments."""
+        """Number of nodes: two per call and op."""
         return 2 * (self.calls.height + self.ops.height)
 
     @property
     def first_of_ops(self) -> int:
-        """Number of the first moment of ops; moments of calls come before."""
+        """Index of the first node of an op; nodes of calls have lower indices."""
         return 2 * self.calls.height
 
     def times(self) -> pl.Series:
-        """Return the recorded time of each moment, ns."""
+        """Return the recorded time of each node, ns."""
         pairs = np.empty((self.count // 2, 2), np.int64)
         for column, edge in enumerate(("start", "end")):
             pairs[: self.calls.height, column] = self.calls[edge]
@@ -96,7 +96,7 @@ class Moments:
 
 
 def moments_of(trace: Trace) -> Moments:
-    """Return the moments of a run."""
+    """Return the calls and ops of a run, with their nodes."""
     calls = trace["calls"].select(*_CALLS, "name").sort("thread", "start", "end").collect()
     ops = trace["ops"].select(_OPS).with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
@@ -141,7 +141,7 @@ def edges(
     rows
         One row per edge.
     source, target
-        Names of the columns with the moments that the edge leads from and to.
+        Names of the columns with the nodes that the edge leads from and to.
     kind
         One of `_KINDS`.
     weight

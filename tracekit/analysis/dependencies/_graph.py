@@ -1,4 +1,4 @@
-"""Dependency graph of a run: moments of calls and ops, and the edges into them, with lengths."""
+"""Dependency graph of a run: nodes (begin and end of calls and ops), edges and their lengths."""
 
 from __future__ import annotations
 
@@ -308,21 +308,21 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Graph:
-    """Dependency graph of a run: moments (nodes) and edges, as arrays for `_sweeps`.
+    """Dependency graph of a run: nodes and edges, as arrays for `_sweeps`.
 
     Parameters
     ----------
     moments
-        The calls and ops whose begins and ends are the moments.
+        The calls and ops whose begins and ends are the nodes.
     edges
         ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
         source to target, ns; `at_once`, whether both came at the same time.
     time
-        Recorded time of each moment, ns.
+        Recorded time of each node, ns.
     carried
-        Unexplained delay of each moment, ns; 0 if within the tolerance.
+        Unexplained delay of each node, ns; 0 if within the tolerance.
     order
-        The moments in topological order: each after those that it waits for.
+        The nodes in topological order: each after those that it waits for.
     contradicted
         Number of edges that were left out since their target came before their source.
     batches
@@ -339,7 +339,7 @@ class Graph:
 
     @property
     def into(self) -> tuple[Array, Array, Array]:
-        """``first, source, length`` of the edges into each moment."""
+        """``first, source, length`` of the edges into each node."""
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
@@ -348,14 +348,14 @@ class Graph:
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
-        """Return the earliest time of each moment that dependencies allow.
+        """Return the earliest time of each node that dependencies allow.
 
         Parameters
         ----------
         lengths
             Length of each edge, ns; by default those of the unchanged run.
         carried
-            Unexplained delay of each moment, ns; by default that of the unchanged run.
+            Unexplained delay of each node, ns; by default that of the unchanged run.
         """
         into = self.into if lengths is None else self.lengthened(lengths)
         time: Array = self.time.copy()
@@ -416,13 +416,13 @@ def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
 def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
     """Fit one length to each group of edges whose lengths were not recorded.
 
-    It is the mean lag of those edges of the group that were the last to hold their moment, lags
+    It is the mean lag of those edges of the group that were the last to hold their node, lags
     above the tolerance excluded. Which edges these are depends on the lengths, so both are found by
     iteration.
 
     Returns
     -------
-    The lengths of edges, and the unexplained delay of each moment (0 if within the tolerance), ns.
+    The lengths of edges, and the unexplained delay of each node (0 if within the tolerance), ns.
     """
     first, source = _firsts(given(rows["target"]), time.size), given(rows["source"])
     known, groups = given(rows["weight"], np.int64, null=0), _groups(moments, rows)
@@ -442,9 +442,9 @@ def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Serie
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
-    """Return the edges, a topological order of moments, and whether all moments are in it.
+    """Return the edges, a topological order of nodes, and whether it holds all nodes.
 
-    If moments of equal time form a cycle (coarse clocks), waits of length 0 among them are left
+    If nodes of equal time form a cycle (coarse clocks), waits of length 0 among them are left
     out; the order of threads and streams has no cycles.
     """
     order, placed = _placed(rows, count)
@@ -458,7 +458,7 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
 
 
 def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
-    """Return the moments in topological order, and how many could be placed."""
+    """Return the nodes in topological order, and how many could be placed."""
     source, target = given(rows["source"]), given(rows["target"])
     out, later = _firsts(source, count), np.empty(rows.height, np.uint32)
     compiled(lead_out, rows.height)(source, target, out[:-1].copy(), later)
@@ -469,9 +469,9 @@ def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return the first position of each moment's edges in a list sorted by moment, and the end.
+    """Return the first position of each node's edges in a list sorted by node, and the end.
 
-    `moments` holds the moment of each edge, in any order.
+    `moments` holds the node of each edge, in any order.
     """
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(moments, minlength=count), out=first[1:])

@@ -56,7 +56,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
     -------
     ``edge, step`` (rows of `Graph.edges` and of `bounds`)``, start, end, explained, late``, without
     gaps from start to end of each step: `explained` is the part of a segment that the length of its
-    edge explains, ns, and `late` the rest. `edge` is null for the time before a moment that waits
+    edge explains, ns, and `late` the rest. `edge` is null for the time before a node that waits
     for nothing.
     """
     ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
@@ -79,7 +79,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the time of steps before the first moment of their path, which waits for nothing."""
+    """Return the time of steps before the first node of their path, which waits for nothing."""
     found = segments.group_by("step").agg(first=pl.col("start").min())
     steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
     rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
@@ -122,7 +122,7 @@ def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Job:
-    """Dependency graph of a run, with the moments at which its steps begin and end.
+    """Dependency graph of a run, with the nodes at which its steps begin and end.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class Job:
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:
-        """Return the steps with their lengths, given the times of moments."""
+        """Return the steps with their lengths, given the times of nodes."""
         return _step_bounds(self.marks, pl.Series(time))
 
 
@@ -220,12 +220,12 @@ def job_of(
 
 
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
-    """Return the steps that count: ``iteration, begin, end, is_last``.
+    """Return the complete steps after the first `skip`: ``iteration, begin, end, is_last``.
 
     A step of a job begins with its window on the first of its devices (`iteration_windows`: with
     its own input, if the thread copies that itself), and ends where the next step begins; the last
     step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
-    moments: the earliest one counts, for the end of the last step the latest one.
+    nodes: the earliest one counts, for the end of the last step the latest one.
 
     Steps cut by an end of the recording are left out, as are skipped ones. A run without iterations
     is one step.
@@ -259,7 +259,7 @@ def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
-    """Return ``iteration`` and the list of its first (or last) moments on each device."""
+    """Return ``iteration`` and the list of its first (or last) nodes on each device."""
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 
@@ -272,14 +272,14 @@ def _whole(moments: Moments) -> pl.DataFrame:
 
 
 def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
-    """Return ``iteration, start, end, sink`` of steps; `sink` is the moment that ends the step.
+    """Return ``iteration, start, end, sink`` of steps; `sink` is the node that ends the step.
 
     Parameters
     ----------
     marks
         Result of `_step_marks`.
     time
-        Time of each moment, ns.
+        Time of each node, ns.
     """
     numbered = marks.with_row_index("step")
 

@@ -1,7 +1,7 @@
 """Sweeps over a dependency graph: topological order, earliest and latest times, paths.
 
 Its nodes, the begins and ends of calls and ops, are called moments. The graph is stored in arrays:
-the edges into moment m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and
+the edges into node m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and
 so on. An edge says that its target comes no earlier than its source plus its length.
 """
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 LATEST = 1 << 62
-"""When a moment may be that nothing waits for."""
+"""Latest time of a node that no other one waits for."""
 
 
 class Lengths(NamedTuple):
-    """Lengths of edges, and delays of moments that edges do not explain."""
+    """Lengths of edges, and delays of nodes that edges do not explain."""
 
     weight: Array
     """Least time from the source to the target of each edge, ns."""
@@ -35,9 +35,9 @@ def find_lengths(
     Parameters
     ----------
     time
-        When each moment came.
+        Time of each node, ns.
     into
-        ``first, source, length`` of the edges into each moment, as far as lengths were recorded;
+        ``first, source, length`` of the edges into each node, as far as lengths were recorded;
         edges of negative length hold nothing back.
     groups
         Group of each edge, by number; 0 for edges of recorded length.
@@ -46,7 +46,7 @@ def find_lengths(
     found
         Filled in.
     holding
-        Sum and number of the lags of the edges that held their moment last, by group; updated.
+        Sum and number of the lags of the edges that held their node last, by group; updated.
     tolerated
         Largest lag that counts, ns.
     """
@@ -77,7 +77,7 @@ def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
     source, target
         The edges.
     free
-        Position of the next target of each moment; updated.
+        Position of the next target of each node; updated.
     later
         Filled with the targets.
     """
@@ -88,22 +88,22 @@ def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
 
 
 def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: Array) -> int:
-    """Sort moments topologically: each after the sources of its edges.
+    """Sort nodes topologically: each after the sources of its edges.
 
     Parameters
     ----------
     into
-        ``first`` of the edges into each moment.
+        ``first`` of the edges into each node.
     out
-        ``first, target``: the same edges by the moment that they lead out of.
+        ``first, target``: the same edges by the node that they lead out of.
     missing
-        Working space of one number per moment.
+        Working space of one number per node.
     order
-        The moments, filled in.
+        The nodes, filled in.
 
     Returns
     -------
-    Number of moments in the order: fewer than all if the graph has a cycle.
+    Number of nodes in the order: fewer than all if the graph has a cycle.
     """
     first, target = out
     placed = 0
@@ -128,19 +128,19 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
 def replay(
     order: Array, into: tuple[Array, Array, Array], carried: Array, time: Array
 ) -> None:  # fmt: skip
-    """Compute the earliest time of each moment: the latest source plus length of its edges.
+    """Compute the earliest time of each node: the latest source plus length of its edges.
 
     Parameters
     ----------
     order
-        The moments in the order of `put_in_order`.
+        The nodes in the order of `put_in_order`.
     into
-        ``first, source, length`` of the edges into each moment; edges of negative length hold
+        ``first, source, length`` of the edges into each node; edges of negative length hold
         nothing back.
     carried
-        Delay added at each moment, ns.
+        Delay added at each node, ns.
     time
-        Time of each moment, ns: filled in; given for moments that wait for nothing.
+        Time of each node, ns: filled in; given for nodes that wait for nothing.
     """
     first, source, length = into
     for place in range(order.size):
@@ -160,16 +160,16 @@ def walk_back(
 ) -> int:
     """Follow each end back over the edges that held it, to the begin of its step.
 
-    Of several edges into a moment the one with the latest source plus length is followed.
+    Of several edges into a node the one with the latest source plus length is followed.
 
     Parameters
     ----------
     ends
-        ``moment, since``: the moment that ends each path, and the time at which its step begins.
+        ``moment, since``: the node that ends each path, and the time at which its step begins.
     into
         As for `replay`.
     time
-        When each moment came.
+        Time of each node, ns.
     path
         Filled in, two rows: edges, and the number of the end that each belongs to; last edge first.
 
@@ -199,15 +199,15 @@ def walk_back(
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:
-    """Compute the latest time of each moment that delays no end of a step.
+    """Compute the latest time of each node that delays no end of a step.
 
     Parameters
     ----------
     order, into, carried
         As for `replay`.
     allowed
-        Latest time of each moment, ns: given for ends of steps, `LATEST` for all others; filled in
-        for the moments that ends wait for.
+        Latest time of each node, ns: given for ends of steps, `LATEST` for all others; filled in
+        for the nodes that ends wait for.
     """
     first, source, length = into
     for place in range(order.size - 1, -1, -1):

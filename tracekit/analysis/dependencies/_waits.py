@@ -326,7 +326,7 @@ class Batches:
     ----------
     taken
         ``process, thread, target, source, end, length, loading, own, lag, waited, before, between``
-        sorted by thread and time. The call that takes the batch begins at `end` (moment `target`),
+        sorted by thread and time. The call that takes the batch begins at `end` (node `target`),
         and copies it if `own`; before it the thread made no call for `length`, and waited for
         `loading` of that if `waited`. `lag` is the time since the previous batch, which was taken
         at `before`; `between` is the number of batches since the last wait. Times in ns.
