@@ -412,7 +412,7 @@ def with_idle(
 
 
 def ops_of(table: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the number of ops of a step: stage -> (in A, in B); empty for other keys."""
+    """Return ops per step: stage -> (in A, in B); empty if rows are not one per stage."""
     if table.columns[0] != "stage" or "a_ns" not in table.columns[1:2]:
         return {}
     counts = table.select("stage", "a_count", "b_count").drop_nulls()

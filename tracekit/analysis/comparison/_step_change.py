@@ -190,7 +190,7 @@ class Steps:
 
     @classmethod
     def of(cls, a: Measured, b: Measured) -> Steps:
-        """Return the steps of two runs."""
+        """Return the step lengths of runs A and B, with their regularly slow steps marked."""
         lengths = (steps_of(a), steps_of(b))
         devices = (max(1, a.devices), max(1, b.devices))
         return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))

@@ -391,7 +391,7 @@ class Facts:
         return min(self.lost(rest, "rest").most, self.step_ns)
 
     def busy_in(self, stage: str) -> Lost:
-        """Return the time in which compute kernels of a stage run."""
+        """Return the time per step, ns, in which compute kernels of a stage run."""
         return self.lost(self._busy(pl.col("stage") == stage), "busy")
 
     def _busy(self, chosen: pl.Expr) -> pl.DataFrame:
@@ -468,7 +468,7 @@ def counted(number: float, noun: str, plural: str = "") -> str:
 
 
 def rounded(number: float, digits: int = 3) -> str:
-    """Round a number to a number of significant digits, at most to a whole number."""
+    """Round a number to a number of significant digits, at most to an integer."""
     whole = f"{number:,.0f}"
     return whole if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
 

@@ -167,7 +167,7 @@ def rank_texts(ranks: Iterable[int]) -> str:
 
 
 def collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
-    """Return the first problem of each party (group of ranks); unequal before missing calls."""
+    """Return the first problem of each process group; unequal calls before missing ones."""
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
     found = [

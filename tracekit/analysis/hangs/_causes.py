@@ -40,7 +40,7 @@ _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives among entries, each with its party (the group of ranks that runs it).
+    """Return the collectives among entries, with ``party`` (process group).
 
     Returns
     -------
@@ -66,11 +66,11 @@ def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranks of each party, and the last collective of each.
+    """Return the ranks of each process group, and the last collective of each rank there.
 
     Returns
     -------
-    One row per party and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
+    One row per group and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
     ``last`` (sequence number of its last collective there; 0 if it enqueued none; null if unknown:
     no dump, or lost entries) and ``begin`` (first sequence number that the recorders of all its
     ranks still held).
@@ -99,7 +99,7 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party that a rank did not join.
+    """Return for each process group the first collective that a rank did not join.
 
     If all ranks that joined it completed it, the others joined after their dump was written, and it
     is left out.
@@ -143,7 +143,7 @@ def early_dumps(calls: pl.DataFrame, members: pl.DataFrame) -> list[int]:
 
 
 def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party whose ranks enqueued different calls.
+    """Return for each process group the first collective whose ranks enqueued different calls.
 
     Returns
     -------
@@ -174,12 +174,12 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party that all ranks joined and not all completed.
+    """Return for each process group the first collective that all ranks joined, not all completed.
 
     Returns
     -------
-    ``party``, ``sequence``, ``ranks`` (whose GPU has not begun it although others' has; else empty)
-    and ``waiting`` (all other ranks that have not completed it).
+    ``party`` (the group), ``sequence``, ``ranks`` (those whose GPU has not begun it; empty if none
+    has begun it, or all have) and ``waiting`` (other ranks that have not completed it).
     """
     size = members.group_by("party").agg(
         size=pl.len(), begin=pl.col("begin").first(), whole=pl.col("dumped").all()

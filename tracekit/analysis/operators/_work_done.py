@@ -126,7 +126,7 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return one row per operator with products on a GPU, and per such kernel without an operator.
+    """Return a row per operator that multiplies matrices or convolves, and per such kernel alone.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
     unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
-    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part whose kernels'
-    names leave that open; and ``recomputed``, see `counted_operators`.
+    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part whose kernel names
+    do not show whether it is; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)

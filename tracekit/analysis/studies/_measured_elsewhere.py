@@ -38,7 +38,7 @@ def read_times(path: Path) -> pl.DataFrame:
 
         ==========================  ===============================================================
         ``network``, ``method``     words; null where empty
-        ``batch``, ``gpus``         whole numbers; a batch may be empty
+        ``batch``, ``gpus``         integers; a batch may be empty
         ``step_s`` or ``epoch_s``   the time that was measured, of a step or of an epoch; or
                                     ``time_s``, that of whatever is the same for all rows, which is
                                     taken as an epoch
