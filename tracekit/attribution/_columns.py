@@ -107,7 +107,7 @@ class NameMeanings(NamedTuple):
     Parameters
     ----------
     place
-        The stage's place in the list of stages, -1 for none.
+        The stage's index in the list of stages, -1 for none.
     marks
         Whether the name is an autograd marker (marks work of the backward pass).
     may_be_step

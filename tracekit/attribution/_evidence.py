@@ -1,7 +1,7 @@
 """Bits of the numbers that hold the evidence for the stage of a launch or an op.
 
 Launches have few distinct numbers, so the meaning of each is worked out once. A stage takes three
-bits: its place in the list of stages, counted from 1; 0 is none.
+bits: its index in the list of stages, counted from 1; 0 is none.
 """
 
 STAGE_BITS = 3

@@ -68,7 +68,7 @@ class Places:
     op
         Op numbers, in order.
     stage
-        By collective: its stage as place in the list of stages; the stage of its pass, or the
+        By collective: its stage as index in the list of stages; the stage of its pass, or the
         weight update if it moves weights.
     process
         By collective: number of its process.

@@ -128,7 +128,7 @@ class Launch:
     threads
         The launching thread, -1 if unknown.
     structure
-        Stage by structure, as place in the list of stages; -1 for none.
+        Stage by structure, as index in the list of stages; -1 for none.
     on_input_stream
         Whether the launch is unknown and all other work on the op's stream is input.
     relayed

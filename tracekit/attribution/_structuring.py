@@ -47,7 +47,7 @@ class Structures:
         Process -> thread that launches the forward passes of its steps, else the thread that
         launches most of their ops.
     ops
-        Chunks parallel to those of ops: ``stage`` (place in the list of stages), ``step`` (number)
+        Chunks parallel to those of ops: ``stage`` (index in the list of stages), ``step`` (number)
         and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where
         structure says nothing. No chunks if structure was run on no process.
     """

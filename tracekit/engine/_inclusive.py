@@ -86,7 +86,7 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count one or more whole segments of a line."""
+        """Add up ops of one device or process, in complete segments (`feed`)."""
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -376,7 +376,7 @@ class KernelTally:
         self._own, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count one or more whole segments of a line."""
+        """Add up ops of one device or process, in complete segments (`feed`)."""
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration

@@ -1,7 +1,7 @@
 """Find the layer of the network that each range belongs to, in forward and backward passes.
 
 A layer is a module's range: the innermost range around an operator that is not an operator itself
-and contains no whole pass. If a program names no modules, each outermost operator of a pass is a
+and contains no complete pass. If a program names no modules, each outermost operator of a pass is a
 layer, named after the operator and its ordinal among those of this name.
 
 PyTorch numbers operators for its backward pass: an operator's range and the range of its backward

@@ -271,7 +271,7 @@ class OpenTally:
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count one or more whole segments of a line."""
+        """Add up ops of one device or process, in complete segments (`feed`)."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), own in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process

@@ -68,7 +68,7 @@ class Tally(Protocol):
         """Reset the tally."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count one or more whole segments of a line."""
+        """Add up ops of one device or process, in complete segments (`feed`)."""
 
 
 class Sweep(Protocol):
@@ -139,7 +139,7 @@ def feed(
     line
         Name of the column that holds an interval's line.
     take
-        Function that receives one or more whole segments of a line at a time, with a column
+        Function that receives one or more complete segments of a line at a time, with a column
         ``crowded``: false if an interval certainly overlaps no other one of its line.
 
     Returns

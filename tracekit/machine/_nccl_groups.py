@@ -66,7 +66,7 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the communicator if it prints no commId: host, process id and pointer."""
+        """Name for a communicator whose log lines have no commId: ``host:pid:pointer``."""
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:

@@ -179,7 +179,7 @@ def read_lines(files: list[Path]) -> Lines:
 
 
 def _blocks(file: Path) -> Iterator[str]:
-    """Yield a file's text in blocks of whole lines; bytes that are not UTF-8 are replaced."""
+    """Yield a file's text in blocks of complete lines; bytes that are not UTF-8 are replaced."""
     try:
         with file.open("rb") as stream:
             rest = b""

@@ -24,7 +24,7 @@ class Opening:
     workspace
         Folder and memory budget for its tables.
     progress
-        Callback that is told what is being done.
+        Callback that receives progress.
     nsys
         The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
     captures

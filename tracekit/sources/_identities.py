@@ -129,14 +129,14 @@ class HostColumns:
         self._origin, self._last = origin, last
 
     def times(self) -> dict[str, Maker]:
-        """Return column -> function for the times of all large tables."""
+        """Return column -> function that computes it, for start and end in all large tables."""
         return {
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
 
     def calls(self) -> dict[str, Maker]:
-        """Return column -> function for the columns of calls that differ from the recorded ones."""
+        """Return column -> function that computes it, for computed columns of calls."""
         return {
             **self.times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
@@ -144,7 +144,7 @@ class HostColumns:
         }
 
     def ranges(self) -> dict[str, Maker]:
-        """Return column -> function for the columns of ranges that differ from recorded ones."""
+        """Return column -> function that computes it, for computed columns of ranges."""
         closed = pl.max_horizontal(pl.lit(self._last), "start")
         end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
         return {

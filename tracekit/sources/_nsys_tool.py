@@ -71,7 +71,7 @@ def read_report(
     workspace
         Folder for the export.
     progress
-        Callback that is told what is being done.
+        Callback that receives progress.
     tool
         The nsys program; None: ``TRACEKIT_NSYS``, else the one on PATH.
 

@@ -58,7 +58,7 @@ def open_report(
     workspace
         Folder and memory budget for its tables; it must exist as long as they are read.
     progress
-        Callback that is told what is being done.
+        Callback that receives progress.
     nsys_tool
         The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
     captures

@@ -133,7 +133,7 @@ _SLOTS = 64
 
 
 def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
-    """Return distinct rows of whole numbers; a few duplicates may remain.
+    """Return distinct rows of integers; a few duplicates may remain.
 
     Returns
     -------

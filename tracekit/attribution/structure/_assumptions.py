@@ -77,7 +77,7 @@ def of_turns(
     numbered
         Step of each backward pass.
     stage
-        Stage of each op of the lane, as place in the list of stages.
+        Stage of each op of the lane, as index in the list of stages.
     """
     return (
         _who_launches(turns.lane, pair, stage),
@@ -194,7 +194,7 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Test the assumptions of an estimate from the order of one thread's launches (`by_order`)."""
+    """Yield the tested assumptions behind stages that `by_order` estimates for one thread."""
     yield _others_launch(lane, thread)
     said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, said)

@@ -112,7 +112,7 @@ class Step:
     Parameters
     ----------
     stage
-        By op of the step: its stage, as place in the list of stages.
+        By op of the step: its stage, as index in the list of stages.
     turn, update
         First op of backward, and first op of the update.
     mirror

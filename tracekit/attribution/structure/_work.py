@@ -41,7 +41,7 @@ class Work:
     Parameters
     ----------
     kind
-        Kind of op, as place in the list of kinds.
+        Kind of op, as index in the list of kinds.
     device, start, end
         GPU, and start and end on it, ns.
     launch, thread
@@ -142,7 +142,7 @@ class Findings:
     Parameters
     ----------
     stage
-        By op: its place in the list of stages, -1 where structure says nothing.
+        By op: its index in the list of stages, -1 where structure says nothing.
     step
         By op: number of its step, from 0 on; -1 for none.
     method

@@ -1,7 +1,7 @@
 """Split the text of a trace between events, and parse the text around them.
 
 Brackets outside of strings tell where an event ends. They are found in whole blocks of bytes at
-once; the text is then parsed in whole events.
+once; the text is then parsed in complete events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of a number of whole events.
+    """Text of a number of complete events.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Document:
         return cast("dict[str, Any]", found)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the events in pieces of whole events.
+        """Yield the events in pieces of complete events.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class Document:
                 raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
 
     def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
-        """Yield whole events; return the end of all events if it is there, and of the last one."""
+        """Yield complete events; return the end of all events, if there, and of the last one."""
         begin = 0
         if len(text) >= FEWEST_BYTES:
             from tracekit.sources.kineto._scan import lines_of  # noqa: PLC0415 - see FEWEST_BYTES
@@ -208,7 +208,7 @@ class Document:
         self._around += rest
 
     def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
-        """Return whole events, one per line."""
+        """Return complete events, one per line."""
         # Line ends stand between tokens, for in strings they are escaped.
         one_line = text.translate(_ON_ONE_LINE)
         chars = np.frombuffer(one_line, np.uint8).copy()
@@ -272,7 +272,7 @@ def _head_of_cut(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Places of whole events in a text that begins between two events.
+    """Places of complete events in a text that begins between two events.
 
     Parameters
     ----------

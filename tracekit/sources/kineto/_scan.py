@@ -21,7 +21,7 @@ _PLACES, _PLACES_OF_TEXTS = 512, 1 << 16
 
 
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield whole events as lines, in blocks of at most `most`.
+    """Yield complete events as lines, in blocks of at most `most`.
 
     Each item is the lines, the end of the last event in `text`, and the place of the bracket that
     ends all events, -1 if it has not come. What remains, an incomplete event or invalid text, is
@@ -146,5 +146,5 @@ def _distinct_texts(
 
 @lru_cache(1 << 12)
 def _spaced(text: bytes) -> str:
-    """Return a list of whole numbers and texts with a blank after each comma."""
+    """Return a list of integers and texts with a blank after each comma."""
     return json.dumps(json.loads(text), ensure_ascii=False)

@@ -178,7 +178,7 @@ def literal_end(text: Any, at: int, size: int) -> int:
 
 
 def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
-    """Copy whole events to one line each; return their number.
+    """Copy complete events to one line each; return their number.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
     lines
         Output: the lines, as many bytes as in the text, with blanks between events.
     found
-        Output: end of the last whole event; place of the bracket that ends all events (-1 if not
+        Output: end of the last complete event; place of the bracket that ends all events (-1 if not
         found); 1 if anything else stands between events.
     """
     found[0], found[1], found[2] = begin, -1, 0

@@ -135,7 +135,7 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
     NotATraceError
         If a named file is no log, or a folder holds none.
     DamagedTraceError
-        If a log holds no whole record, or more than a hundred damaged lines.
+        If a log holds no complete record, or more than a hundred damaged lines.
     UnsupportedTraceError
         If there are too many records to hold.
     """

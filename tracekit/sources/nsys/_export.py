@@ -84,7 +84,7 @@ def read(
     workspace
         Folder and memory budget for its tables.
     progress
-        Callback that is told what is being done.
+        Callback that receives progress.
     is_ours
         Whether tracekit made the export from a report, so that everything it lacks was not
         recorded.

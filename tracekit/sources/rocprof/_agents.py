@@ -19,7 +19,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def whole(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a JSON value that is a whole number from 0 to below `most`; None for any other."""
+    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
     is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
     return value if is_one else None  # type: ignore[return-value]
 
