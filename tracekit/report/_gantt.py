@@ -57,7 +57,7 @@ def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
 
 
 class View(NamedTuple):
-    """A step that the chart can show, with its number; or the stage that aligns two steps."""
+    """A view: the step with this number, or steps of two runs aligned where this stage begins."""
 
     text: str
     step: int | str | None
