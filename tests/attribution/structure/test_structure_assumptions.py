@@ -83,6 +83,16 @@ def test_a_forward_pass_alone_in_each_step_is_in_doubt_with_all_its_time() -> No
     assert told[ALONE]["doubt_ns"] == (alone["end"] - alone["start"]).sum() > 0
 
 
+def test_evaluation_is_in_doubt_where_it_looks_like_acting() -> None:
+    """Rollouts feed less than a step does, and fetch from each pass; validation feeds a batch."""
+    _, acting = _told("ppo", "threads")
+    assert acting[ALONE]["result"] == "untested"
+    assert acting[ALONE]["doubt_ns"] == 2_504_906
+    assert "at most 65,536 bytes, usual ones of steps 262,144 bytes" in acting[ALONE]["said"]
+    _, validating = _told("validation_plain", "threads")
+    assert (validating[ALONE]["result"], validating[ALONE]["doubt_ns"]) == ("holds", None)
+
+
 @pytest.mark.parametrize(
     ("threads", "result", "doubt_ns"),
     [([3, 3, 3, 5], "holds", 0), ([3, 3, 4, 4], "fails", 50), ([3, 3, -1, 4], "untested", None),

@@ -18,6 +18,7 @@ from tracekit.attribution.structure._sequences import total_in
 from tracekit.attribution.structure._steps import Numbered
 from tracekit.attribution.structure._work import (
     BP,
+    D2H,
     FP,
     H2D,
     ME,
@@ -126,9 +127,10 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Test whether forward passes without backward are much rarer than steps.
+    """Test whether forward passes without backward are much rarer than steps, and fed as these are.
 
-    If they are not, they may be a part of each step and no evaluation.
+    If they are not rarer, they may be a part of each step. If a result is fetched for each copy of
+    input, and copies are smaller than a step's, they may choose actions (rollouts).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
@@ -137,9 +139,16 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
     said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
-    if times < THRESHOLDS.few_usual * steps:
+    if times >= THRESHOLDS.few_usual * steps:
+        return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
+    inputs, fetches = lane.work.kind == H2D, int((lane.work.kind[alone] == D2H).sum())
+    fed = lane.work.bytes[alone][inputs[alone]]
+    batches = lane.work.bytes[lane.batch & inputs & (stage != ME)]
+    most, usual = int(fed.max(initial=0)), int(np.median(batches)) if batches.size else 0
+    if most >= max(usual, 1) or fetches < max(int((fed == most).sum()), 1):
         return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
-    return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
+    said += f", with copies of input of at most {most:,} bytes, usual ones of steps {usual:,} bytes"
+    return Assumption(ALONE, "untested", spent, f"{said}: they may choose actions")
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
