@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from test_analysis_matching import reports, row
 
+from tracekit.analysis.calls import _groups
 from tracekit.analysis.calls._matching import match
 from tracekit.analysis.communication._collectives import describe_groups, rank_groups
 
@@ -47,9 +48,9 @@ class Job:
             self.truth.append((kind, members, number))
             self.now[rank] = end + 500
 
-    def matched(self) -> list[int | None]:
+    def matched(self, notes: list[str] | None = None) -> list[int | None]:
         where = reports(*[(0, "a")] * self.ranks).with_columns(clock=pl.lit("one"))
-        return match(pl.DataFrame(self.rows, infer_schema_length=None), where).to_list()
+        return match(pl.DataFrame(self.rows, infer_schema_length=None), where, notes).to_list()
 
 
 def hybrid(seed: int, tensor: int, data: int, jitter: float, steps: int = 3) -> Job:
@@ -153,6 +154,32 @@ def test_ranks_that_were_not_recorded_join_no_other_group() -> None:
         kept = [n for n, each in enumerate(job.rows) if each["device"] % 4 < 2]
         job.rows, job.truth = [job.rows[n] for n in kept], [job.truth[n] for n in kept]
         assert judged(job)[2] == 0
+
+
+def test_lanes_in_step_are_linked_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that begin and end together prove nothing, whichever of them is asked about."""
+    linked, searched = _groups._linked_groups, []
+    monkeypatch.setattr(
+        _groups, "_linked_groups", lambda *times: searched.append(1) or linked(*times)
+    )
+    job = Job(24, random.Random(1), 0)
+    for at in range(20):
+        for rank in range(24):
+            job.rows.append(row(rank, 1000 * at, 1000 * at + 500, stream=7, report=rank))
+    notes: list[str] = []
+    assert set(job.matched(notes)) == {None}
+    assert (len(searched), notes) == (1, [])
+
+
+def test_a_search_for_groups_stops_at_a_bound_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, notes = hybrid(1, 4, 2, 20_000), list[str]()
+    found = [each for each in job.matched() if each is not None]
+    monkeypatch.setattr(_groups, "MOST_WORK", 8 * 8 * 40)
+    some = [each for each in job.matched(notes) if each is not None]
+    assert len(some) < len(found) == len(job.rows)
+    assert [note.split(",")[0] for note in notes] == ["collectives of 8 ranks name no communicator"]
+    monkeypatch.setattr(_groups, "MOST_WORK", 1)
+    assert set(job.matched()) == {None}
 
 
 def test_what_was_found_is_said() -> None:

@@ -143,7 +143,7 @@ def _found(
         ).then("communicator"),
         stream=pl.coalesce("stream", "handle"),
     )
-    rows = rows.with_columns(match(lanes.select(_MATCHED_BY), trace.read("reports")))
+    rows = rows.with_columns(match(lanes.select(_MATCHED_BY), trace.read("reports"), notes))
     return Found(COLLECTIVE_CALLS.conform(rows), tuple(notes))
 
 

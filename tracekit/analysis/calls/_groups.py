@@ -22,6 +22,10 @@ _Times = NDArray[np.float64]
 
 MOST_CALLS = 512
 """Maximum number of calls compared per lane, spread over all of its calls."""
+MOST_WORK = 1 << 29
+"""Most work of a search: the sum of squared numbers of lanes times calls, a minute or less."""
+_KNOWN_PARTS = 16
+"""Work of a lane among parts that were found before, as a number of lanes."""
 TOGETHER = 0.1
 """Largest ratio of the spread of ends to the spread of arrivals within one group."""
 _APART = 0.5
@@ -46,37 +50,57 @@ class Group(NamedTuple):
     """Whether there is another group of several lanes."""
 
 
-def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False) -> Group:
-    """Return the lanes whose calls end together with the calls of one given lane.
+class GroupSearch:
+    """Finds groups of lanes by comparing pairs; once it has stopped, no `work` is left."""
 
-    Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the test
-    `_verdict` says that both joined groups are one; at last the group is tested against each other
-    group.
+    def __init__(self) -> None:
+        self.work = MOST_WORK
+        self._times = np.empty((2, 0, 0))
+        self._parts: list[NDArray[np.int64]] = []
 
-    Parameters
-    ----------
-    starts, ends
-        Times of calls, ns: one row per call, one column per lane. A row would be one collective if
-        all lanes were one group. NaN where the lane lacks the call.
-    lane
-        Column of the given lane.
-    of_messages
-        Whether the calls are sends and receives, which may wait for a rank outside of their row.
-    """
-    starts, ends = _some_calls(starts), _some_calls(ends)
-    parts = _linked_groups(starts, ends)
-    own = next(part for part in parts if lane in part)
-    others = [part for part in parts if part is not own]
-    verdicts: list[str] = ["together"]
-    while "together" in verdicts:
-        verdicts = [_verdict(starts, ends, own, other) for other in others]
-        met = [
-            other for other, verdict in zip(others, verdicts, strict=True) if verdict == "together"
-        ]
-        others = [other for other in others if not any(other is each for each in met)]
-        own = np.sort(np.concatenate([own, *met]))
-    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own, of_messages=of_messages)
-    return Group(own, is_clear, any(len(each) > 1 for each in others))
+    def group_of(
+        self, starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False
+    ) -> Group:
+        """Return the lanes whose calls end together with the calls of one given lane.
+
+        Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the
+        test `_verdict` says that both joined groups are one; at last the group is tested against
+        each other group. Without enough work left, the lane is alone and its group not clear.
+
+        Parameters
+        ----------
+        starts, ends
+            Times of calls, ns: one row per call, one column per lane. A row would be one collective
+            if all lanes were one group. NaN where the lane lacks the call.
+        lane
+            Column of the given lane.
+        of_messages
+            Whether the calls are sends and receives, which may wait for a rank outside of their
+            row.
+        """
+        starts, ends = _some_calls(starts), _some_calls(ends)
+        times = np.stack([starts, ends])
+        is_known = np.array_equal(times, self._times, equal_nan=True)
+        work = ends.size * min(ends.shape[1], _KNOWN_PARTS if is_known else ends.shape[1])
+        self.work = self.work - work if work <= self.work else 0
+        if not self.work:
+            return Group(np.array([lane]), is_clear=False, is_one_of_several=False)
+        if not is_known:
+            self._times, self._parts = times, _linked_groups(starts, ends)
+        own = next(part for part in self._parts if lane in part)
+        others = [part for part in self._parts if part is not own]
+        verdicts: list[str] = ["together"]
+        while "together" in verdicts:
+            verdicts = [_verdict(starts, ends, own, other) for other in others]
+            met = [
+                other for other, verdict in zip(others, verdicts, strict=True)
+                if verdict == "together"
+            ]  # fmt: skip
+            others = [other for other in others if not any(other is each for each in met)]
+            own = np.sort(np.concatenate([own, *met]))
+        is_proven = _is_proven(starts, ends, own, of_messages=of_messages)
+        is_clear = "unknown" not in verdicts and is_proven
+        return Group(own, is_clear, any(len(each) > 1 for each in others))
 
 
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
@@ -186,6 +210,8 @@ def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArra
 
 
 def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Times]) -> _Times:
+    if lanes.size == 1:
+        return times[:, lanes[0]]
     some = times[:, lanes]
     known = ~np.isnan(some).all(axis=1)
     found = np.full(len(times), np.nan)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.calls._groups import group_of
+from tracekit.analysis.calls._groups import GroupSearch
 from tracekit.model import with_clocks
 
 _OVERLAP_PERCENT = 95
@@ -30,12 +30,16 @@ _NONE = pl.DataFrame(
     schema={"row": pl.UInt32, "lane": pl.Int64, "group": pl.Int64, "instance": pl.Int64}
 )
 """Empty table of rows matched in order."""
+_STOPPED = (
+    "collectives of {ranks:,} ranks name no communicator, too many to try which of them end "
+    "together: groups of ranks not found by then are unknown, and their calls not matched"
+)
 _Known = Literal["known", "likely", "unknown"]
 _Times = NDArray[np.float64]
 _HAS_MATE = pl.col("lead_start").is_not_null()
 
 
-def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
+def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = None) -> pl.Series:
     """Return the number of each row's collective, equal for all its participants.
 
     Collectives with a sequence number in their communicator are matched by that number, unless more
@@ -46,9 +50,9 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     percent of the matched calls overlap, as calls of participants that wait for each other do.
 
     Without named communicators, several groups may run at the same times. Ranks then form a group
-    only if their calls end together (`group_of`); calls without that proof stay unmatched. Rooted
-    collectives take the groups of other collectives on their streams. Calls of which one ended
-    before the other began match only if rooted.
+    only if their calls end together (`GroupSearch`); calls without that proof stay unmatched.
+    Rooted collectives take the groups of other collectives on their streams. Calls of which one
+    ended before the other began match only if rooted.
 
     Parameters
     ----------
@@ -58,6 +62,8 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
         where that is null.
     reports
         The canonical table.
+    notes
+        Takes a sentence if the search for groups stopped before its end.
 
     Returns
     -------
@@ -75,7 +81,11 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     numbered = _by_number(timed.filter(is_numbered))
     rest = timed.filter(~is_numbered)
     launched = _by_launch(rest)
-    ordered = _by_order(rest.join(launched, on="row", how="anti"))
+    search, unnamed = GroupSearch(), rest.join(launched, on="row", how="anti")
+    ordered = _by_order(unnamed, search)
+    if not search.work and notes is not None:
+        ranks = unnamed.filter(pl.col("communicator").is_null())["participant"].n_unique()
+        notes.append(_STOPPED.format(ranks=ranks))
     found = _apart([numbered, launched, ordered])
     keyed = timed.join(found, on="row", how="left", maintain_order="left")
     return _numbered(keyed, between)
@@ -171,7 +181,7 @@ def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
+def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
     """Return ``row, instance`` of collectives that are matched in order."""
     found = [_NONE]
     lanes = rows.with_columns(
@@ -183,14 +193,14 @@ def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
     is_named = pl.col("communicator").is_not_null()
     is_rooted = pl.col("kind").cast(pl.String).is_in(_ROOTED)
     named = lanes.filter(is_named).partition_by(_KEY, maintain_order=True)
-    found += [_clusters(some.select(columns), "known") for some in named]
+    found += [_clusters(some.select(columns), "known", search) for some in named]
     for some in lanes.filter(~is_named).partition_by("clock", "library", maintain_order=True):
-        found += _on_streams(some.select("kind", *columns), is_rooted)
+        found += _on_streams(some.select("kind", *columns), is_rooted, search)
     key = pl.struct("part", "instance")
     return _in_parts(found).select("row", instance=key.rank("dense").cast(pl.Int64))
 
 
-def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
+def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> list[pl.DataFrame]:
     """Return ``row, instance, ...`` of rows without a communicator, on one clock.
 
     A stream serves one communicator, so groups proven by one kind of collective hold for other
@@ -198,7 +208,7 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
     Messages need only overlap and end in order, since not all members of a group take part in one.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
-    found = [_NONE, *(_clusters(some, "unknown") for some in kinds)]
+    found = [_NONE, *(_clusters(some, "unknown", search) for some in kinds)]
     keys = (pl.struct("part", name).rank("dense").cast(pl.Int64).alias(name)
             for name in ("group", "instance"))  # fmt: skip
     proven = _in_parts(found).with_columns(*keys).drop("part")
@@ -208,11 +218,11 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
     of_groups = rest.join(groups, on="lane")
     is_message = pl.col("kind") == "send_recv"
     messages = of_groups.filter(is_message).partition_by("kind", "group", maintain_order=True)
-    found += [_clusters(some.drop("kind", "group"), "known") for some in messages]
+    found += [_clusters(some.drop("kind", "group"), "known", search) for some in messages]
     found.append(_between(of_groups.filter(~is_message), rows.join(proven, on=["row", "lane"])))
     alone = rest.filter(is_rooted).join(groups, on="lane", how="anti")
     rooted = alone.partition_by("kind", maintain_order=True)
-    return [*found, *(_clusters(some.drop("kind"), "likely") for some in rooted)]
+    return [*found, *(_clusters(some.drop("kind"), "likely", search) for some in rooted)]
 
 
 def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
@@ -256,7 +266,7 @@ def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 
-def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
+def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.DataFrame:
     """Return ``row, instance, lane, group`` of rows of one kind, lane by lane.
 
     The lane with most calls leads; each other participant contributes the lane that overlaps it
@@ -269,6 +279,8 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     one_group
         Whether lanes matched in order are one group: ``known``; ``likely`` (yes unless ends refute
         it); ``unknown`` (no unless ends prove it).
+    search
+        The search for groups; once it has stopped, further rows stay unmatched.
     """
     of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
@@ -282,7 +294,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     while waiting["participant"].n_unique() > 1:
         sizes = waiting.group_by("lane").agg(pl.len(), pl.col("start").min())
         leads = sizes.filter(~pl.col("lane").is_in(unclear))
-        if leads.is_empty():
+        if leads.is_empty() or (one_group != "known" and not search.work):
             break
         lead = int(leads.sort(-pl.col("len").cast(pl.Int64), "start", "lane")["lane"][0])
         leading = waiting.filter(pl.col("lane") == lead)
@@ -294,7 +306,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
         joined = waiting.join(shifts, on="lane").with_columns(
             turn=(pl.col("number") + pl.col("shift")).cast(pl.Int64)
         )
-        members, is_clear = _members(joined, lead, one_group, of_messages=of_messages)
+        members, is_clear = _members(joined, lead, one_group, search, of_messages=of_messages)
         if not is_clear:  # it may be once another group is known
             unclear.extend(members)
             continue
@@ -309,15 +321,15 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
 
 
 def _members(
-    joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
+    joined: pl.DataFrame, lead: int, one_group: _Known, search: GroupSearch, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
     """Return the lanes of the leading lane's group, and whether the group is settled."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
     times, own = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
-    group = group_of(*times, own, of_messages=of_messages)
-    if one_group == "likely" and not (group.is_clear and group.is_one_of_several):
+    group = search.group_of(*times, own, of_messages=of_messages)
+    if one_group == "likely" and search.work and not (group.is_clear and group.is_one_of_several):
         return lanes, True
     return lanes[group.lanes], group.is_clear
 
@@ -327,7 +339,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
     leading = joined.filter(pl.col("lane") == lead)
     met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
     at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
-    first = leading["start"].min()
+    first = met["start"].min()
     tables = []
     for name in ("start", "end"):
         # Times of an epoch are more than a float holds.
