@@ -14,6 +14,7 @@ from hostile import KERNEL
 
 import tracekit
 from tracekit.analysis import step_detail
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.engine import _launch_groups
 from tracekit.model import _trace
 from tracekit.support import batches
@@ -98,7 +99,8 @@ def test_lanes_of_idle_time_are_what_idle_says(
                 for cause, length in exposed_ns(shown).items():
                     sums[cause] = sums.get(cause, 0) + length
             rows = run.idle.answer(between=(start, end)).rows.filter(pl.col("idle_ns") > 0)
-            assert sums == dict(rows.select("cause", "idle_ns").iter_rows())
+            said = {CAUSES[cause]: ns for cause, ns in rows.select("cause", "idle_ns").iter_rows()}
+            assert sums == said
             labels = [lanes.lanes[int(each)].label for each in told["lanes"]]
             gpus = sorted(run.trace.read("ops")["device"].unique())
             assert labels == [f"GPU {gpu} · idle, why" for gpu in gpus]

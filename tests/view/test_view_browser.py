@@ -10,6 +10,7 @@ from browsing import WIDE, complaints
 from hostile import KERNEL
 
 from tracekit.analysis import step_detail
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.view import View
 from tracekit.view._lanes import RunLanes
 
@@ -161,6 +162,8 @@ def test_what_is_in_sight_is_a_table(
     )
     idle = runs[0].idle.answer(between=RunLanes(runs[0].trace).edges).meta["idle_ns"]
     assert sum(ns for label, ns in shown.items() if "idle" in label) == idle
+    causes = [CAUSES[cause] for cause in runs[0].idle()["cause"]]
+    check_words(page, causes)
     exposed = (
         runs[0].breakdown(by="device,stage").group_by("device").agg(pl.col("exposed_ns").sum())
     )
@@ -176,6 +179,23 @@ def test_what_is_in_sight_is_a_table(
             own = ops.filter(device=device, stream=stream)
             assert int(starting.replace(",", "")) == own.height
     assert heard == []
+
+
+def check_words(page: Any, causes: list[str]) -> None:
+    """Find communication and causes of idle time in the legend, in sight and in a selection."""
+    legend = page.locator(".legend li").all_text_contents()
+    assert {"communication", *(f"idle: {cause}" for cause in causes)} <= {*legend}
+    assert all(cause in page.locator(".sight").text_content() for cause in causes)
+    page.keyboard.press("v")
+    page.keyboard.type("0ms-1s")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="idle by cause").click()
+    page.wait_for_selector(".selection td[data-column=cause]")
+    told = page.locator(".selection td[data-column=cause]").all_text_contents()
+    assert sorted(told) == sorted(causes)
+    assert not [
+        word for word in CAUSES if "_" in word and word in page.locator("body").inner_text()
+    ]
 
 
 def test_two_runs_are_aligned_by_step(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from tracekit.analysis import step_detail
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
@@ -99,11 +100,12 @@ class AskedRuns:
         _ = self._runs[0].lanes.sums
 
     def runs(self, given: Given) -> dict[str, Any]:
-        """Return the names of the runs, and the stages."""
+        """Return the names of the runs, the stages, and causes of idle time in words."""
         _only(given)
         names = [printable(each.run.name) for each in self._runs]
-        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS,
-                "colours": {COMMUNICATION: PATH_COLOURS["comm"], **CAUSE_COLOURS}}  # fmt: skip
+        colours = {CAUSES[cause]: colour for cause, colour in CAUSE_COLOURS.items()}
+        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS, "causes": CAUSES,
+                "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
 
     def run(self, given: Given) -> dict[str, Any]:
         """Return the lanes of a run, and its begin and end."""

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis import step_detail
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
 from tracekit.support.batches import stoppable
@@ -241,8 +242,9 @@ class RunLanes:
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
         )  # fmt: skip
         edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
+        cause = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
         found = step_detail.idle_spans(self._trace, edges).with_columns(
-            stage="cause", name="cause", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
+            stage=cause, name=cause, number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
         )
         names: dict[str, int] = {}
         told = {n: _Drawn.of(found.filter(device=device)) for n, device in lanes.items()}

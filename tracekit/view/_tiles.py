@@ -29,9 +29,9 @@ bins."""
 _FEW_BINS = 4_096
 _FEW = 64
 """Number of bins of a level below which there is no coarser level."""
-NO_STAGE, COMMUNICATION = "none", "communication"
-LOOKS = (*STAGES, NO_STAGE, COMMUNICATION, *CAUSES)
-"""Styles of spans: their stage, or none; communication of any stage; and causes of idle time."""
+NO_STAGE, COMMUNICATION = "no stage", "communication"
+LOOKS = (*STAGES, NO_STAGE, COMMUNICATION, *CAUSES.values())
+"""Styles of spans, in words: their stage, or none; communication; and causes of idle time."""
 
 
 class Covered:

@@ -299,7 +299,7 @@ class RunChart extends Chart {
     const parts = Object.keys(busy).filter((name) => busy[name][i]).map((name) => `${name} ${(100 * busy[name][i] / width).toFixed(1)} %`);
     const many = `${size(lane.bins.count[i])} start in ${timeText(width)}`;
     const longest = lane.bins.count[i] ? `, the longest of ${timeText(lane.bins.longest[i])}` : "";
-    return `${many}${longest}; busy: ${parts.join(", ") || "none"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
+    return `${many}${longest}; busy: ${parts.join(", ") || "nothing"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
   }
 
   facts() { return []; }
@@ -409,7 +409,7 @@ class RunChart extends Chart {
       const show = (...parts) => { if (waiting === this.waiting) { clearInterval(waiting); box.replaceChildren(...parts); } };
       const asked = this.askTable({ run: this.number, from, to, by: this.by });
       stop.addEventListener("click", () => { this.askTable.giveUp(); show(element("p", "Given up.", { className: "hint" })); });
-      asked.then((got) => { if (got) show(...tableOf(got)); }, (error) => show(element("p", error.message, { className: "unknown" })));
+      asked.then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
     }, 150);
   }
 
@@ -430,10 +430,23 @@ class RunChart extends Chart {
       const own = ["stages", "exposed", "idle"].includes(lane.kind) ? ["", ""] : [size(count), count ? timeText(longest) : ""];
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
-      row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join(", ")));
+      row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join("; ")));
+      this.legend(Object.keys(busy));
       return row;
     }));
     this.figure.dataset.listed = "yes";
+  }
+
+  // Colours of communication, and of causes of idle time, are explained once they are in sight.
+  legend(names) {
+    const list = this.find(".legend"), known = Array.from(list.children, (entry) => entry.dataset.look);
+    for (const look of names.filter((name) => name in this.data.colours && !known.includes(name))) {
+      const entry = element("li", ""), mark = element("i", "", { className: "mark" });
+      mark.style.background = this.data.colours[look];
+      entry.dataset.look = look;
+      entry.append(mark, Object.values(this.data.causes).includes(look) ? `idle: ${look}` : look);
+      list.append(entry);
+    }
   }
 }
 
@@ -501,7 +514,7 @@ function cellText(column, value) {
   return typeof value === "number" && column !== "device" ? size(value) : String(value);
 }
 
-function tableOf(got) {
+function tableOf(got, causes) {
   const columns = Object.keys(got.rows[0] ?? {}).filter((column) => got.rows.some((row) => row[column] !== null));
   const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
   const isNumber = (column) => got.rows.some((row) => typeof row[column] === "number");
@@ -510,7 +523,7 @@ function tableOf(got) {
     const row = body.insertRow();
     for (const column of columns) {
       const cell = row.insertCell();
-      cell.textContent = cellText(column, values[column]);
+      cell.textContent = column === "cause" ? causes[values.cause] : cellText(column, values[column]);
       cell.className = isNumber(column) ? "number" : "long";
       cell.dataset.column = column;
       if (/_ns$/.test(column) && values[column] !== null) cell.dataset.ns = values[column];
@@ -560,7 +573,7 @@ async function begin() {
   both.addEventListener("click", () => chart.beside());
   tellLanes(views[first]);
   figure.hidden = false;
-  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: told.colours, names: [], full: [] });
+  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, causes: told.causes, colours: told.colours, names: [], full: [] });
   redraws.push(() => chart.draw());
   chart.canvas.focus({ preventScroll: true });
 }
