@@ -16,6 +16,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
 from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
 from tracekit.analysis.operators import has_sizes
+from tracekit.analysis.step_sums import skipped_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KIND, TABLES, Trace
 
@@ -559,7 +560,7 @@ def test_what_is_new_beside_a_longer_step_may_have_been_there(longer: int) -> No
     )
     (row,) = found.tables["findings"].filter(rule="small_buckets").rows(named=True)
     assert row["state"] == ("uncovered" if longer > 1 else "new")
-    hidden = "in the base, whose step is 2.49 times as long, waits may hide it."
+    hidden = "in the base, whose step is 4 times as long, waits may hide it."
     assert row["finding"].endswith(hidden) == (longer > 1), row["finding"]
 
 
@@ -783,11 +784,15 @@ def _lengths(*lengths: int) -> TraceBuilder:
     [
         ((5_000, 1_000, 1_000, 5_000, 1_000, 5_000, 1_000, 1_000), False),  # a loader's rhythm
         ((1_600, *[1_000] * 4, 9_000, *[1_000] * 4), False),  # less than the mean of the others
-        ((5_000, 1_000, 1_000, 1_000, 1_000, 5_000), True),
+        ((5_000, 1_000, 1_000, 1_000, 1_000, 5_000), False),  # one of five others is as long
+        ((5_000, *[1_000] * 29, 5_000), True),
+        (tuple([5_000] * 2 + [1_000] * 2), False),  # half of all steps are a kind of steps
     ],
 )
 def test_what_comes_again_is_not_cold(lengths: tuple[int, ...], *, cold: bool) -> None:
-    assert ("cold_steps" in _found(_lengths(*lengths).trace())) is cold
+    trace = _lengths(*lengths).trace()
+    assert ("cold_steps" in _found(trace)) is cold
+    assert facts_of(trace).cold.height == skipped_of(trace, "auto") == cold
 
 
 def test_a_solver_is_told_nothing_of_pipelines_of_layers() -> None:

@@ -20,7 +20,7 @@ from tracekit.analysis.idle_account import (
     sampled,
     waits,
 )
-from tracekit.analysis.statistics import before_a_short_end
+from tracekit.analysis.statistics import before_a_short_end, cold_steps
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -40,8 +40,6 @@ MEMBER = ["process", "device"]
 LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]
 """A step on a GPU."""
-_COLD = 1.5
-"""Factor over the usual step above which a step at the beginning is cold."""
 _FEW = 2
 """Number of usual steps of which the last counts, however it ends."""
 WORTH = 0.02
@@ -139,7 +137,7 @@ class Facts:
         The run.
     steps
         ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step
-        counts in tables and is not cold (slow at the beginning). For a run without steps: one row
+        counts in tables and is not cold (`cold_steps`). For a run without steps: one row
         per GPU from its first to its last op, with iteration 0 and a null process.
     cold
         ``iteration, length`` of each cold step at the beginning: mean over GPUs, ns.
@@ -524,16 +522,9 @@ def facts_of(
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the slow steps at the beginning, at most half of all steps."""
+    """Return ``iteration, length`` of the cold steps."""
     each = _by_step(windows)
-    usual = each["length"].tail((each.height + 1) // 2).median()
-    is_usual = each["length"] <= _COLD * float(usual if isinstance(usual, int | float) else 0)
-    first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
-    others = each.tail(each.height - first)
-    # What comes again is no cold step but a rhythm, as of a loader that hands out several batches.
-    again = _COLD * others["length"].top_k(2).min()  # type: ignore[operator]
-    is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
-    return each.head(first).filter(is_cold).select("iteration", "length")
+    return each.head(cold_steps(each["length"].to_numpy())).select("iteration", "length")
 
 
 def _by_step(windows: pl.DataFrame) -> pl.DataFrame:
