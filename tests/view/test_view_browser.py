@@ -118,6 +118,7 @@ def check_marks(page: Any) -> None:
     page.keyboard.press("k")
     mark = page.locator(".marks button")
     name = mark.text_content()
+    page.wait_for_timeout(300)  # the address is written at rest
     assert "marks=" in page.url
     before = page.url
     page.reload()
@@ -129,7 +130,7 @@ def check_marks(page: Any) -> None:
     page.locator("canvas").focus()
     page.keyboard.press("k")
     assert mark.count() == 0
-    assert "marks=" not in page.url
+    page.wait_for_function("() => !location.hash.includes('marks=')")
 
 
 def check_steps(page: Any, run: tracekit.Run) -> None:
@@ -138,6 +139,7 @@ def check_steps(page: Any, run: tracekit.Run) -> None:
     page.wait_for_function("() => document.querySelector('.steps').textContent.includes('6 steps')")
     for key in ("Escape", "0", *9 * "]"):
         page.keyboard.press(key)
+    page.wait_for_function("() => !location.hash.includes('select=')")
     last = step_detail.step_spans(run.trace).filter(iteration=5)
     left, length = last["start"].min(), last["end"].max() - last["start"].min()
     shown = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('t')")
@@ -217,6 +219,7 @@ def test_two_runs_are_aligned_by_step(
         expect(upper).not_to_contain_text("From 180.727983 ms")
         expect(lower).to_have_text(str(upper.text_content()))
         assert complaints(page) == []
+        page.wait_for_function("() => /&t=.*&below=/.test(location.hash)")
         page.get_by_role("button", name="Two runs").focus()
         page.keyboard.press("Enter")
         assert page.locator("canvas").count() == 1

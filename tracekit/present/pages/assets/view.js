@@ -109,9 +109,13 @@ class RunChart extends Chart {
   // -- own marks: kept in the address
   note() {
     super.note();
+    this.tellFlags();
+  }
+
+  address() {
+    super.address();
     if (this.lower) history.replaceState(null, "", `${location.hash}&below=${encodeURIComponent(this.lower.view.step)}`);
     if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
-    this.tellFlags();
   }
 
   tellFlags() {
