@@ -54,7 +54,6 @@ _IS_FIRST = pl.col("is_first")
 HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
 """If a range has several pieces, the first one is counted."""
 HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
-_ALL = pl.col("start").is_not_null()
 
 
 class Tally(Protocol):

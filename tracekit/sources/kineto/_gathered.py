@@ -43,7 +43,6 @@ accelerators with categories of their own in Kineto (MTIA, Gaudi, XPU)."""
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span", "sync")
-_INT32 = (1 << 31) - 1
 _STREAM = r"^stream \d+\s*$"
 _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 

@@ -32,8 +32,8 @@ _SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
 """Factor for hashing: the upper bits of a product depend on all bits of the number."""
 _SLOT_SHIFT = 52
 _COLUMN_BITS, _KIND_BITS = 8, 18
-_COLUMN, _KIND = 2**_COLUMN_BITS - 1, 2**_KIND_BITS - 1
-_NULL, _LONGEST_INT, _ZERO, _ONE, _FIRST_TEXT = 0, 6, 8, 9, 12
+_COLUMN = 2**_COLUMN_BITS - 1
+_NULL, _LONGEST_INT, _ZERO, _FIRST_TEXT = 0, 6, 8, 12
 MORE = 128
 """Bit of a varint's byte that says that another byte follows."""
 BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
