@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder, stages
 
-from tracekit.attribution._processes import Judged
+from tracekit.attribution._processes import Verdicts
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
@@ -650,6 +650,6 @@ def test_ops_without_a_call_are_a_data_loaders_where_it_alone_works_on_their_str
         {"process": [0, 0, 0, 0, 1], "context": [1, 1, 1, None, 1], "stream": [9, 9, 7, 4, 9]}
     )
     says: Any = SimpleNamespace(input_streams=streams)
-    found = Judged.on_input_stream(says, ops, np.array([-1, 3, -1, -1, -1]))
+    found = Verdicts.on_input_stream(says, ops, np.array([-1, 3, -1, -1, -1]))
     assert found.tolist() == [True, False, False, True, False]
-    assert not Judged.on_input_stream(says, ops, np.full(5, 3)).any()
+    assert not Verdicts.on_input_stream(says, ops, np.full(5, 3)).any()

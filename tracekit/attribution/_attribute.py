@@ -36,9 +36,9 @@ from tracekit.attribution._launches import (
 )
 from tracekit.attribution._names import classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
-from tracekit.attribution._op_loops import count_in_steps, stand
+from tracekit.attribution._op_loops import copy_contexts, count_in_steps
 from tracekit.attribution._paths import find_labels, number_in
-from tracekit.attribution._processes import Judged, Known, judged
+from tracekit.attribution._processes import Known, Verdicts, judge_all
 from tracekit.attribution._rules import Rules, Unmatched, without_unmatched
 from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._trainers import Spans, Teams, find_teams, steps_of_teams
@@ -105,44 +105,44 @@ def attribute_recording(
         # All that is written of calls was recorded, so writing them need not wait.
         writing = others.submit(_write_calls, calls, write)
         counted = count_names(ops)
-        people = _people(threads, recording.tables["processes"], counted, calls, ranges)
+        roles = _roles(threads, recording.tables["processes"], counted, calls, ranges)
         step()
         linking = others.submit(
-            link_launches, ops, calls, people.threads, people.processes, workspace
+            link_launches, ops, calls, roles.threads, roles.processes, workspace
         )
-        nesting = look_at_ranges(ranges, people.threads, rules, workspace, _last_start(calls))
+        nesting = look_at_ranges(ranges, roles.threads, rules, workspace, _last_start(calls))
         launches = linking.result()
         offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
         ops = ops.later(offset.by) if offset.by else ops
         captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
         captured.mark(launches.launching)
         step()
-        found = _find_steps(nesting, launches, people, rules)
+        found = _find_steps(nesting, launches, roles, rules)
         step()
         writing.result()
-    contexts, autograd = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
+    contexts, autograd = _follow(ranges, calls, launches, nesting, found, roles, workspace, write)
     step()
     known = Known(
-        nesting, found.teams, found.windows, autograd, people.table, launches.by_thread,
-        people.processes_of, found.iterations["process"].unique(), counted,
+        nesting, found.teams, found.windows, autograd, roles.table, launches.by_thread,
+        roles.processes_of, found.iterations["process"].unique(), counted,
         roles_by_name(counted, rules),
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)
-    says = judged(ops, placed, known, rules, workspace, has_unlaunched=launches.alone > 0)
+    verdicts = judge_all(ops, placed, known, rules, workspace, has_unlaunched=launches.alone > 0)
     step()
     unmatched = Unmatched(rules)
     unmatched.see_names(nesting.names.table, threads)
     passed = _attribute_ops(
-        ops, placed, found, says, Stages(says.evidence, rules, unmatched), write
+        ops, placed, found, verdicts, Stages(verdicts.evidence, rules, unmatched), write
     )
-    iterations = _iterations(found, says, passed, people)
-    verdicts = says.table(cuts(iterations, passed.torn), people.reports)
+    iterations = _iterations(found, verdicts, passed, roles)
+    verdict_rows = verdicts.table(cuts(iterations, passed.torn), roles.reports)
     opinions = passed.opinions.join(
-        verdicts.select("process", "report"), on="process", how="left", maintain_order="left"
+        verdict_rows.select("process", "report"), on="process", how="left", maintain_order="left"
     )
-    assumptions = says.assumptions(people.reports)
+    assumptions = verdicts.assumptions(roles.reports)
     written = {
-        "iterations": iterations, "verdicts": verdicts, "assumptions": assumptions,
+        "iterations": iterations, "verdicts": verdict_rows, "assumptions": assumptions,
         "opinions": opinions,
     }  # fmt: skip
     for table, frame in written.items():
@@ -153,7 +153,7 @@ def attribute_recording(
         *_checks(launches, passed.early, ops.height),
         *passed.doubts,
         *late(passed.waits, offset.slack),
-        *findings(verdicts, opinions, people.processes_of, iterations),
+        *findings(verdict_rows, opinions, roles.processes_of, iterations),
         *unmatched.warnings(),
     )
 
@@ -171,7 +171,7 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 
 @dataclass(frozen=True)
-class _People:
+class _Roles:
     """Threads of a report by role: which train, help a training thread, or run backward passes.
 
     `table` holds the threads with the meanings of their names, `processes_of` the processes that
@@ -189,9 +189,9 @@ class _People:
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
-def _people(
+def _roles(
     threads: pl.DataFrame, listed: pl.DataFrame, counted: pl.DataFrame, *streams: Stream
-) -> _People:
+) -> _Roles:
     table = threads.join(listed.select("process", "pid"), on="process", how="left").sort("thread")
     columns = ("thread", "process")
     seen = [table.select(columns)]
@@ -200,7 +200,7 @@ def _people(
     # Work may be of a process of which no thread was seen.
     seen.append(counted.select(pl.col("process").max()))
     most = pl.concat(seen, how="diagonal").select(pl.col(columns).max().fill_null(-1) + 1)
-    return _People(table, listed, *most.row(0))
+    return _Roles(table, listed, *most.row(0))
 
 
 @dataclass(frozen=True)
@@ -220,16 +220,16 @@ class _Steps:
         return self.teams.trainers
 
 
-def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Rules) -> _Steps:
-    by_thread = people.table.select("process", "thread").join(
-        pl.DataFrame({"thread": np.arange(people.threads, dtype=np.int32)}).with_columns(
+def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rules) -> _Steps:
+    by_thread = roles.table.select("process", "thread").join(
+        pl.DataFrame({"thread": np.arange(roles.threads, dtype=np.int32)}).with_columns(
             launches=launches.by_thread
         ),
         on="thread",
     )
     training = training_threads(nesting.marks, by_thread.filter(pl.col("launches") > 0))
     teams = find_teams(
-        training, nesting.marks, people.table, launches.devices, first=people.processes
+        training, nesting.marks, roles.table, launches.devices, first=roles.processes
     )
     skeleton, apart = teams.apart(nesting.skeleton), teams.apart(teams.trainers)
     steps = find_iterations(skeleton, apart, rules)
@@ -265,7 +265,7 @@ def _follow(
     launches: Launches,
     nesting: Nesting,
     found: _Steps,
-    people: _People,
+    roles: _Roles,
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
@@ -281,7 +281,7 @@ def _follow(
     )
     follower = Follower(
         ranges, nesting, calls, launches.launching, steps, windows, teams,
-        _may_serve(people, found.training), find_labels(ranges, nesting, steps, teams),
+        _may_serve(roles, found.training), find_labels(ranges, nesting, steps, teams),
         given(found.of_teams["row"], np.int32, null=-1),
     )  # fmt: skip
     standing = Waiting(workspace)
@@ -296,15 +296,15 @@ def _follow(
     served = served.with_row_index("thread").cast({"thread": pl.Int32})
     recorded = windows.rows.filter(follower.recorded())
     autograd = autograd_threads(
-        served, recorded, teams.apart(people.table), nesting.marked, found.training
+        served, recorded, teams.apart(roles.table), nesting.marked, found.training
     )
     return _Contexts(calls, standing), autograd
 
 
-def _may_serve(people: _People, training: pl.DataFrame) -> Array:
+def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
     """Mask the threads that may be autograd threads."""
-    may = np.ones(people.threads, np.bool_)
-    busy = people.table.filter(pl.col("stage").is_not_null())["thread"]
+    may = np.ones(roles.threads, np.bool_)
+    busy = roles.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
     return may
 
@@ -380,12 +380,12 @@ class _Passed:
 
 
 def _attribute_ops(
-    ops: Stream, placed: _Placed, found: _Steps, says: Judged, stages: Stages, write: Write
+    ops: Stream, placed: _Placed, found: _Steps, verdicts: Verdicts, stages: Stages, write: Write
 ) -> _Passed:
     """Write ops with launch, stage and iteration; return the sums added up on the way."""
 
     def attributed(number: int) -> _Attributed:
-        made = _attributed(ops, number, placed, found.iterations, says, stages)
+        made = _attributed(ops, number, placed, found.iterations, verdicts, stages)
         placed.launches.calls.drop(number)
         return made
 
@@ -404,7 +404,7 @@ def _attribute_ops(
     of_steps = StepSums(*(column[1:] for column in sums))
     opinions = stages.opinions()
     return _Passed(
-        np.concatenate(leads), waited, of_steps, opening.torn(), says.with_work, opinions,
+        np.concatenate(leads), waited, of_steps, opening.torn(), verdicts.with_work, opinions,
         tuple(text for doubt in doubts for text in doubt.warnings(opinions)),
     )  # fmt: skip
 
@@ -434,25 +434,25 @@ def _attributed(
     number: int,
     placed: _Placed,
     iterations: pl.DataFrame,
-    says: Judged,
+    verdicts: Verdicts,
     stages: Stages,
 ) -> _Attributed:
     raw, first = ops.read(number, *_RECORDED), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
-    structure, by_structure, again = says.structures.read(number, raw.height)
+    structure, by_structure, again = verdicts.structures.read(number, raw.height)
     where, codes, witnesses = placed.why(raw, launch)
     evidence = Launch(
-        codes, witnesses, structure, says.on_input_stream(raw, threads),
-        says.are_relayed(first, raw.height), says.places.of(first, raw.height),
+        codes, witnesses, structure, verdicts.on_input_stream(raw, threads),
+        verdicts.are_relayed(first, raw.height), verdicts.places.of(first, raw.height),
     )  # fmt: skip
     staged = stages.of(raw, evidence)
     sums = _sums(iterations)
     known = _in_steps(
         StepRows(steps, launch["start"], staged.case), staged.parts(), iterations, sums
     )
-    if says.counts_steps:
-        known = pl.select(pl.coalesce(known, says.iteration(raw, by_structure))).to_series()
+    if verdicts.counts_steps:
+        known = pl.select(pl.coalesce(known, verdicts.iteration(raw, by_structure))).to_series()
     found = (
         *staged.columns(again), known.alias("iteration"), *_launched(calls, launch),
         _or_null(pl.Series("range", where)).cast(pl.Int64),
@@ -474,12 +474,12 @@ def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepS
     return column.set(pl.Series(ops.step < 0), None) if outside else column
 
 
-def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
+def _iterations(found: _Steps, verdicts: Verdicts, passed: _Passed, roles: _Roles) -> pl.DataFrame:
     """Return the iterations, with the number of their recorded ops."""
     by_ranges = with_work(
         found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )
-    by_structure = says.structures.iterations(says.counts_steps, people.reports)
+    by_structure = verdicts.structures.iterations(verdicts.counts_steps, roles.reports)
     return pl.concat([by_ranges, by_structure], how="diagonal_relaxed").sort(
         "process", "start", maintain_order=True
     )
@@ -503,7 +503,7 @@ def _launch(found: Array, contexts: _Contexts) -> Context:
     if not chunks:
         return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
     out = Context(*(np.empty(found.size, column.dtype) for column in contexts.of(chunks[0])))
-    loop = compiled(stand, int(contexts.first[-1]))
+    loop = compiled(copy_contexts, int(contexts.first[-1]))
     for chunk in chunks:
         loop(found, int(contexts.first[chunk]), contexts.of(chunk), out)
     return out

@@ -51,7 +51,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
         example[key] = row
 
 
-def stand(found: Array, first: int, calls: Context, out: Context) -> int:
+def copy_contexts(found: Array, first: int, calls: Context, out: Context) -> int:
     """Copy the context of each launching call to its ops.
 
     Parameters

@@ -131,7 +131,7 @@ _STREAM = ("process", "context", "stream")
 
 
 @dataclass(frozen=True)
-class Judged:
+class Verdicts:
     """Verdicts on processes, and the evidence that decides the stages of their ops.
 
     Parameters
@@ -251,7 +251,7 @@ _TOLD = {
 }  # fmt: skip
 
 
-def judged(
+def judge_all(
     ops: Stream,
     launches: Callable[..., Mapping[str, Array]],
     known: Known,
@@ -259,7 +259,7 @@ def judged(
     workspace: Workspace,
     *,
     has_unlaunched: bool,
-) -> Judged:
+) -> Verdicts:
     """Find structure where ranges leave stages open, and the verdict on each process.
 
     Parameters
@@ -317,7 +317,7 @@ def judged(
     evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
     decides += filled.filter("fills")["process"].unique().sort().to_list()
     places = find_places(ops, launches, (known.counted, known.roles), evidence, structures, rules)
-    return Judged(
+    return Verdicts(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),

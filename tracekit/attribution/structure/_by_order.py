@@ -25,8 +25,8 @@ from tracekit.attribution.structure._work import (
     MEMSET,
     NOTHING,
     Array,
+    DeviceStages,
     Doubt,
-    Told,
     nothing,
 )
 
@@ -37,8 +37,8 @@ _SCALAR = 8
 """Bytes of the largest number type."""
 
 
-def by_order(lane: Lane) -> Told:
-    """Estimate the stages of a device's work; refuse with a reason if they cannot be told."""
+def by_order(lane: Lane) -> DeviceStages:
+    """Estimate the stages of a device's work; refuse with a reason if they stay unknown."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
@@ -56,18 +56,18 @@ def by_order(lane: Lane) -> Told:
         return _without(
             lane, f"no period: {period.share:.0%} of the launches agree with a later one"
         )
-    told = _of_period(_Sequence(lane, rows, own, span, period), first)
-    if told.method != "refused":
-        return told
+    result = _of_period(_Sequence(lane, rows, own, span, period), first)
+    if result.method != "refused":
+        return result
     # Epochs repeat more exactly than the steps that they are made of.
     inner = find_period(own.symbol[first : first + period.size])
     if not inner.size:
-        return told
+        return result
     within = _of_period(_Sequence(lane, rows, own, span, inner), first + period.size // 2)
-    return within if within.training else told
+    return within if within.training else result
 
 
-def _of_period(sequence: _Sequence, first: int) -> Told:
+def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
     """Find stages in a periodic sequence whose two periods from `first` on are complete."""
     lane, own = sequence.lane, sequence.own
     step = usual_step(own, first, sequence.period.size)
@@ -77,9 +77,9 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
     apart = take_apart(own.take(step.rows), step)
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
-        told = _without(lane, sequence.text, refused)
+        result = _without(lane, sequence.text, refused)
         return replace(
-            told, period=sequence.period.size, repeats=sequence.repeats,
+            result, period=sequence.period.size, repeats=sequence.repeats,
             recomputes=apart.recomputed > THRESHOLDS.recomputed,
         )  # fmt: skip
     return _estimated(sequence, apart, found, step.symbol)
@@ -176,7 +176,7 @@ def _trains(lane: Lane) -> bool:
     return bool(lane.optimizer.any() or lane.backward.any())
 
 
-def _without(lane: Lane, *why: str) -> Told:
+def _without(lane: Lane, *why: str) -> DeviceStages:
     """Return an empty finding; a refusal if there is any sign of training."""
     signs = ", ".join(
         f"{int(mask.sum()):,} {name}"
@@ -208,16 +208,16 @@ def _all_whole(sequence: _Sequence) -> Repeats | None:
     return find_repeats(symbols, symbols[:size], 0)
 
 
-def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
+def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages:
     """Return the iterations of a process that does not train; `usual` is the sequence of one."""
     size, launches = sequence.period.size, sequence.rows.size
-    told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
+    result = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()
     different = np.unique(sequence.own.symbol).size
-    refused = told.training is None or bool(sequence.too_few)
+    refused = result.training is None or bool(sequence.too_few)
     if refused or covered < THRESHOLDS.iterates or different < THRESHOLDS.iterated_symbols:
-        return told
-    step = told.step.copy()
+        return result
+    step = result.step.copy()
     step[sequence.rows] = found.number
     # Scalars that the sequence leaves out are of the step in which they are fetched.
     stream = sequence.lane.work.context_stream
@@ -235,10 +235,10 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
-    return replace(told, step=step, whole=found.whole(size, launches), reading=reading)
+    return replace(result, step=step, whole=found.whole(size, launches), reading=reading)
 
 
-def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> Told:
+def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> DeviceStages:
     """Assign the stages of the usual step to all ops of the sequence."""
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
@@ -252,7 +252,7 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
         recomputed=apart.recomputed, steps=int(found.begins.size),
     )  # fmt: skip
     count, whole = int(found.begins.size), found.whole(sequence.period.size, rows.size)
-    return Told(
+    return DeviceStages(
         stage=stage.astype(np.int8),
         step=step.astype(np.int32),
         core=np.isin(lane.work.thread, lane.work.thread[rows[:1]]),
@@ -277,8 +277,8 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
 def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
     """Give each op of the sequence the stage of its place in the usual step."""
     stage = np.full(len(own), NOTHING)
-    told = found.offset >= 0
-    stage[told] = apart.stage[found.offset[told]]
+    result = found.offset >= 0
+    stage[result] = apart.stage[found.offset[result]]
     layers = np.concatenate(([0], np.cumsum(own.layer)))
     trains = np.concatenate(([0], np.cumsum(own.backward | own.optimizer)))
     for begin, end in found.between():

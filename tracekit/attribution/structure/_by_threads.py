@@ -32,13 +32,13 @@ from tracekit.attribution.structure._work import (
     SEND_RECV,
     WU,
     Array,
+    DeviceStages,
     Doubt,
-    Told,
     nothing,
 )
 
 
-def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
+def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> DeviceStages:
     """Find the stages of a device's work from the alternating launches of two threads.
 
     `asked` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
@@ -58,7 +58,7 @@ def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
     whole[[0, -1]] = whole[[0, -1]] & [first, last]
     if whole.size == 1:
         whole[0] = first and last
-    return Told(
+    return DeviceStages(
         stage=stage.astype(np.int8),
         step=step.astype(np.int32),
         core=pair.main | pair.backward,
@@ -293,14 +293,14 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
         f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
         f" others, {pair.steady:.0%} of them begin at the same places"
     )
-    told = [launched, f"who is who is told by {', '.join(speaks)}"]
+    lines = [launched, f"who is who is told by {', '.join(speaks)}"]
     if pair.by_names:
-        told = [f"one thread launches all: names of gradients tell {pair.turns:,} backward passes"]
+        lines = [f"one thread launches all: names of gradients tell {pair.turns:,} backward passes"]
     usual = (
         f"{parts.usual:,} of {gaps:,} gaps between backward passes are the usual {size:,} ops,"
         f" cut after {cut.at:,}: {cut.why}"
     )
-    lines = [*told, usual]
+    lines.append(usual)
     if parts.accumulating:
         lines.append(
             f"gradients are accumulated: {parts.accumulating:,} gaps hold a forward pass alone, and"

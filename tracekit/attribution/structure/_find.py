@@ -34,9 +34,9 @@ from tracekit.attribution.structure._work import (
     WU,
     Array,
     Assumption,
+    DeviceStages,
     Doubt,
     Structure,
-    Told,
     Work,
 )
 
@@ -51,39 +51,38 @@ def find_structure(work: Work, asked: str | None = None) -> Structure:
     """Find stages and steps of a process from the threads and order of its launches.
 
     A pure function; it takes time linear in the ops, except for sorting, and bounded extra time for
-    one step. If stages cannot be told it refuses, with the reason. `asked` is the definition of a
+    one step. If stages stay unknown it refuses, with the reason. `asked` is the definition of a
     step that the user asked for, see `STEP_READINGS`, or None.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
-    told = [_tell(work.take(own), asked) for own in rows]
-    return _joined(work, devices, rows, told)
+    return _joined(work, devices, rows, [_tell(work.take(own), asked) for own in rows])
 
 
-def _tell(work: Work, asked: str | None = None) -> Told:
+def _tell(work: Work, asked: str | None = None) -> DeviceStages:
     """Find the structure of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
-        told = by_threads(lane, pair, asked)
+        result = by_threads(lane, pair, asked)
     else:
-        told = _of_one_thread(lane, asked)
-    if not told.training:
-        return told
-    told = _with_others(lane, told)
-    stage, step, brought = tell_rest(lane, told)
-    assumed = merged((*told.assumptions, *brought))
-    known = " ".join(told.contradictions)
+        result = _of_one_thread(lane, asked)
+    if not result.training:
+        return result
+    result = _with_others(lane, result)
+    stage, step, brought = tell_rest(lane, result)
+    assumed = merged((*result.assumptions, *brought))
+    known = " ".join(result.contradictions)
     failed = (text for text in failures(assumed) if text.partition(": ")[2] not in known)
     return replace(
-        told, stage=stage, step=step, assumptions=assumed,
+        result, stage=stage, step=step, assumptions=assumed,
         # Names alone do not part a forward pass between two backward passes from one run again.
-        again=recomputed(lane, stage) if told.method == "threads" else told.again,
-        contradictions=(*told.contradictions, *failed),
+        again=recomputed(lane, stage) if result.method == "threads" else result.again,
+        contradictions=(*result.contradictions, *failed),
     )  # fmt: skip
 
 
-def _of_one_thread(lane: Lane, asked: str | None) -> Told:
+def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
     """Find stages of a single thread's launches, by their period and by names of gradients.
 
     The two methods rest on different evidence. If they agree, the period gives the begin of a pass
@@ -120,7 +119,7 @@ def _of_one_thread(lane: Lane, asked: str | None) -> Told:
     )  # fmt: skip
 
 
-def _steadier(by_period: Told, by_names: Told) -> Told:
+def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
     """Return the method whose steps count: the period if both find as many steps, else names.
 
     Names also find steps that do not repeat. If few of the steps repeat, a contradiction says that
@@ -135,11 +134,11 @@ def _steadier(by_period: Told, by_names: Told) -> Told:
     return replace(by_names, contradictions=(*by_names.contradictions, said))
 
 
-def _with_others(lane: Lane, told: Told) -> Told:
+def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
     """Find the stages of further trainings that run beside the first one, on their own threads."""
     beside = 0
-    while told.method == "threads":
-        rest = np.flatnonzero(~told.core)
+    while result.method == "threads":
+        rest = np.flatnonzero(~result.core)
         if lane.kernel[rest].sum() < 2 * THRESHOLDS.side_kernels:
             break
         own = lane.take(rest)
@@ -147,52 +146,54 @@ def _with_others(lane: Lane, told: Told) -> Told:
         if pair is None or not pair.trains:
             break
         other = by_threads(own, pair)
-        stage, core = told.stage.copy(), told.core.copy()
+        stage, core = result.stage.copy(), result.core.copy()
         stage[rest[other.core]] = other.stage[other.core]
         core[rest[other.core]] = True
         beside += other.whole.size
-        told = replace(
-            told, stage=stage, core=core, doubts=summed_doubts([told, other]),
-            assumptions=(*told.assumptions, *other.assumptions),
+        result = replace(
+            result, stage=stage, core=core, doubts=summed_doubts([result, other]),
+            assumptions=(*result.assumptions, *other.assumptions),
         )  # fmt: skip
         if not other.core.any():
             break
     if not beside:
-        return told
+        return result
     said = (
         f"several trainings run beside each other: steps are those of the largest, and {beside:,}"
         " steps of others lie within these"
     )
-    return replace(told, contradictions=(*told.contradictions, said))
+    return replace(result, contradictions=(*result.contradictions, said))
 
 
-def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:
+def _joined(
+    work: Work, devices: Array, rows: Sequence[Array], results: Sequence[DeviceStages]
+) -> Structure:
     """Join the findings of devices; the one with the best method and most steps gives steps."""
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     again = np.zeros(len(work), bool)
-    if not told:
+    if not results:
         empty = pl.DataFrame(schema=STEPS)
         return Structure(
             stage=stage, step=step, again=again, steps=empty, method="none", training=False
         )
     order = sorted(
-        range(len(told)),
-        key=lambda n: (METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
+        range(len(results)),
+        key=lambda n: (METHODS.index(results[n].method), -results[n].whole.size, -rows[n].size),
     )
-    leader = told[order[0]]
-    same = [n for n in order if told[n].method == leader.method]
+    leader = results[order[0]]
+    same = [n for n in order if results[n].method == leader.method]
     for number in same:
-        stage[rows[number]] = told[number].stage
-        if told[number].again.size:
-            again[rows[number]] = told[number].again
+        stage[rows[number]] = results[number].stage
+        if results[number].again.size:
+            again[rows[number]] = results[number].again
     step[rows[order[0]]] = leader.step
     steps = table_of(step, work.launch, leader.whole)
     for number in same[1:]:
-        step[rows[number]] = _numbered(told[number].step, work.launch[rows[number]], steps)
+        step[rows[number]] = _numbered(results[number].step, work.launch[rows[number]], steps)
     steps = table_of(step, work.launch, leader.whole)
-    joined = [told[number] for number in same]
-    by_device = [(int(devices[n]), told[n]) for n in order]
+    joined = [results[number] for number in same]
+    by_device = [(int(devices[n]), results[n]) for n in order]
     return Structure(
         stage=stage,
         step=step,
@@ -230,10 +231,10 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
     return out
 
 
-def summed_doubts(joined: Sequence[Told | Structure]) -> tuple[Doubt, ...]:
+def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
     """Add up the doubts (busy time near a cut that may be on its other side) by kind of cut."""
-    cuts = dict.fromkeys(doubt.cut for told in joined for doubt in told.doubts)
-    each = [doubt for told in joined for doubt in told.doubts]
+    cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
+    each = [doubt for result in joined for doubt in result.doubts]
     return tuple(
         Doubt(
             cut,
@@ -245,14 +246,14 @@ def summed_doubts(joined: Sequence[Told | Structure]) -> tuple[Doubt, ...]:
 
 
 def _texts(
-    by_device: Sequence[tuple[int, Told]], of: Callable[[Told], tuple[str, ...]]
+    by_device: Sequence[tuple[int, DeviceStages]], of: Callable[[DeviceStages], tuple[str, ...]]
 ) -> tuple[str, ...]:
     """Return sentences of all devices, each naming its device if there are several."""
     if len(by_device) == 1:
         return of(by_device[0][1])
     return tuple(
         chain.from_iterable(
-            (f"device {device}: {text}" for text in of(told)) for device, told in by_device
+            (f"device {device}: {text}" for text in of(result)) for device, result in by_device
         )
     )
 
@@ -260,15 +261,15 @@ def _texts(
 INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
 
 
-def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, ...]]:
+def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
     """Return stages and steps of all ops of a device, given those of its training threads.
 
     The third result is the tested assumptions about the other threads.
     """
-    stage, step = told.stage.copy(), told.step.copy()
+    stage, step = result.stage.copy(), result.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
     stage[exchange & (stage != ME)] = WU
-    brought = _pipelines(lane, told.core, exchange, stage)
+    brought = _pipelines(lane, result.core, exchange, stage)
     _without_call(lane, stage)
     _surrounded(lane, step)
     return stage, step, brought

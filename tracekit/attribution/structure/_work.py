@@ -147,7 +147,7 @@ class Findings:
         By op: number of its step, from 0 on; -1 for none.
     method
         ``threads``: separate threads launch the backward passes. ``order``: estimated from the
-        order of launches. ``refused``: there are signs of training, but stages cannot be told.
+        order of launches. ``refused``: there are signs of training, but stages are unknown.
         ``none``: no sign of training.
     training
         True if it trains, False if there is no sign of training, None if stages are refused.
@@ -211,7 +211,7 @@ class Structure(Findings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Findings):
+class DeviceStages(Findings):
     """Findings on one device, before devices are joined.
 
     Parameters
@@ -225,7 +225,7 @@ class Told(Findings):
         Whether stages are refused because backward seems to compute layers again.
     again
         Mask of ops of backward passes that compute a part of a forward pass again; empty if no
-        stages are told.
+        stages are known.
     """
 
     core: Array
@@ -234,9 +234,9 @@ class Told(Findings):
     again: Array = field(default_factory=lambda: np.zeros(0, bool))
 
 
-def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:
+def nothing(size: int, *evidence: str, training: bool | None = False) -> DeviceStages:
     """Return an empty finding: no sign of training, or with `training` None a refusal."""
-    return Told(
+    return DeviceStages(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),
         core=np.zeros(size, bool),
