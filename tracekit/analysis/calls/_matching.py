@@ -99,16 +99,16 @@ def _between_clocks(reports: pl.DataFrame) -> int:
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
     """Give matched collectives numbers by time; null for those with a single participant."""
-    people = pl.col("participant")
+    participant = pl.col("participant")
     numbers = (
         keyed.drop_nulls("instance")
         .group_by("instance")
         .agg(
             pl.col("clock").min(),
             pl.col("start").min(),
-            once=people.n_unique() == pl.len(),
-            several=people.n_unique() > 1,
-            fits=(people.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
+            once=participant.n_unique() == pl.len(),
+            several=participant.n_unique() > 1,
+            fits=(participant.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
             together=_end_together(between_clocks),
         )
         .filter("once", "several", "fits", "together")
