@@ -18,9 +18,11 @@ from typing import Any
 import hybrid_job
 import pytest
 from many_helpers import await_true, workers, write_ranks
+from polars.testing import assert_frame_equal
 from test_many_dask import ROOT, Cluster
 
 import tracekit
+from tracekit.analysis.diagnosis._facts import facts_of
 from tracekit.analysis.idle_account import _idle_sums
 from tracekit.engine import _stream
 from tracekit.errors import InputError, StoreError, UsageError
@@ -64,7 +66,7 @@ def answers(run: tracekit.Run, number: int | None = None) -> list[str]:
     found = [run.breakdown.answer(by, **options) for by, options in ASKED[:number]]
     if number is None:
         found += [run.idle.answer("rank,cause"), run.idle.answer(longest=3)]
-        found += [run.collectives.answer(), run.links.answer("pair")]
+        found += [run.collectives.answer(), run.links.answer("pair"), run.diagnose.answer()]
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
@@ -224,6 +226,18 @@ def keeping(asked, tmp_path, monkeypatch) -> tracekit.Store:
     """A copy of that store that keeps what parts answer."""
     monkeypatch.setattr(tracekit.Store, "kept", _KEPT)
     return tracekit.Store(shutil.copytree(asked, tmp_path / "copied"))
+
+
+def test_causes_of_gaps_are_those_of_the_whole_run(asked, monkeypatch) -> None:
+    found = {}
+    for most, parts in ((1, 6), (10**6, 1)):
+        monkeypatch.setattr(_combine, "_OF_PART", most)
+        facts = facts_of(tracekit.open("job", store=asked).trace)
+        assert len(facts.trace.parts()) == parts
+        found[parts] = facts.gaps, facts.idle
+    assert found[6][0].height > 6
+    for apart, whole in zip(found[6], found[1], strict=True):
+        assert_frame_equal(apart, whole)
 
 
 def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:

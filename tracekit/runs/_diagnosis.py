@@ -107,8 +107,9 @@ def judged(
     "tracekit diagnose mnist --all",
     "tracekit diagnose after --against before",
     "tracekit diagnose --fail-on 10% --format junit --output findings.xml",
+    "tracekit diagnose unet --dask tcp://head:8786",
     writes=_JSON,
-    opened=("rules", "iteration", "only_ranks"),
+    opened=("rules", "iteration", "only_ranks", "processes", "dask", "on_missing"),
     judge=judged,
     formats=("sarif", "junit"),
 )

@@ -92,12 +92,11 @@ class GroupSearch:
         verdicts: list[str] = ["together"]
         while "together" in verdicts:
             verdicts = [_verdict(starts, ends, own, other) for other in others]
-            met = [
-                other for other, verdict in zip(others, verdicts, strict=True)
-                if verdict == "together"
-            ]  # fmt: skip
-            others = [other for other in others if not any(other is each for each in met)]
-            own = np.sort(np.concatenate([own, *met]))
+            told = list(zip(verdicts, others, strict=True))
+            own = np.sort(
+                np.concatenate([own, *(each for said, each in told if said == "together")])
+            )
+            others = [each for said, each in told if said != "together"]
         is_proven = _is_proven(starts, ends, own, of_messages=of_messages)
         is_clear = "unknown" not in verdicts and is_proven
         return Group(own, is_clear, any(len(each) > 1 for each in others))

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
         waits,
     )
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name
-    from tracekit.analysis.idle_account._idle_sums import IdleSums, idle_sums, longest_gaps, of_part
+    from tracekit.analysis.idle_account._idle_sums import (
+        IdleSums,
+        idle_pieces,
+        idle_sums,
+        longest_gaps,
+        of_part,
+    )
     from tracekit.analysis.idle_account._pieces import (
         CAUSES,
         OS_CALLS,
         QUEUED_NS,
         SWITCHES,
-        idle_pieces,
         idle_windows,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches

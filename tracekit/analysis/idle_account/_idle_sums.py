@@ -1,8 +1,8 @@
-"""Idle time of a run, added up part by part (by report), each wherever the part is read."""
+"""Idle time of a run, found and added up part by part (by report), wherever a part is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,13 +12,20 @@ from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.facts import step_phases
 from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
-from tracekit.analysis.idle_account._pieces import IdlePieces, own_pieces_in, with_last_gaps
+from tracekit.analysis.idle_account._pieces import (
+    IdlePieces,
+    own_pieces,
+    own_pieces_in,
+    with_last_gaps,
+    with_pairs,
+)
 from tracekit.engine import launch_groups
 from tracekit.model import Frames, Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
 _WHY = ["cause", "rests_on", "queued"]
 """Columns on the cause of idle time; ``queued``: whether the late op had been launched."""
+_AROUND = ("before", "ended_by", "after")
 _GAP = pl.col("gap").cast(pl.Int64)
 _BITS = 32
 """Bits of a gap's number within a part; the number of the part is above them."""
@@ -77,26 +84,77 @@ def idle_sums(
         first=pl.col("start").min(), last=pl.col("end").max()
     )  # fmt: skip
 
-    def found_in(together: Sequence[tuple[int, int]]) -> Frames:
-        work = []
-        for part in trace.parts(with_paths=True, together=together):
-            frames = [of_part(trace, part, each) for each in (windows, edges)] + [ending]
-            if of_ops is not None:
-                frames.append(part.own_ops(of_ops))
-            work.append(partial(ask, part, *frames))
-        return _joined(trace.sums_of_parts(work))
-
-    found = found_in(())
-    used = launch_groups(trace)["device"].unique()
-    copies = found["copies"].filter(pl.col("other").is_in(used.implode()))
-    if not copies.is_empty():  # what a copy to another GPU holds up is known there
-        found = found_in(copies.rows())
+    found = _of_parts(trace, trace.sums_of_parts, ask, [windows, edges], ending, of_ops)
     last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
     names = _raw(keys)
     pieces = pl.concat([found["sums"], _added(last, names)])
     gaps = pl.concat([found["gaps"], _gaps(last, names)])
     known = pl.concat([found["longest"], last.select(found["longest"].columns)])
     return IdleSums(_with_ranks(trace, pieces, keys), _with_ranks(trace, gaps, keys), known)
+
+
+def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return gaps, and their pieces with one cause each, found part by part of the run.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        As for `gaps_of`; pieces are not split at their ends.
+
+    Returns
+    -------
+    The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
+    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
+    consecutive and cover it.
+    """
+    ending = last_to_work(trace, windows)
+    # What this takes is no sum, and too large to be kept.
+    found = _of_parts(trace, trace.spread, _pieces_of_part, [windows], ending)
+    in_order = found["gaps"].drop("pair").sort("device", "start", "end", maintain_order=True)
+    gaps = with_pairs(in_order.with_row_index("number"), pairs_of(trace, in_order))
+    numbers = gaps.select("gap", "number", "pair")
+    last, pieces = (
+        found[name].drop("pair", strict=False).join(numbers, on="gap")
+        .with_columns(gap="number").sort("gap", "start").select(found[name].columns)
+        for name in ("last", "pieces")
+    )  # fmt: skip
+    told = with_last_gaps(pieces, last, found["blocks"])
+    return gaps.with_columns(gap="number").drop("number"), told
+
+
+def _pieces_of_part(part: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Frames:
+    own = own_pieces(part, windows, ending)
+    around = [part.in_run(own.gaps.select(op=name))["op"].alias(name) for name in _AROUND]
+    return {**vars(own), "gaps": own.gaps.with_columns(around), "copies": _copies(part)}
+
+
+def _of_parts(
+    trace: Trace,
+    spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
+    ask: Callable[..., Frames],
+    on_devices: Sequence[pl.DataFrame],
+    ending: pl.DataFrame,
+    of_ops: pl.DataFrame | None = None,
+) -> Frames:
+    """Ask each part of a run, such that GPUs that copy to each other are in one part."""
+
+    def found_in(together: Sequence[tuple[int, int]]) -> Frames:
+        work = []
+        for part in trace.parts(with_paths=True, together=together):
+            frames = [of_part(trace, part, each) for each in on_devices] + [ending]
+            if of_ops is not None:
+                frames.append(part.own_ops(of_ops))
+            work.append(partial(ask, part, *frames))
+        return _joined(spread(work))
+
+    found = found_in(())
+    used = launch_groups(trace)["device"].unique()
+    copies = found["copies"].filter(pl.col("other").is_in(used.implode()))
+    if copies.is_empty():
+        return found
+    return found_in(copies.rows())  # what a copy to another GPU holds up is known there
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,6 @@ from tracekit.analysis.idle_account._gaps import (
     busy_blocks,
     gaps_of,
     holders,
-    last_to_work,
     named_behind,
     waiting_for_end,
     with_passed_on,
@@ -91,26 +90,6 @@ _BLOCKS = pl.Schema(
 )
 
 
-def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return gaps, and their pieces with one cause each.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    windows
-        As for `gaps_of`; pieces are not split at their ends.
-
-    Returns
-    -------
-    The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
-    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
-    consecutive and cover it.
-    """
-    own = own_pieces(trace, windows, last_to_work(trace, windows))
-    return own.gaps, with_last_gaps(own.pieces, own.last, own.blocks)
-
-
 @dataclass(frozen=True)
 class OwnPieces:
     """Idle time by cause of one part of a run, whose steps GPUs of other parts may end.
@@ -145,10 +124,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     """
     gaps = gaps_of(trace, windows)
     pairs = pairs_of(trace, gaps)
-    keys = ["process", "launch_thread"]
-    gaps = gaps.join(
-        pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
-    )
+    gaps = with_pairs(gaps, pairs)
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
     last = waiting_for_end(gaps, ending)
     hosts, held = (
@@ -169,6 +145,13 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     is_ordered = named.is_empty() and found["gap"].is_sorted()
     pieces = found if is_ordered else found.sort("gap", "start")
     return OwnPieces(gaps, pieces, last, _ending_blocks(trace, named, ending))
+
+
+def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Add ``pair``, the number of each gap's pair of threads: see `pairs_of`."""
+    keys = ["process", "launch_thread"]
+    known = pairs.select(*keys, "pair")
+    return gaps.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
