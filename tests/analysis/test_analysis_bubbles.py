@@ -6,6 +6,8 @@ import re
 import sqlite3
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,6 +19,7 @@ from trace_builder import TraceBuilder
 import tracekit
 from tracekit.analysis.studies import Bubbles, bubble_theory, bubbles_of_run, pipeline_bubbles
 from tracekit.analysis.studies._bubbles import _without
+from tracekit.analysis.studies._stalls import bubbles_answer
 from tracekit.errors import MissingDataError, UsageError
 
 FORWARD, BACKWARD = 100, 200
@@ -187,6 +190,23 @@ def test_the_first_steps_can_be_left_out() -> None:
     assert pipeline_bubbles(gpipe(2, 2, steps=3).trace(), skip=1).steps["iteration"].to_list() == [
         1, 2
     ]  # fmt: skip
+
+
+def test_a_cold_step_does_not_count() -> None:
+    """GPUs work through the first of six steps, twenty times as long as in the others."""
+    b = gpipe(2, 2, steps=6)
+    for each in b.rows["iterations"]:
+        each["whole"] = True
+    for op in b.rows["ops"][:2]:
+        op["start"] = op["end"] - 9_000
+    run: Any = SimpleNamespace(trace=b.trace(), name="a", labels={})
+    asked: dict[str, Any] = {
+        "micro_batches": None, "schedule": "gpipe", "waiting": None, "per_step": True,
+    }  # fmt: skip
+    found = bubbles_answer([run], skip="auto", **asked)
+    assert found.rows["iteration"].to_list() == [1, 2, 3, 4, 5]
+    assert found.meta["notes"] == ["left out at the beginning: 1 of a; --skip 0 keeps all"]
+    assert bubbles_answer([run], skip=0, **asked).rows["iteration"].to_list() == [*range(6)]
 
 
 def test_what_is_no_pipeline() -> None:

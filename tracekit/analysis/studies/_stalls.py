@@ -256,7 +256,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     One run has one row per device. Several runs have one row each, with means over steps and
     devices, and ``speedup``, the first run's step time over its own.
     """
-    skipped = [skipped_of(run.trace, skip) for run in runs]
+    skipped, notes = _left_out(runs, skip)
     tables = [data_stalls(run.trace, skip=n) for run, n in zip(runs, skipped, strict=True)]
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
@@ -269,12 +269,18 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
         ]
         title, rows = "data stalls by run", before_and_after(several)
         name, meta = pl.col("run"), {"per": "step/GPU"}
-    notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
-    meta |= _outside_steps(runs, tables)
+    meta |= _outside_steps(runs, tables) | notes
     return Answer(
-        rows=rows, meta={**meta, **({"notes": notes} if notes else {})}, title=title,
-        command="stalls", figures={"figure": "stalls"}, source=_stall_parts(rows, name),
+        rows=rows, meta=meta, title=title, command="stalls", figures={"figure": "stalls"},
+        source=_stall_parts(rows, name),
     )  # fmt: skip
+
+
+def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
+    """Return the number of first steps to leave out of each run, and the meta ``notes`` on it."""
+    skipped = [skipped_of(run.trace, skip) for run in runs]
+    notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
+    return skipped, {"notes": notes} if notes else {}
 
 
 def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[str, str]:
@@ -314,7 +320,7 @@ def bubbles_answer(
     schedule: str | None,
     waiting: str | None,
     per_step: bool,
-    skip: int,
+    skip: Skip,
 ) -> Answer:
     """Return the time that pipeline stages lose in bubbles; see `pipeline_bubbles`.
 
@@ -331,20 +337,20 @@ def bubbles_answer(
     """
     if per_step and len(runs) > 1:
         raise UsageError("steps are listed of one run", "give one run, or leave out --per-step")
-    rows = []
-    for run in runs:
+    rows, (skipped, notes) = [], _left_out(runs, skip)
+    for run, left_out in zip(runs, skipped, strict=True):
         micro = micro_batches or _labelled(run.labels)
         found = pipeline_bubbles(
-            run.trace, skip=skip, micro_batches=micro, waiting=waiting or WAITING
+            run.trace, skip=left_out, micro_batches=micro, waiting=waiting or WAITING
         )
         _require_pipeline(run, found, schedule)
         rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
     if len(runs) == 1:
-        return _of_pipeline(found, rows[0], per_step=per_step)
+        return _of_pipeline(found, rows[0], notes, per_step=per_step)
     table = before_and_after(rows)
     return Answer(
-        rows=table, meta={"per": "step/stage"}, title="pipeline bubbles by run", command="bubbles",
-        figures={"figure": "bubbles"}, source=_bubble_parts(table, "run"),
+        rows=table, meta={"per": "step/stage", **notes}, title="pipeline bubbles by run",
+        command="bubbles", figures={"figure": "bubbles"}, source=_bubble_parts(table, "run"),
     )  # fmt: skip
 
 
@@ -379,7 +385,9 @@ def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
     return table.select(name=name, **parts, **{"other copies": rest})
 
 
-def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> Answer:
+def _of_pipeline(
+    found: Bubbles, row: Mapping[str, Any], notes: Mapping[str, Any], *, per_step: bool
+) -> Answer:
     steps = row["iterations"]
     facts = {
         key: row[key]
@@ -388,7 +396,7 @@ def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> A
     }  # fmt: skip
     unit = "the stages" if per_step else f"{_steps(steps)} of each stage"
     basis = {"basis": "host, from NVTX ranges"} if found.basis == "host" else {}
-    meta = {"sum_over": unit, "pipeline": facts, **basis}
+    meta = {"sum_over": unit, "pipeline": facts, **basis, **notes}
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
     stages = found.stages.rename({"stage": "pipeline_stage"})  # a stage is FP, BP, ...
     table = found.steps if per_step else stages

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from tracekit.analysis.studies._runs import Run, Runs
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
-from tracekit.support.questions import AutoSkip, ChosenRuns, Option, Skip, question
+from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
 from tracekit.support.schemas import Json, record
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ _BUBBLES = Json(
     of_rows="The result; its columns depend on the question.",
     meta={
         "sum_over?": "text: What times are added over.",
-        **keys("per?", "warnings?"),
+        **keys("per?", "warnings?", "notes?"),
         "pipeline?": record(
             {
                 "stages": "integer: Number of stages.",
@@ -178,7 +178,7 @@ def bubbles(
         ),
     ] = None,
     per_step: Annotated[bool, Option("List steps in place of stages.")] = False,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List how much time each stage of a pipeline loses in bubbles, and the theoretical share.
