@@ -20,7 +20,7 @@ from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
-from tracekit.view._server import Endpoint, Given, Refused, Turns
+from tracekit.view._server import Endpoint, Query, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS
 
 if TYPE_CHECKING:
@@ -99,18 +99,18 @@ class AskedRuns:
         """Compute the sums that pictures and searches of the first run need, in advance."""
         _ = self._runs[0].lanes.sums
 
-    def runs(self, given: Given) -> dict[str, Any]:
+    def runs(self, query: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""
-        _only(given)
+        _only(query)
         names = [printable(each.run.name) for each in self._runs]
         colours = {CAUSES[cause]: colour for cause, colour in CAUSE_COLOURS.items()}
         return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS, "causes": CAUSES,
                 "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
 
-    def run(self, given: Given) -> dict[str, Any]:
+    def run(self, query: Query) -> dict[str, Any]:
         """Return the lanes of a run, and its begin and end."""
-        _only(given, "run")
-        seen = self._seen(given)
+        _only(query, "run")
+        seen = self._seen(query)
         lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
         return {
             "begin": begin,
@@ -123,10 +123,10 @@ class AskedRuns:
             "lost": seen.lanes.lost,
         }  # fmt: skip
 
-    def steps(self, given: Given) -> dict[str, Any]:
+    def steps(self, query: Query) -> dict[str, Any]:
         """Return begins and ends of steps on the GPUs, and which steps are outliers."""
-        _only(given, "run")
-        spans = step_detail.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
+        _only(query, "run")
+        spans = step_detail.step_spans(self._seen(query).run.trace).drop_nulls("iteration")
         lengths = step_detail.step_lengths(spans)
         edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
         rows = edges.sort("iteration").with_columns(step_ns=lengths["step_ns"])
@@ -142,22 +142,22 @@ class AskedRuns:
             "lost": rows.height - shown.height,
         }
 
-    def drawn(self, given: Given) -> dict[str, Any]:
+    def drawn(self, query: Query) -> dict[str, Any]:
         """Return the picture of an interval of time; see `RunLanes.drawn`."""
-        _only(given, "run", "from", "to", "pixels")
-        pixels = _number(given, "pixels", 1, _MOST_PIXELS)
-        return self._seen(given).lanes.drawn(*_stretch(given), pixels)
+        _only(query, "run", "from", "to", "pixels")
+        pixels = _number(query, "pixels", 1, _MOST_PIXELS)
+        return self._seen(query).lanes.drawn(*_stretch(query), pixels)
 
-    def idle(self, given: Given) -> dict[str, Any]:
+    def idle(self, query: Query) -> dict[str, Any]:
         """Return the causes of idle time in an interval of time; see `RunLanes.idle`."""
-        _only(given, "run", "from", "to", "pixels")
-        pixels = _number(given, "pixels", 1, _MOST_PIXELS)
-        return self._seen(given).lanes.idle(*_stretch(given), pixels)
+        _only(query, "run", "from", "to", "pixels")
+        pixels = _number(query, "pixels", 1, _MOST_PIXELS)
+        return self._seen(query).lanes.idle(*_stretch(query), pixels)
 
-    def table(self, given: Given) -> dict[str, Any]:
+    def table(self, query: Query) -> dict[str, Any]:
         """Return `breakdown` or `idle` for an interval of time, and the command that prints it."""
-        _only(given, "run", "from", "to", "by")
-        seen, (start, end), by = self._seen(given), _stretch(given), _word(given, "by", [*KEYS])
+        _only(query, "run", "from", "to", "by")
+        seen, (start, end), by = self._seen(query), _stretch(query), _word(query, "by", [*KEYS])
         if by == _IDLE:
             answer = seen.run.idle.answer(between=(start, end))
         else:
@@ -175,10 +175,10 @@ class AskedRuns:
             "warnings": [printable(each) for each in answer.warnings],
         }
 
-    def find(self, given: Given) -> dict[str, Any]:
+    def find(self, query: Query) -> dict[str, Any]:
         """Return names of ops that contain a text, or match it as a regular expression."""
-        _only(given, "run", "words")
-        found = self._seen(given).matching(_words(given))
+        _only(query, "run", "words")
+        found = self._seen(query).matching(_words(query))
         full = [printable(name) for name in found["name"].head(_MOST_NAMES)]
         short = readable_names(full)
         most = zip(full, *found.select("ops", "total").head(_FEW).get_columns(), strict=False)
@@ -189,12 +189,12 @@ class AskedRuns:
             "full": [name[:MOST_TEXT] for name in full],
         }
 
-    def hit(self, given: Given) -> dict[str, Any]:
+    def hit(self, query: Query) -> dict[str, Any]:
         """Return one op among those of these names: the longest, or the nearest to a time."""
-        _only(given, "run", "words", "which", "time")
-        seen, which = self._seen(given), _word(given, "which", _WHICH)
-        time = _number(given, "time", -_LAST, _LAST)
-        names = seen.matching(_words(given))
+        _only(query, "run", "words", "which", "time")
+        seen, which = self._seen(query), _word(query, "which", _WHICH)
+        time = _number(query, "time", -_LAST, _LAST)
+        names = seen.matching(_words(query))
         if which == "longest":
             most = names.top_k(1, by="most")
             ops = seen.run.trace["ops"].filter(pl.col("op").is_in(most["longest"].implode()))
@@ -218,11 +218,11 @@ class AskedRuns:
             time, reach = piece[1] if is_after else piece[0], reach * 4
         return None
 
-    def op(self, given: Given) -> dict[str, Any]:
+    def op(self, query: Query) -> dict[str, Any]:
         """Return all details of an op."""
-        _only(given, "run", "op")
-        seen = self._seen(given)
-        number = _number(given, "op", 0, _LAST)
+        _only(query, "run", "op")
+        seen = self._seen(query)
+        number = _number(query, "op", 0, _LAST)
         found = seen.run.trace["ops"].filter(pl.col("op") == number).collect()
         if found.is_empty():
             raise Refused(404, "there is no such op")
@@ -235,8 +235,8 @@ class AskedRuns:
         launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
         return {**told, **alike, **launch, "name": name, **_place(seen, row)}
 
-    def _seen(self, given: Given) -> _Seen:
-        return self._runs[_number(given, "run", 0, len(self._runs) - 1)]
+    def _seen(self, query: Query) -> _Seen:
+        return self._runs[_number(query, "run", 0, len(self._runs) - 1)]
 
 
 class _Seen:
@@ -322,34 +322,34 @@ _LAST = (1 << 53) - 1
 """Greatest integer that a script can represent."""
 
 
-def _only(given: Given, *names: str) -> None:
-    if set(given) != set(names):
+def _only(query: Query, *names: str) -> None:
+    if set(query) != set(names):
         raise Refused(400, f"the parameters are {', '.join(names) or 'none'}")
 
 
-def _number(given: Given, name: str, least: int, most: int) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,16}", given[name]) or not least <= int(given[name]) <= most:
+def _number(query: Query, name: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,16}", query[name]) or not least <= int(query[name]) <= most:
         raise Refused(400, f"{name} is a number from {least} to {most}")
-    return int(given[name])
+    return int(query[name])
 
 
-def _stretch(given: Given) -> tuple[int, int]:
-    start, end = (_number(given, name, -_LAST, _LAST) for name in ("from", "to"))
+def _stretch(query: Query) -> tuple[int, int]:
+    start, end = (_number(query, name, -_LAST, _LAST) for name in ("from", "to"))
     if start >= end:
         raise Refused(400, "a stretch of time begins before it ends")
     return start, end
 
 
-def _word(given: Given, name: str, known: Sequence[str]) -> str:
-    if given[name] not in known:
+def _word(query: Query, name: str, known: Sequence[str]) -> str:
+    if query[name] not in known:
         raise Refused(400, f"{name} is one of {', '.join(known)}")
-    return given[name]
+    return query[name]
 
 
-def _words(given: Given) -> str:
-    if not 0 < len(given["words"]) <= _LONGEST_WORDS:
+def _words(query: Query) -> str:
+    if not 0 < len(query["words"]) <= _LONGEST_WORDS:
         raise Refused(400, f"words are of 1 to {_LONGEST_WORDS} letters")
-    return given["words"]
+    return query["words"]
 
 
 def _seconds(time: int) -> str:

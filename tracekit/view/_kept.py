@@ -18,14 +18,14 @@ _UNREADABLE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, R
                zlib.error)  # fmt: skip
 
 
-def pack(told: Mapping[str, Any], arrays: Sequence[Ints]) -> bytes:
+def pack(header: Mapping[str, Any], arrays: Sequence[Ints]) -> bytes:
     """Return values (as JSON) and arrays of integers as bytes, with a digest."""
     pieces = [zlib.compress(each.tobytes(), 1) for each in arrays]
     sizes = [
         (each.dtype.newbyteorder("<").str, len(each), len(piece))
         for each, piece in zip(arrays, pieces, strict=True)
     ]
-    text = json.dumps({"told": told, "arrays": sizes}).encode()
+    text = json.dumps({"told": header, "arrays": sizes}).encode()
     content = b"\n".join([text, b"".join(pieces)])
     return hashlib.sha256(content).hexdigest().encode() + content
 
@@ -51,7 +51,7 @@ class Unpacked:
         at = content.index(b"\n")
         try:
             header = json.loads(content[_DIGEST:at])
-            self.told: dict[str, Any] = header["told"]
+            self.header: dict[str, Any] = header["told"]
             self._sizes = iter([(str(t), int(n), int(size)) for t, n, size in header["arrays"]])
         except _UNREADABLE as error:
             raise ValueError("the header makes no sense") from error

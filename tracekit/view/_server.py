@@ -41,7 +41,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-Given = Mapping[str, str]
+Query = Mapping[str, str]
 """Parameters of a request."""
 
 
@@ -96,7 +96,7 @@ def _has_gone(connection: socket.socket) -> bool:
         return True
 
 
-Endpoint = tuple[Callable[[Given], Any], Turns]
+Endpoint = tuple[Callable[[Query], Any], Turns]
 """Function that returns values for JSON, and the limiter of such requests."""
 
 
@@ -187,8 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _data(self, path: str, query: str) -> bytes:
         found = self.server.endpoints.get(path)
-        given = (self.headers.get(HEADER) or "").encode()
-        if not secrets.compare_digest(given, self.server.token.encode()):
+        sent = (self.headers.get(HEADER) or "").encode()
+        if not secrets.compare_digest(sent, self.server.token.encode()):
             raise Refused(401, "the token is missing: open the address that the command printed")
         self.server.used = time.monotonic()
         self.server.is_known.set()

@@ -169,11 +169,11 @@ class RunSums:
             *sums.select(pl.col(name).fill_null(0).cast(own) for name, own in _KERNELS.items()),
             *coded.select(pl.col(name).cast(kind) for name, kind in _FEW.items()),
         ]
-        told = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
+        header = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
                 "names": names.to_list(), "kernels": self.kernels.height,
                 "blocks": [*self.blocks],
                 "gpus": [(gpu, *own) for gpu, own in self.gpus.items()]}  # fmt: skip
-        return pack(told, [*arrays, *(column.to_numpy() for column in columns)])
+        return pack(header, [*arrays, *(column.to_numpy() for column in columns)])
 
     @classmethod
     def unpacked(cls, content: bytes, trace: Trace) -> RunSums:
@@ -192,23 +192,23 @@ class RunSums:
 
     @classmethod
     def _unpacked(cls, read: Unpacked, trace: Trace) -> RunSums:
-        told = read.told
-        first, last = _whole(told["edges"], 2)
+        header = read.header
+        first, last = _whole(header["edges"], 2)
         if not first < last or last - first > _LAST:
             raise ValueError("the edges cannot be")
         most = {"range": trace.height("ranges"), "": trace.height("ops")}
         lanes: dict[Key, tuple[int, Tiles]] = {}
-        for kind, key, spans, looks in told["lanes"]:
+        for kind, key, spans, looks in header["lanes"]:
             own = kind, tuple(None if part is None else _whole([part], 1)[0] for part in key)
             if len(key) != len(_BY[kind]) or own in lanes or not set(looks) <= set(LOOKS):
                 raise ValueError("there is no such lane")
             if not 0 < _whole([spans], 1)[0] <= most.get(kind, most[""]):
                 raise ValueError("a lane has more spans than the run")
             lanes[own] = spans, _tiles(read, (first, last), spans, looks)
-        gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in told["gpus"])}
-        blocks = _blocks(read, told["blocks"], (first, last), [*gpus], most[""])
-        kernels = _kernels(read, told, most[""])
-        few = _few(read, told, [*lanes], first, sum(most.values()))
+        gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in header["gpus"])}
+        blocks = _blocks(read, header["blocks"], (first, last), [*gpus], most[""])
+        kernels = _kernels(read, header, most[""])
+        few = _few(read, header, [*lanes], first, sum(most.values()))
         return cls((first, last), lanes, kernels, few, gpus, blocks)
 
 
@@ -264,10 +264,10 @@ def _columns(
     )
 
 
-def _kernels(read: Unpacked, told: Mapping[str, Any], most: int) -> pl.DataFrame:
+def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFrame:
     """Read the sums by name and kind."""
-    height = _whole([told["kernels"]], 1)[0]
-    texts = pl.Series([None, *told["names"]], dtype=pl.String)
+    height = _whole([header["kernels"]], 1)[0]
+    texts = pl.Series([None, *header["names"]], dtype=pl.String)
     bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
     sums = _columns(read, height, _KERNELS, bounds)
     if len(texts) != len({0, *sums["name"].unique()}):
@@ -282,13 +282,13 @@ def _kernels(read: Unpacked, told: Mapping[str, Any], most: int) -> pl.DataFrame
 
 
 def _few(
-    read: Unpacked, told: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
+    read: Unpacked, header: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
     """Read the spans of lanes with few spans."""
-    height = _whole([told["few"]], 1)[0]
+    height = _whole([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
-    texts = pl.Series([None, *told["texts"]], dtype=pl.String)
+    texts = pl.Series([None, *header["texts"]], dtype=pl.String)
     bounds = {"lane": len(lanes) - 1, "look": len(LOOKS) - 1, "name": len(texts) - 1}
     few = _columns(read, height, _FEW, bounds)
     few = few.with_columns(
