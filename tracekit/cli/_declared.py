@@ -41,89 +41,89 @@ _OPENING = {
 
 def register_question(name: str) -> None:
     """Register the command of a declared question."""
-    told = DECLARED[name]
-    ask = _of_files if told.is_of_files else _of_runs if told.is_of_runs else _of_run
-    judged = {each.name for each in told.judging}
-    alone = judged - {each.name for each in told.options}
+    spec = DECLARED[name]
+    ask = _of_files if spec.is_of_files else _of_runs if spec.is_of_runs else _of_run
+    judging_names = {each.name for each in spec.judging}
+    alone = judging_names - {each.name for each in spec.options}
 
     def answer(**options: Any) -> "Answer | Judged":
-        judging = {each: options[each] for each in judged}
+        judging = {each: options[each] for each in judging_names}
         asked = {each: value for each, value in options.items() if each not in alone}
-        if told.check is not None:  # what makes no sense is said before a file is read
-            told.check(**asked)
-        found = ask(told, **asked)
-        return found if told.judge is None else Judged(found, told.judge(found, **judging))
+        if spec.check is not None:  # what makes no sense is said before a file is read
+            spec.check(**asked)
+        found = ask(spec, **asked)
+        return found if spec.judge is None else Judged(found, spec.judge(found, **judging))
 
-    answer.__name__, answer.__doc__ = told.name, told.meaning
-    answer.__signature__ = _signature(told)  # type: ignore[attr-defined]
+    answer.__name__, answer.__doc__ = spec.name, spec.meaning
+    answer.__signature__ = _signature(spec)  # type: ignore[attr-defined]
     command(
-        *told.examples,
-        name=told.name.replace("_", "-"),
-        writes=[told.writes, *told.also],
-        figures=told.figures,
-        formats=(*EVERYWHERE, *map(Format, told.formats)),
+        *spec.examples,
+        name=spec.name.replace("_", "-"),
+        writes=[spec.writes, *spec.also],
+        figures=spec.figures,
+        formats=(*EVERYWHERE, *map(Format, spec.formats)),
     )(answer)
 
 
 def _of_runs(
-    told: Declaration,
+    spec: Declaration,
     runs: list[str] | None,
     *,
     where: Mapping[str, str] | None = None,
     store: Path | None = None,
     **options: Any,
 ) -> "Answer":
-    ask = getattr(tracekit, told.name).answer
+    ask = getattr(tracekit, spec.name).answer
     found: Answer = ask(runs or (), where=where or {}, store=store, **options)
     return found
 
 
-def _of_run(told: Declaration, run: str, *, store: Path | None = None, **options: Any) -> "Answer":
-    opening = {name: options.pop(name, None) for name in told.opened}
+def _of_run(spec: Declaration, run: str, *, store: Path | None = None, **options: Any) -> "Answer":
+    opening = {name: options.pop(name, None) for name in spec.opened}
     reading = {name: opening.get(name) for name in ("rules", "iteration")}
-    others = _opened(told, options, store, **reading)
+    others = _opened(spec, options, store, **reading)
     with opened_run(run, store, **opening) as opened:
-        found: Answer = getattr(opened, told.name).answer(**options | others)
+        found: Answer = getattr(opened, spec.name).answer(**options | others)
     return found
 
 
-def _of_files(told: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
-    ask = getattr(tracekit, told.name).answer
+def _of_files(spec: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
+    ask = getattr(tracekit, spec.name).answer
     given = {name: value for name, value in options.items() if value is not None}
-    found: Answer = ask(**given | _opened(told, options, store))
+    found: Answer = ask(**given | _opened(spec, options, store))
     return found
 
 
 def _opened(
-    told: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
+    spec: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
 ) -> dict[str, Any]:
     """Return the runs among the options, opened."""
-    named = {name: options[name] for name in _runs_among(told) if options[name] is not None}
+    named = {name: options[name] for name in _runs_among(spec) if options[name] is not None}
     return {name: open_run(each, store, **opening) for name, each in named.items()}
 
 
-def _runs_among(told: Declaration) -> list[str]:
-    return [each.name for each in told.options if option_of(each).unit == "run"]
+def _runs_among(spec: Declaration) -> list[str]:
+    return [each.name for each in spec.options if option_of(each).unit == "run"]
 
 
-def _signature(told: Declaration) -> inspect.Signature:
+def _signature(spec: Declaration) -> inspect.Signature:
     """Return the parameters of a command: runs, the question's options, options of opening."""
-    options = {each.name: each for each in (*told.options, *told.judging)}
+    options = {each.name: each for each in (*spec.options, *spec.judging)}
     own = [
         (each.name, each.annotation, each.default)
         for each in options.values()
         if option_of(each).flag != ""
     ]
     asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
-    opening = [(name, _OPENING[name], None) for name in told.opened]
-    first = next(iter(told.signature.parameters.values()))
-    if told.is_of_runs:
+    opening = [(name, _OPENING[name], None) for name in spec.opened]
+    first = next(iter(spec.signature.parameters.values()))
+    if spec.is_of_runs:
         runs = runs_argument(first.annotation)
         asked, opening = [("runs", runs, None), ("where", Labels, None)], []
-    if told.is_of_files:
+    if spec.is_of_files:
         none = first.empty if first.default is first.empty else None
         asked, opening = [(first.name, files_argument(first.annotation), none)], []
-    stores = [("store", Folder, None)] if _runs_among(told) or not told.is_of_files else []
+    stores = [("store", Folder, None)] if _runs_among(spec) or not spec.is_of_files else []
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
