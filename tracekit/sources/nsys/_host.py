@@ -172,12 +172,12 @@ class Nvtx:
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add texts to rows, as categories as long as few rows have unregistered strings."""
         own, ids = rows["text"], rows["textId"]
-        given = own.is_not_null()
-        few = own.filter(given)
+        is_own = own.is_not_null()
+        few = own.filter(is_own)
         if self._are_few(few, rows.height):
             text = self._registered.of(ids)
             if len(few):
-                text = text.scatter(given.arg_true(), few.cast(text.dtype))
+                text = text.scatter(is_own.arg_true(), few.cast(text.dtype))
         elif ids.null_count() == rows.height:
             text = own
         else:
@@ -243,10 +243,10 @@ def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
 
 def _either(first: pl.Series, second: pl.Series) -> pl.Series:
     """Return the texts of `first`, with those of `second` in place of nulls."""
-    given = first.is_not_null()
+    is_first = first.is_not_null()
     if _SELDOM * first.count() > len(first):
         return pl.select(pl.coalesce(first, second)).to_series()
-    return second.clone().scatter(given.arg_true(), first.filter(given))
+    return second.clone().scatter(is_first.arg_true(), first.filter(is_first))
 
 
 def _are_ranges(kinds: pl.Series) -> bool:

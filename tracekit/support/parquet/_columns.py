@@ -44,20 +44,20 @@ class Column:
 def encoded(column: pl.Series) -> Column:
     """Encode a column of integers, booleans or texts."""
     there = column.is_not_null() if 0 < column.null_count() < len(column) else None
-    given = _given(column, there)
+    valid = _valid(column, there)
     dictionary: Sequence[Content] = ()
     bounds = None
     values: Content
-    if given.is_empty():
+    if valid.is_empty():
         encoding, values = PLAIN, b""
-    elif given.dtype == pl.Boolean:
-        encoding, values = PLAIN, np.packbits(given.to_numpy(), bitorder="little").data
-    elif given.dtype.is_integer():
+    elif valid.dtype == pl.Boolean:
+        encoding, values = PLAIN, np.packbits(valid.to_numpy(), bitorder="little").data
+    elif valid.dtype.is_integer():
         encoding = DELTA
-        values, bounds = _numbers(given)
+        values, bounds = _numbers(valid)
     else:
         encoding = DICTIONARY
-        distinct, places = _distinct(given)
+        distinct, places = _distinct(valid)
         values = _places(places, len(distinct))
         dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, _texts(distinct))
     page = _page(_DATA_PAGE, len(column), encoding, _levels(column, there), values)
@@ -75,7 +75,7 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
     return struct(fields).content, *parts
 
 
-def _given(column: pl.Series, there: pl.Series | None) -> pl.Series:
+def _valid(column: pl.Series, there: pl.Series | None) -> pl.Series:
     """Return the non-null values of a column; `there` is a mask of them, None if all are."""
     if there is not None:
         return column.filter(there)
@@ -92,9 +92,9 @@ def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
     return len(runs).to_bytes(4, "little") + runs
 
 
-def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
+def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
     """Encode integers; return the minimum and the maximum as well."""
-    values = np.ascontiguousarray(given.to_numpy())
+    values = np.ascontiguousarray(valid.to_numpy())
     first = int(values[0])
     if values[-1] == first and (values == first).all():
         return _same_numbers(first, values.size), (first, first)
@@ -103,7 +103,7 @@ def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
     out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
     room, bounds = np.empty(_loops.BLOCK, np.uint64), np.empty(2, np.int64)
     loop = compiled(_loops.deltas, ALWAYS)
-    size = loop(values, given.dtype == pl.Int32, room, bounds, out)
+    size = loop(values, valid.dtype == pl.Int32, room, bounds, out)
     return out[:size].data, (int(bounds[0]), int(bounds[1]))
 
 
@@ -114,15 +114,15 @@ def _same_numbers(number: int, count: int) -> bytes:
     return head + zigzag(number) + bytes(1 + _loops.PARTS) * blocks
 
 
-def _distinct(given: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
+def _distinct(valid: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
     """Return the distinct texts, and the index of each row's text."""
-    if given.dtype == pl.String:
-        given = given.cast(pl.Categorical(pl.Categories.random()))
-    codes = np.ascontiguousarray(given.to_physical().to_numpy(), np.uint32)
+    if valid.dtype == pl.String:
+        valid = valid.cast(pl.Categorical(pl.Categories.random()))
+    codes = np.ascontiguousarray(valid.to_physical().to_numpy(), np.uint32)
     place = np.full(int(codes.max()) + 1, -1, np.int32)
     example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)
     count = compiled(_loops.number, ALWAYS)(codes, place, example, places)
-    return given.gather(example[:count]).cast(pl.String), places
+    return valid.gather(example[:count]).cast(pl.String), places
 
 
 def _texts(texts: pl.Series) -> Content:
