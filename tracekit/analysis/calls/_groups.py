@@ -75,8 +75,7 @@ class GroupSearch:
         lane
             Column of the given lane.
         of_messages
-            Whether the calls are sends and receives, which may wait for a rank outside of their
-            row.
+            Whether calls are sends and receives, which may wait for a rank outside of their row.
         """
         starts, ends = _some_calls(starts), _some_calls(ends)
         times = np.stack([starts, ends])
@@ -97,8 +96,9 @@ class GroupSearch:
                 np.concatenate([own, *(each for said, each in told if said == "together")])
             )
             others = [each for said, each in told if said != "together"]
-        is_proven = _is_proven(starts, ends, own, of_messages=of_messages)
-        is_clear = "unknown" not in verdicts and is_proven
+        is_clear = "unknown" not in verdicts and _is_proven(
+            starts, ends, own, of_messages=of_messages
+        )
         return Group(own, is_clear, any(len(each) > 1 for each in others))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property, partial
 from typing import Any
 
@@ -194,8 +193,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
     require_ops(trace)
-    found = facts_of(trace)
-    facts = FactsOfParts(**{each.name: getattr(found, each.name) for each in fields(found)})
+    facts = FactsOfParts(**vars(facts_of(trace)))
     # Of each part of the run sums are enough.
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
     waits, held = facts.waits, _held_behind(idle)

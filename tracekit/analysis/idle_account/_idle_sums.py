@@ -13,7 +13,7 @@ from tracekit.analysis.facts import step_phases
 from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
 from tracekit.analysis.idle_account._pieces import (
-    IdlePieces,
+    OwnPieces,
     own_pieces,
     own_pieces_in,
     with_last_gaps,
@@ -25,8 +25,7 @@ from tracekit.model import Frames, Trace
 _LENGTH = pl.col("end") - pl.col("start")
 _WHY = ["cause", "rests_on", "queued"]
 """Columns on the cause of idle time; ``queued``: whether the late op had been launched."""
-_AROUND = ("before", "ended_by", "after")
-_GAP = pl.col("gap").cast(pl.Int64)
+_GAP = pl.col("^gap$").cast(pl.Int64)
 _BITS = 32
 """Bits of a gap's number within a part; the number of the part is above them."""
 
@@ -84,7 +83,11 @@ def idle_sums(
         first=pl.col("start").min(), last=pl.col("end").max()
     )  # fmt: skip
 
-    found = _of_parts(trace, trace.sums_of_parts, ask, [windows, edges], ending, of_ops)
+    def work_on(part: Trace) -> partial[Frames]:
+        frames = [of_part(trace, part, each) for each in (windows, edges)] + [ending]
+        return partial(ask, part, *frames, *([] if of_ops is None else [part.own_ops(of_ops)]))
+
+    found = _of_parts(trace, work_on, trace.sums_of_parts)
     last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
     names = _raw(keys)
     pieces = pl.concat([found["sums"], _added(last, names)])
@@ -110,8 +113,11 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     consecutive and cover it.
     """
     ending = last_to_work(trace, windows)
-    # What this takes is no sum, and too large to be kept.
-    found = _of_parts(trace, trace.spread, _pieces_of_part, [windows], ending)
+
+    def work_on(part: Trace) -> partial[Frames]:
+        return partial(_pieces_of_part, part, of_part(trace, part, windows), ending)
+
+    found = _of_parts(trace, work_on, trace.spread)  # too large to be kept
     in_order = found["gaps"].drop("pair").sort("device", "start", "end", maintain_order=True)
     gaps = with_pairs(in_order.with_row_index("number"), pairs_of(trace, in_order))
     numbers = gaps.select("gap", "number", "pair")
@@ -126,35 +132,29 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
 
 def _pieces_of_part(part: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Frames:
     own = own_pieces(part, windows, ending)
-    around = [part.in_run(own.gaps.select(op=name))["op"].alias(name) for name in _AROUND]
+    around = [
+        part.in_run(own.gaps.select(op=name))["op"].alias(name)
+        for name in ("before", "ended_by", "after")
+    ]
     return {**vars(own), "gaps": own.gaps.with_columns(around), "copies": _copies(part)}
 
 
 def _of_parts(
     trace: Trace,
+    work_on: Callable[[Trace], partial[Frames]],
     spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
-    ask: Callable[..., Frames],
-    on_devices: Sequence[pl.DataFrame],
-    ending: pl.DataFrame,
-    of_ops: pl.DataFrame | None = None,
 ) -> Frames:
     """Ask each part of a run, such that GPUs that copy to each other are in one part."""
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
-        work = []
-        for part in trace.parts(with_paths=True, together=together):
-            frames = [of_part(trace, part, each) for each in on_devices] + [ending]
-            if of_ops is not None:
-                frames.append(part.own_ops(of_ops))
-            work.append(partial(ask, part, *frames))
-        return _joined(spread(work))
+        parts = trace.parts(with_paths=True, together=together)
+        return _joined(spread([work_on(part) for part in parts]))
 
     found = found_in(())
     used = launch_groups(trace)["device"].unique()
     copies = found["copies"].filter(pl.col("other").is_in(used.implode()))
-    if copies.is_empty():
-        return found
-    return found_in(copies.rows())  # what a copy to another GPU holds up is known there
+    # What a copy to another GPU holds up is known there.
+    return found if copies.is_empty() else found_in(copies.rows())
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
@@ -180,16 +180,12 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
 
 def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
     """Concatenate the frames of parts, with gap numbers that are unique in the run."""
-    numbered = [
-        {
-            name: frame.with_columns(gap=_GAP + (number << _BITS))
-            if "gap" in frame.columns
-            else frame
-            for name, frame in part.items()
-        }
-        for number, part in enumerate(parts)
-    ]
-    return {name: pl.concat([part[name] for part in numbered]) for name in parts[0]}
+    return {
+        name: pl.concat(
+            part[name].with_columns(_GAP + (number << _BITS)) for number, part in enumerate(parts)
+        )
+        for name in parts[0]
+    }
 
 
 @dataclass(frozen=True)
@@ -227,7 +223,7 @@ class _IdleOfPart:
             "last": found.last, "blocks": found.blocks, "copies": _copies(part),
         }  # fmt: skip
 
-    def _longest(self, part: Trace, found: IdlePieces, pieces: pl.DataFrame) -> pl.DataFrame:
+    def _longest(self, part: Trace, found: OwnPieces, pieces: pl.DataFrame) -> pl.DataFrame:
         """Return the pieces of the longest gaps, with ranges, samples and the ops around each."""
         gaps = longest_gaps(pieces, self.longest)["gap"]
         chosen = replace(found, pieces=pieces.filter(pl.col("gap").is_in(gaps.implode())))
@@ -273,7 +269,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
     ).head(number)  # fmt: skip
 
 
-def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
+def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
     """Return the pieces; without other evidence on the host, `detail` is the sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))

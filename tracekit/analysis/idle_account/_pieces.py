@@ -109,6 +109,12 @@ class OwnPieces:
     last: pl.DataFrame
     blocks: pl.DataFrame
 
+    def with_ranges(self, trace: Trace) -> OwnPieces:
+        """Split pieces where the host enters or leaves a range, and name the range."""
+        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
+        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
+        return replace(self, pieces=cut_too.drop("name"))
+
 
 def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
     """Return idle time by cause, as far as one part of a run shows it.
@@ -127,10 +133,8 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     gaps = with_pairs(gaps, pairs)
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
     last = waiting_for_end(gaps, ending)
-    hosts, held = (
-        _of_hosts(trace, gaps, pairs),
-        holders(trace, gaps).join(last, on="gap", how="anti"),
-    )
+    hosts = _of_hosts(trace, gaps, pairs)
+    held = holders(trace, gaps).join(last, on="gap", how="anti")
     behind, rest = [], []
     for own in _apart(gaps):  # what other GPUs hold up is named for all groups together
         pieces = _credited(_by_host(trace, own, pairs, hosts), waited_before(own, waiting))
@@ -150,8 +154,8 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Add ``pair``, the number of each gap's pair of threads: see `pairs_of`."""
     keys = ["process", "launch_thread"]
-    known = pairs.select(*keys, "pair")
-    return gaps.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    pairs = pairs.select(*keys, "pair")
+    return gaps.join(pairs, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
@@ -382,37 +386,14 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class IdlePieces:
-    """Pieces of gaps inside windows.
-
-    For a part of a run, gaps that end with the last op of another part's GPU are not explained yet;
-    `last` and `blocks` are as in `OwnPieces`.
-    """
-
-    gaps: pl.DataFrame
-    pieces: pl.DataFrame
-    windows: pl.DataFrame
-    last: pl.DataFrame
-    blocks: pl.DataFrame
-
-    def with_ranges(self, trace: Trace) -> IdlePieces:
-        """Split pieces where the host enters or leaves a range, and name the range."""
-        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
-        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
-        return replace(self, pieces=cut_too.drop("name"))
-
-
-def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> IdlePieces:
+def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
     """Return the idle time inside windows of a part of a run; see `own_pieces`."""
     own = own_pieces(trace, windows, ending)
-    columns = [name for name in own.pieces.columns if name != "window"]
-    inside = cut(own.pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
-    numbers = windows.with_row_index("window").select("window", "iteration")
-    placed = inside.join(numbers, on="window", how="left").join(
-        own.gaps.select("gap", "stage"), on="gap", how="left"
-    )
-    return IdlePieces(own.gaps, placed.sort("gap", "start"), windows, own.last, own.blocks)
+    inside = cut(own.pieces, windows).filter(_LENGTH > 0)
+    step = windows["iteration"].gather(inside["window"])
+    known = inside.select(*own.pieces.columns, iteration=step)
+    placed = known.join(own.gaps.select("gap", "stage"), on="gap", how="left")
+    return replace(own, pieces=placed.sort("gap", "start"))
 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
