@@ -50,6 +50,12 @@ def test_parts_follow_each_other_with_contents() -> None:
     assert {'id="a-figure"', 'id="b-figure"'} <= set(re.findall(r'id="[abc]-\w+"', text))
 
 
+def test_the_title_of_a_page_is_not_repeated_above_its_rows() -> None:
+    told = "rank 1 is missing at all_reduce 5"
+    text = page(Answer(rows=pl.DataFrame({"rank": [1]}), title=told))
+    assert text.count(told) == 2, "in the tab, and as heading"
+
+
 def test_texts_are_no_markup() -> None:
     assert HOSTILE not in page(_whole())
     assert "&lt;script&gt;alert(1)" in page(_whole())

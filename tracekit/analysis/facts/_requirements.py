@@ -298,7 +298,7 @@ _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
 _SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
-    "program, given with --smi"
+    "program, given with --smi, on NVIDIA's GPUs"
 )
 
 REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(

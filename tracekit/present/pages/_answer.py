@@ -22,8 +22,9 @@ def answer_page(answer: Answer) -> str:
     """Return an answer as an HTML page."""
     parts = answer.parts or {"answer": answer}
     sections = [
-        PageSection(name, str(part.meta.get("question") or part.title), "", _body(name, part))
+        PageSection(name, str(part.meta.get("question") or part.title), "", body)
         for name, part in parts.items()
+        for body in [_body(name, part, part.title if answer.parts else "")]
     ]
     return page_of(
         answer.title or f"tracekit {answer.command}",
@@ -34,13 +35,13 @@ def answer_page(answer: Answer) -> str:
     )
 
 
-def _body(name: str, part: Answer) -> Markup:
+def _body(name: str, part: Answer, caption: str) -> Markup:
     headline = with_headline(part).get("headline")
     drawings = part.figures if part.rows.height else ()
     return joined(
         fragment("paragraphs", [str(headline)], "lead") if headline else None,
         *(figure_block(part.figure(each), f"{name}-{each}") for each in drawings),
-        _table(name, part),
+        _table(name, part, caption),
         *(
             frame_table(part.tables[each], each, each.capitalize(), is_open=True)
             for each in part.listed
@@ -48,7 +49,7 @@ def _body(name: str, part: Answer) -> Markup:
     )
 
 
-def _table(name: str, part: Answer) -> Markup | None:
+def _table(name: str, part: Answer, caption: str) -> Markup | None:
     """Return the rows as a table; without rows a sentence, unless another one says so already."""
     if part.for_people.is_empty():
         told = part.meta.get("headline")
@@ -56,7 +57,7 @@ def _table(name: str, part: Answer) -> Markup | None:
             None if told or not part.for_people.width else fragment("paragraphs", [part.empty], "")
         )
     meta = {key: value for key, value in part.meta.items() if key not in _SAID}
-    return frame_table(part.for_people, name, part.title or "Rows", meta=meta, is_open=True)
+    return frame_table(part.for_people, name, caption or "Rows", meta=meta, is_open=True)
 
 
 @dataclass(frozen=True)
