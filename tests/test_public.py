@@ -48,7 +48,7 @@ PUBLIC = {
         CHANGES critical_path parse_changes path_spans price_of whatif
     """,
     "tracekit.analysis.diagnosis": """
-        FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose stragglers
+        FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose longest_examples stragglers
     """,
     "tracekit.analysis.hangs": "find_hang find_hang_in_run",
     "tracekit.analysis.idle_time": "idle idle_ranges",

@@ -86,6 +86,31 @@ def test_causes_of_idle_time_are_those_of_the_command_line(
             assert told["shell"].startswith(f"tracekit idle {run.name} --between ")
 
 
+def test_findings_lead_to_their_longest_place(runs: list[tracekit.Run], client: Any) -> None:
+    run = runs[0]
+    told = client.data("findings", run=0)
+    rows = run.diagnose().select("rule", "finding").rows()
+    assert [text for text, _, _ in told["findings"]] == [finding for _, finding in rows]
+    spans = step_detail.step_spans(run.trace).drop_nulls("iteration")
+    slowest = step_detail.slowest_step(step_detail.step_lengths(spans))
+    longest = f"The longest of it in step {slowest}"
+    assert [where for _, where, _ in told["findings"]] == [longest, "The first step"]
+    inside = {gpu: (a, b) for gpu, i, a, b in
+              spans["device", "iteration", "start", "end"].iter_rows() if i == slowest}  # fmt: skip
+    copies = [
+        (b - a, [a, b]) for gpu, kind, a, b in
+        run.trace.read("ops")["device", "kind", "start", "end"].iter_rows()
+        if kind in ("h2d", "d2h") and inside[gpu][0] <= a < inside[gpu][1]
+    ]  # fmt: skip
+    places = dict(
+        zip((rule for rule, _ in rows), (at for _, _, at in told["findings"]), strict=True)
+    )
+    start, end = places["unhidden_copies"]
+    assert [start, end] in [at for length, at in copies if length == max(copies)[0]]
+    assert places["cold_steps"] == [min(a for a, _ in inside.values()), max(
+        b for _, b in inside.values())]  # fmt: skip
+
+
 @pytest.mark.parametrize("pixels", [1, 4_000])
 def test_lanes_of_idle_time_are_what_idle_says(
     runs: list[tracekit.Run], client: Any, pixels: int

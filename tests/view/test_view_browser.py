@@ -151,7 +151,7 @@ def check_steps(page: Any, run: tracekit.Run) -> None:
 
 
 def test_what_is_in_sight_is_a_table(
-    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
+    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str], client: Any
 ) -> None:
     page = opened(browser, served.address, heard)
     page.wait_for_selector("[data-explained]")
@@ -165,7 +165,6 @@ def test_what_is_in_sight_is_a_table(
     idle = runs[0].idle.answer(between=RunLanes(runs[0].trace).edges).meta["idle_ns"]
     assert sum(ns for label, ns in shown.items() if "idle" in label) == idle
     causes = [CAUSES[cause] for cause in runs[0].idle()["cause"]]
-    check_words(page, causes)
     exposed = (
         runs[0].breakdown(by="device,stage").group_by("device").agg(pl.col("exposed_ns").sum())
     )
@@ -180,6 +179,11 @@ def test_what_is_in_sight_is_a_table(
             ops = runs[0].trace.read("ops")
             own = ops.filter(device=device, stream=stream)
             assert int(starting.replace(",", "")) == own.height
+    check_words(page, causes)
+    page.locator(".diagnosed summary").click()
+    page.locator(".diagnosed button").first.click()
+    start, end = client.data("findings", run=0)["findings"][0][2]
+    assert page.locator(".span").input_value() == f"{start / 1e6:.9g}ms-{end / 1e6:.9g}ms"
     assert heard == []
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from tracekit.analysis import step_detail
 from tracekit.analysis.dependencies import path_spans
-from tracekit.analysis.diagnosis import KERNELS_OF, RULES
+from tracekit.analysis.diagnosis import RULES, longest_examples
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Trace
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names
@@ -101,24 +101,6 @@ def steps_chart(close: Close, title: str) -> Markup:
     return joined(drawn, frame_table(longest, "step-ops", "The longest ops of these steps"))
 
 
-_CAUSES_OF = {
-    "input_bound": ("input", "between_steps"), "sync_in_loop": ("waiting_call",),
-    "launch_bound": ("late_launch", "launch"), "tiny_kernels": ("late_launch", "launch"),
-    "busy_host": ("late_launch",),
-    "off_cpu": ("off_cpu",), "compilation": ("compiling", "loading"),
-    "allocation_in_loop": ("allocation",), "profiler_overhead": ("profiler",),
-    "pipeline_bubbles": ("behind_stage",), "stragglers": ("behind_collective",),
-    "central_update": ("behind_weight_update",),
-}  # fmt: skip
-"""Causes of idle time that a rule concerns: rule -> causes."""
-_KINDS_OF = {
-    "exposed_collectives": ("collective",), "late_buckets": ("collective",),
-    "small_buckets": ("collective",), "pageable_copies": ("h2d", "d2h"),
-    "unhidden_copies": ("h2d", "d2h"), "slow_links": ("p2p", "staged", "collective"),
-}  # fmt: skip
-"""Kinds of ops that a rule concerns: rule -> kinds."""
-
-
 class Place(NamedTuple):
     """A step and an interval of time that the chart can be scrolled to."""
 
@@ -135,26 +117,16 @@ def places(close: Close) -> Mapping[str, Place | None]:
     if ops.is_empty():
         return found
     idle = step_detail.idle_spans(close.run.trace, spans)
-    zeros = with_zeros(spans).select("device", "zero").unique("device")
-    cause, kind, name = (pl.col(column).cast(pl.String) for column in ("cause", "kind", "name"))
-    about = [
-        *((rule, idle, cause.is_in(values)) for rule, values in _CAUSES_OF.items()),
-        *((rule, ops, kind.is_in(values)) for rule, values in _KINDS_OF.items()),
-        *((rule, ops, (kind == "compute") & holds(name)) for rule, holds in KERNELS_OF.items()),
-    ]
-    for rule, rows, holds in about:
-        found[rule] = _place(rows.filter(holds).join(zeros, on="device"), step)
+    zeros = dict(with_zeros(spans).select("device", "zero").unique("device").iter_rows())
+    for rule, (device, start, end) in longest_examples(ops, idle).items():
+        found[rule] = _place(start - zeros[device], end - zeros[device], step)
     if step is not None and step == close.lengths["iteration"][0]:
         found["cold_steps"] = Place(f"step={step}", "The first step")
     return found
 
 
-def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
-    """Return the longest of these intervals, with margins of half its length; None without any."""
-    if rows.is_empty():
-        return None
-    longest = rows.sort(pl.col("end") - pl.col("start"), descending=True, maintain_order=True)
-    start, end = (int((longest[name] - longest["zero"])[0]) for name in ("start", "end"))
+def _place(start: int, end: int, step: int | None) -> Place:
+    """Return an interval, with margins of half its length."""
     room = max(end - start, 1_000) // 2
     around = max(start - room, 0), end + room
     shown, chosen = (f"{a / 1e6:.6f}ms-{b / 1e6:.6f}ms" for a, b in (around, (start, end)))

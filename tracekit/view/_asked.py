@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from tracekit.analysis import step_detail
+from tracekit.analysis.diagnosis import longest_examples
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
@@ -50,6 +51,7 @@ class AskedRun(Protocol):
     """Interface of the view to a run, implemented by `tracekit.Run`."""
 
     breakdown: Any
+    diagnose: Any
     idle: Any
 
     @property
@@ -92,6 +94,7 @@ class AskedRuns:
             "/hit": (self.hit, quick),
             "/op": (self.op, quick),
             "/steps": (self.steps, slow),
+            "/findings": (self.findings, slow),
             "/table": (self.table, slow),
         }
 
@@ -141,6 +144,32 @@ class AskedRuns:
             "unlike": most.top_k(_FEW, by=(pl.col("share") - 1).abs()).to_dicts(),
             "lost": rows.height - shown.height,
         }
+
+    def findings(self, query: Query) -> dict[str, Any]:
+        """Return the findings of `diagnose`, and the longest example of each in the slowest step.
+
+        Without steps the whole run is searched.
+        """
+        _only(query, "run")
+        run = self._seen(query).run
+        answer, spans = run.diagnose.answer(), step_detail.step_spans(run.trace)
+        lengths = step_detail.step_lengths(spans.drop_nulls("iteration"))
+        step = step_detail.slowest_step(lengths)
+        own = spans.filter(pl.col("iteration").eq_missing(step))
+        ops, idle = (
+            find(run.trace, own) for find in (step_detail.ops_inside, step_detail.idle_spans)
+        )
+        places = {**longest_examples(ops, idle)}
+        if step is not None and step == lengths["iteration"][0]:
+            start, end = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
+            places["cold_steps"] = 0, start, end
+        where = f"The longest of it in {'the recording' if step is None else f'step {step}'}"
+        rows = [
+            (printable(said), "The first step" if rule == "cold_steps" else where,
+             places.get(rule, (0, 0, 0))[1:])
+            for rule, said in answer.rows.select("rule", "finding").iter_rows()
+        ]  # fmt: skip
+        return {"findings": rows, "empty": answer.empty}
 
     def drawn(self, query: Query) -> dict[str, Any]:
         """Return the picture of an interval of time; see `RunLanes.drawn`."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         against,
         diagnose,
     )
+    from tracekit.analysis.diagnosis._examples import longest_examples
     from tracekit.analysis.diagnosis.questions import stragglers
 
 __getattr__, __dir__ = lazily(__name__)

@@ -62,6 +62,7 @@ class RunChart extends Chart {
     const view = this.data.views[number];
     this.have = null;
     this.find(".sight tbody").replaceChildren();
+    this.find(".diagnosed").open = false;
     if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
     this.load(number).then(() => { this.choose(number); this.note(); }, report);
   }
@@ -170,6 +171,29 @@ class RunChart extends Chart {
     const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
     list.replaceChildren(element("span", told), ...unlike.map(entry));
     this.draw();
+  }
+
+  // -- findings of `diagnose`, once they are asked for
+  listen() {
+    super.listen();
+    const box = this.find(".diagnosed"), list = box.querySelector("ol");
+    const show = (error) => list.replaceChildren(element("li", error.message));
+    box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
+  }
+
+  async diagnose(list) {
+    const view = this.view;
+    if (!view.found) list.replaceChildren(element("li", "…"));
+    view.found ??= await ask("findings", { run: this.number });
+    if (view !== this.view) return;
+    const { findings, empty } = view.found;
+    list.replaceChildren(...findings.map(([text, where, [start, end]]) => {
+      const entry = element("li", `${text} `), button = element("button", where, { type: "button" });
+      button.addEventListener("click", () => { this.select([start, end]); this.around(start, end); this.note(); });
+      if (end) entry.append(button);
+      return entry;
+    }));
+    if (!findings.length) list.replaceChildren(element("li", empty));
   }
 
   around(start, end) {
