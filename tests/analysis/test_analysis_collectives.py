@@ -366,15 +366,26 @@ class TestMpi:
         assert rows(trace, "collective", "bytes", "device", "op") == [(*expected, None, None)]
         assert one(trace)["basis"] == "one participant's call time, waiting included"
 
-    def test_processes_are_matched_whatever_their_handles(self) -> None:
+    def of_ranks(self, *ranks: int) -> Trace:
+        numbers = range(len(ranks))
+        processes = [{"process": n, "report": 0, "pid": n, "global_id": n} for n in numbers]
         trace = self.host(
             *(
-                {"name": "MPI_Allreduce", "start": 10 * n, "end": 100, "process": n, "rank": n,
+                {"name": "MPI_Allreduce", "start": 10 * n, "end": 100, "process": n, "rank": rank,
                  "thread": n, "bytes": 800, "recv_bytes": 800, "communicator": 77 + n}
-                for n in range(3)
+                for n, rank in enumerate(ranks)
             )
         )  # fmt: skip
-        found = one(trace, by="library,collective")
+        known = TABLES["processes"].conform(pl.DataFrame(processes))
+        return trace.with_tables({"processes": known})
+
+    def test_ranks_are_not_taken_as_all_where_one_is_missing_between_others(self) -> None:
+        found = one(self.of_ranks(0, 1, 3), by="library,collective")
+        assert found["basis"] == "span of 3 participants of an unknown number"
+        assert found["bus_bandwidth_gb_s"] is None
+
+    def test_processes_are_matched_whatever_their_handles(self) -> None:
+        found = one(self.of_ranks(0, 1, 2), by="library,collective")
         assert found["basis"] == "span of 3 participants, taken as all ranks"
         assert (found["duration_p50_ns"], found["skew_ns"], found["straggler_rank"]) == (100, 20, 2)
         assert found["bus_bandwidth_gb_s"] == pytest.approx(8 * 4 / 3)

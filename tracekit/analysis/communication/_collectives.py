@@ -19,6 +19,7 @@ from tracekit.analysis.calls import (
     in_stretch,
     members_of_rows,
     process_ranks,
+    unrecorded_ranks,
     unsized_of_others,
     why_unsized,
 )
@@ -313,7 +314,12 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return the number of participants of a collective over the whole run: library -> number."""
+    """Return the number of participants of a collective over the whole run: library -> number.
+
+    Empty if a number between those of the ranks is missing: then not all of them were recorded.
+    """
+    if unrecorded_ranks(trace):
+        return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()
     seen = calls.group_by("library").agg(
         devices=pl.col("device").n_unique(), processes=pl.col("process").n_unique()
