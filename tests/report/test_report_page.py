@@ -320,10 +320,10 @@ def test_outliers_are_those_that_comparisons_name() -> None:
 
 
 def test_every_cause_of_idle_time_has_words() -> None:
+    from tracekit.analysis.idle_account import CAUSES
     from tracekit.present import CAUSE_COLOURS
-    from tracekit.report._verdict import _BECAUSE
 
-    assert set(_BECAUSE) == set(CAUSE_COLOURS)
+    assert set(CAUSES) == set(CAUSE_COLOURS)
 
 
 def test_what_a_page_says_of_idle_time_is_of_the_same_steps(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_recording_that_copies_says_so_without_steps() -> None:
     said = str(_verdict._without_steps(subject))
     assert "the recording of 2 GPUs lasts 1.000 us on each." in said
     assert "copies from the host 95.0 %, computing 1.0 % of that time." in said
-    assert "the longest part (3.0 %) because memory was allocated or freed (allocation)" in said
+    assert "the longest part (3.0 %): the host allocated or freed memory (allocation)" in said
     assert "40 ns" in said  # of each GPU, as the length is
     assert "of a step" not in said
 

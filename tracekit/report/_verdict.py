@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import before_a_short_end, cold_steps
 from tracekit.errors import MissingDataError
 from tracekit.present import count, doubt_of_waiting, duration, percent
@@ -19,25 +20,6 @@ _LEAST = 0.005
 _MOVES = 0.9
 """A step is named if without it the mean falls to this share or less."""
 _MOST_KINDS = 3
-_BECAUSE = {
-    "profiler": "because the profiler itself took the time",
-    "allocation": "because memory was allocated or freed",
-    "waiting_call": "because the host waited for GPU work",
-    "loading": "because the driver loaded code",
-    "compiling": "because code was compiled",
-    "off_cpu": "because the thread that launches was off the CPU",
-    "behind_weight_update": "because another GPU was at its weight update",
-    "behind_collective": "because other ranks were not yet there",
-    "behind_stage": "because another GPU or rank was not yet done",
-    "launch": "because an op was being launched, or had not started yet",
-    "input": "because the host waited for input",
-    "between_steps": "because the host was outside of its steps",
-    "late_launch": "because the host had not launched the next op yet",
-    "unexplained": "for a reason that is not known",
-}
-"""Causes of idle time in words."""
-
-
 _DOES = {
     "compute": "computing", "collective": "collectives", "p2p": "copies between GPUs",
     "staged": "copies between GPUs through the host", "h2d": "copies from the host",
@@ -149,18 +131,18 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
         return f"These are NVTX ranges on the host, as no GPU work was recorded; {said}."
     causes = subject.close.idle.rows.filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
     outside = subject.close.idle.meta.get("step_outside_window_ns", 0)
-    length, because = outside, "before or after a GPU's own ops"  # which no row of the window has
+    length, because = outside, " before or after a GPU's own ops"  # which no row of the window has
     if not causes.is_empty() and causes["step_ns"][0] >= outside:
         cause, length, rests_on = causes.select("cause", "step_ns", "rests_on").row(0)
-        because = _because(cause, rests_on)
+        because = f": {_because(cause, rests_on)}"
     if not length:
         return f"{said}."
-    return f"{said}, the longest part ({duration(length)} of a step) {because}."
+    return f"{said}, the longest part ({duration(length)} of a step){because}."
 
 
 def _because(cause: str, rests_on: str | None) -> str:
     """Say a cause of idle time in words, with its name in tables and its doubt."""
-    told = _BECAUSE[cause]
+    told = CAUSES[cause]
     doubt = doubt_of_waiting(rests_on)
     told = told if cause in told else f"{told} ({cause})"
     return f"{told}; {doubt}" if doubt else told
@@ -249,7 +231,7 @@ def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT
     if causes.is_empty():
         return ""
     cause, length, rests_on = causes.select("cause", "idle_ns", "rests_on").row(0)
-    return f", the longest part ({percent(length / window)}) {_because(cause, rests_on)}"
+    return f", the longest part ({percent(length / window)}): {_because(cause, rests_on)}"
 
 
 def _without_steps(subject: Subject) -> Markup:
