@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from markupsafe import Markup
 
 from tracekit.model import STAGES, Answer
@@ -60,21 +57,16 @@ def _table(name: str, part: Answer, caption: str) -> Markup | None:
     return frame_table(part.for_people, name, caption or "Rows", meta=meta, is_open=True)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    look: str
-    text: str
-
-
-@dataclass(frozen=True)
-class _Chart:
-    label: str = "Ops of the run by GPU and stream"
-    views: Sequence[str] = ()
-    legend: Sequence[_Entry] = (
-        *(_Entry(stage, stage) for stage in STAGES),
-        _Entry("WU hid", "hatched: collectives and copies between GPUs"),
-        _Entry("idle", "ranges of no stage"),
-    )
+_LEGEND = {
+    **{stage: stage for stage in STAGES},
+    "WU hid": "hatched: collectives and copies between GPUs",
+    "idle": "ranges of no stage",
+}
+_CHART = {
+    "label": "Ops of the run by GPU and stream",
+    "views": (),
+    "legend": [{"look": look, "text": text} for look, text in _LEGEND.items()],
+}
 
 
 def view_page(version: str) -> str:
@@ -85,7 +77,7 @@ def view_page(version: str) -> str:
     version
         Version of the server.
     """
-    section = PageSection("run", "", "", fragment("run_chart", _Chart()))
+    section = PageSection("run", "", "", fragment("run_chart", _CHART))
     return page_of(
         "View", "", [section], what="view", version=version, has_contents=False, asks=True
     )

@@ -23,6 +23,12 @@ async function ask(path, parameters, signal) {
   throw new Error([told.error, told.hint].filter(Boolean).join(": "));
 }
 
+function buttonOf(text, deed, more = {}) {
+  const button = element("button", text, { type: "button", ...more });
+  button.addEventListener("click", () => deed(button));
+  return button;
+}
+
 // Asks again, and gives up what was asked before.
 function asker(path) {
   let before = null;
@@ -69,10 +75,10 @@ class RunChart extends Chart {
 
   // Of a run that was not looked at yet.
   restore() {
-    this.flags = (new URLSearchParams(location.hash.slice(1)).get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
+    const asked = new URLSearchParams(location.hash.slice(1)), below = asked.get("below");
+    this.flags = (asked.get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
     this.tellFlags();
-    const number = this.views.findIndex((view) => view.step === new URLSearchParams(location.hash.slice(1)).get("run"));
-    const below = new URLSearchParams(location.hash.slice(1)).get("below");
+    const number = this.views.findIndex((view) => view.step === asked.get("run"));
     const restore = () => { super.restore(); if (below && !this.lower) this.beside(below); };
     if (number < 0 || this.data.views[number].lanes) restore();
     else this.load(number).then(restore, report);
@@ -120,11 +126,8 @@ class RunChart extends Chart {
   }
 
   tellFlags() {
-    this.find(".marks").replaceChildren(...this.flags.map((time, number) => {
-      const button = element("button", `mark ${number + 1}: ${timeText(time)}`, { type: "button" });
-      button.addEventListener("click", () => { this.show(time - (this.to - this.from) / 2, this.to - this.from); this.note(); });
-      return button;
-    }));
+    const go = (time) => { this.show(time - (this.to - this.from) / 2, this.to - this.from); this.note(); };
+    this.find(".marks").replaceChildren(...this.flags.map((time, number) => buttonOf(`mark ${number + 1}: ${timeText(time)}`, () => go(time))));
   }
 
   flag() {
@@ -163,11 +166,8 @@ class RunChart extends Chart {
     if (view !== this.view) return;
     (this.lower ?? this).follow?.();
     const { unlike, iteration, lost } = view.steps;
-    const entry = ({ iteration: number, share, start, end }) => {
-      const button = element("button", `step ${number}: ${share.toFixed(2)} times the median`, { type: "button" });
-      button.addEventListener("click", () => { this.around(start, end); this.note(); });
-      return button;
-    };
+    const entry = ({ iteration: number, share, start, end }) =>
+      buttonOf(`step ${number}: ${share.toFixed(2)} times the median`, () => { this.around(start, end); this.note(); });
     const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
     list.replaceChildren(element("span", told), ...unlike.map(entry));
     this.draw();
@@ -188,9 +188,8 @@ class RunChart extends Chart {
     if (view !== this.view) return;
     const { findings, empty } = view.found;
     list.replaceChildren(...findings.map(([text, where, [start, end]]) => {
-      const entry = element("li", `${text} `), button = element("button", where, { type: "button" });
-      button.addEventListener("click", () => { this.select([start, end]); this.around(start, end); this.note(); });
-      if (end) entry.append(button);
+      const entry = element("li", `${text} `), go = () => { this.select([start, end]); this.around(start, end); this.note(); };
+      if (end) entry.append(buttonOf(where, go));
       return entry;
     }));
     if (!findings.length) list.replaceChildren(element("li", empty));
@@ -250,12 +249,15 @@ class RunChart extends Chart {
     if (key === this.wanting) return;
     this.wanting = key;
     this.askDrawn ??= asker("drawn");
-    const pixels = Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192);
-    this.askDrawn({ run: this.number, from, to: Math.max(to, from + 1), pixels }).then((got) => {
+    this.askDrawn(this.piece(from, to, perPixel)).then((got) => {
       if (!got || this.wanting !== key) return;
       this.wanting = null;
       this.take(got, { from, to, perPixel });
     }).catch((error) => { this.wanting = null; this.have = { from, to, perPixel, isFinest: true }; report(error); });
+  }
+
+  piece(from, to, perPixel) {
+    return { run: this.number, from, to: Math.max(to, from + 1), pixels: Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192) };
   }
 
   take(got, have) {
@@ -281,8 +283,7 @@ class RunChart extends Chart {
   async explain({ from, to, perPixel }) {
     this.askIdle ??= asker("idle");
     const have = this.have, full = this.data.full;
-    const pixels = Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192);
-    const got = await this.askIdle({ run: this.number, from, to: Math.max(to, from + 1), pixels });
+    const got = await this.askIdle(this.piece(from, to, perPixel));
     if (!got || have !== this.have) return;
     const before = full.length;
     full.push(...got.names);
@@ -411,15 +412,11 @@ class RunChart extends Chart {
     tools.append(keys);
     box.append(tools, table);
     this.by ??= "stage";
-    for (const [by, label] of Object.entries(this.data.keys)) {
-      const button = element("button", label, { type: "button", ariaPressed: String(by === this.by) });
-      button.addEventListener("click", () => {
-        this.by = by;
-        for (const each of keys.children) each.ariaPressed = String(each === button);
-        this.break(table, from, to);
-      });
-      keys.append(button);
-    }
+    keys.append(...Object.entries(this.data.keys).map(([by, label]) => buttonOf(label, (button) => {
+      this.by = by;
+      for (const each of keys.children) each.ariaPressed = String(each === button);
+      this.break(table, from, to);
+    }, { ariaPressed: String(by === this.by) })));
     this.break(table, from, to);
   }
 
@@ -560,9 +557,8 @@ function tableOf(got, causes) {
   const { window_ns: all, idle_ns: idle, sum_over: over } = got.meta;
   const told = element("p", `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %)${over ? `, sum over ${over}` : ""}`, { className: "idle-time" });
   told.dataset.ns = idle;
-  const shell = element("p", ""), button = element("button", "Copy the command", { type: "button" });
-  button.addEventListener("click", async () => { await copy(got.shell); say("Copied"); button.textContent = "Copied"; });
-  shell.append(element("code", got.shell), " ", button);
+  const shell = element("p", ""), copied = async (button) => { await copy(got.shell); say("Copied"); button.textContent = "Copied"; };
+  shell.append(element("code", got.shell), " ", buttonOf("Copy the command", copied));
   const scroll = element("div", "", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "The selection" });
   scroll.append(table);
   const more = got.lost ? [element("p", `${size(got.lost)} more rows: the command prints them.`, { className: "hint" })] : [];
@@ -596,9 +592,7 @@ async function begin() {
     button.dataset.view = number;
     return button;
   }));
-  const both = element("button", "Two runs", { type: "button", className: "both" });
-  if (views.length > 1) figure.querySelector(".runs").after(both);
-  both.addEventListener("click", () => chart.beside());
+  if (views.length > 1) figure.querySelector(".runs").after(buttonOf("Two runs", () => chart.beside(), { className: "both" }));
   tellLanes(views[first]);
   figure.hidden = false;
   const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, causes: told.causes, colours: told.colours, names: [], full: [] });
