@@ -22,7 +22,7 @@ import tracekit
 from tracekit.errors import UsageError
 from tracekit.support import compiled as _compiled
 from tracekit.support import compiler
-from tracekit.support.compiled import compiled, locate, remembered
+from tracekit.support.compiled import compiled, locate, plain, remembered
 from tracekit.support.compiled import given as given_column
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_traces"
@@ -49,8 +49,8 @@ def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
 
 
 def test_few_rows_run_the_loop_itself() -> None:
-    assert compiled(locate, _compiled.FEWEST_ROWS - 1) is locate
-    assert compiled(locate, _compiled.FEWEST_ROWS) is not locate
+    assert compiled(locate, _compiled.FEWEST_ROWS - 1) is plain(locate)
+    assert compiled(locate, _compiled.FEWEST_ROWS) is not plain(locate)
     assert compiled(locate, _compiled.FEW_ROWS) is not compiled(locate, _compiled.FEW_ROWS - 1)
     assert compiled(locate, _compiled.FEW_ROWS) is compiled(locate, 1 << 30)
 

@@ -30,7 +30,7 @@ def weigh(
     """Take one argument of each kind: an array, tuples in tuples, a truth and a number."""
     square, (small, adds) = tables
     total = 0
-    for row in range(numbers.size):
+    for row in range(len(numbers)):
         value = numbers[row] * by + square[row, 1] + small[row]
         out[row] = value
         total += value if adds else -value
@@ -415,7 +415,7 @@ class Both(NamedTuple):
 
 def spread(both: Both, out: np.ndarray) -> None:
     """Take columns by name."""
-    for row in range(out.size):
+    for row in range(len(out)):
         out[row] = (both.pair.high[row] - both.pair.low[row]) * both.scale[row]
 
 

@@ -112,7 +112,7 @@ def test_all_rooms_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def nest(first: int, ranges: NestedRows, *others: Any) -> int:
         stopped = _loops.nest(first, ranges, *others)
-        retried[stopped < ranges.start.size] += 1
+        retried[stopped < len(ranges.start)] += 1
         return stopped
 
     monkeypatch.setattr(_context, "follow", follow)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracekit.attribution._columns import (
     Array,
     Idle,
@@ -20,7 +18,7 @@ NEVER = -(1 << 63)
 
 def span(keys: Keys, least: Array, most: Array) -> None:
     """Find the least and the largest correlation id of each process."""
-    for row in range(keys.process.size):
+    for row in range(len(keys.process)):
         process, correlation = keys.process[row], keys.correlation[row]
         if process >= 0:
             least[process] = min(least[process], correlation)
@@ -30,9 +28,9 @@ def span(keys: Keys, least: Array, most: Array) -> None:
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
     """Return the slot of a key in a hash table of calls, or the free slot to put it."""
-    mask = slots.size - 1
+    mask = len(slots) - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
-    mixed = folded * 2_654_435_761 + np.int64(process) * 1_640_531_527
+    mixed = folded * 2_654_435_761 + int(process) * 1_640_531_527
     slot = int((((mixed >> 20) << 3) + (correlation & 7)) & mask)
     while slots[slot] >= 0 and (
         keys.correlation[slots[slot]] != correlation or keys.process[slots[slot]] != process
@@ -58,7 +56,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
     Number of calls that repeat the key of an earlier call; these are not in the table.
     """
     repeated = 0
-    for row in range(keys.process.size):
+    for row in range(len(keys.process)):
         if keys.process[row] < 0:
             continue
         slot = slot_of(keys.process[row], keys.correlation[row], keys, slots)
@@ -88,7 +86,7 @@ def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) ->
     Number of entries that are still -1.
     """
     missing = 0
-    for row in range(wanted.process.size):
+    for row in range(len(wanted.process)):
         if found[row] >= 0:
             continue
         missing += 1
@@ -118,9 +116,9 @@ def count_launches(
     by
         Counts by thread; updated.
     """
-    for row in range(launched.call.size):
+    for row in range(len(launched.call)):
         call = launched.call[row] - launched.first
-        if 0 <= call < threads.size and launched.call[row] >= 0:
+        if 0 <= call < len(threads) and launched.call[row] >= 0:
             thread, device = threads[call], launched.device[row]
             launching[call] = True
             by.launches[thread] += 1
@@ -138,7 +136,7 @@ def note_idle(ops: OpRows, idle: Idle) -> None:
     idle
         State by device; updated. The first op of each device is left out.
     """
-    for row in range(ops.start.size):
+    for row in range(len(ops.start)):
         device, launched = ops.device[row], ops.launched[row]
         until = idle.until[device]
         if ops.kernel[row] and until > NEVER and launched > until:

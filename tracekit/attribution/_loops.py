@@ -197,7 +197,7 @@ def nest(
     -------
     The row at which a stack was full; the number of rows if all were processed.
     """
-    for row in range(first, ranges.start.size):
+    for row in range(first, len(ranges.start)):
         thread, name, above = ranges.thread[row], ranges.name[row], -1
         if ranges.pushes[row]:
             above = close(thread, ranges.start[row], ranges.end[row], opened.stack)
@@ -220,7 +220,7 @@ def nest(
             bones.total[0] += 1
         if ranges.pushes[row]:
             open_inside(row, stage, flags, above, ranges, opened)
-    return ranges.start.size
+    return len(ranges.start)
 
 
 def note_steps(
@@ -239,7 +239,7 @@ def note_steps(
     lowest, highest
         By name: lowest and highest number of these steps; updated.
     """
-    for row in range(rows.start.size):
+    for row in range(len(rows.start)):
         name = rows.name[row]
         if not numbered[name]:
             continue
@@ -269,15 +269,15 @@ def open_in(process: int, now: int, opened: Opened) -> int:
     """
     if opened.shares[process] <= now:
         return 0
-    spans = opened.shared[process]
-    if spans[METRIC_EVALUATION, 1] > now:
+    spans = opened.shared
+    if spans[process, METRIC_EVALUATION, 1] > now:
         return METRIC_EVALUATION + 1
-    only, count, around = 0, 0, spans[UPDATE]
-    for stage in range(spans.shape[0]):
-        begin, until = spans[stage]
+    only, count, last = 0, 0, spans[process, UPDATE, 1]
+    for stage in range(spans.shape[1]):
+        begin, until = spans[process, stage, 0], spans[process, stage, 1]
         if until > now:
             only, count = stage + 1, count + 1
-            if stage < UPDATE and around[0] <= begin and now < around[1] and until <= around[1]:
+            if stage < UPDATE and spans[process, UPDATE, 0] <= begin and now < last >= until:
                 return only
     return only if count == 1 else 0
 
@@ -285,9 +285,9 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
     """Open a start/end range in its process, if the range has a stage."""
-    spans = opened.shared[process]
-    if stage >= 0 and until > spans[stage, 1]:
-        spans[stage, 0], spans[stage, 1] = now, until
+    spans = opened.shared
+    if stage >= 0 and until > spans[process, stage, 1]:
+        spans[process, stage, 0], spans[process, stage, 1] = now, until
         opened.shares[process] = max(opened.shares[process], until)
 
 
@@ -451,7 +451,7 @@ def follow(
     next_range, next_call = turn.position[0], turn.position[1]
     stopped = MORE_ROWS
     while stopped == MORE_ROWS:
-        has_ranges, has_calls = next_range < ranges.start.size, next_call < calls.start.size
+        has_ranges, has_calls = next_range < len(ranges.start), next_call < len(calls.start)
         awaits_ranges = not has_ranges and not turn.last_ranges
         awaits_calls = not has_calls and not turn.last_calls
         if awaits_ranges or awaits_calls or not (has_ranges or has_calls):

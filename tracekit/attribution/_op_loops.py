@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracekit.attribution._columns import (
     Array,
     CaseKeys,
@@ -45,7 +43,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
     example
         Output: row of one op of each process, name and kind.
     """
-    for row in range(ops.name.size):
+    for row in range(len(ops.name)):
         key = (ops.process[row] * names + ops.name[row] + 1) * kinds + ops.kind[row]
         counts[key] += 1
         example[key] = row
@@ -70,13 +68,13 @@ def copy_contexts(found: Array, first: int, calls: Context, out: Context) -> int
     Number of ops without a known call; these get no context.
     """
     nowhere = 0
-    for row in range(found.size):
+    for row in range(len(found)):
         call = found[row] - first
         if found[row] < 0:
             nowhere += 1
             out.thread[row], out.start[row], out.end[row] = -1, NEVER, NEVER
             out.range[row], out.step[row], out.evidence[row] = -1, -1, 0
-        elif 0 <= call < calls.thread.size:
+        elif 0 <= call < len(calls.thread):
             out.thread[row] = calls.thread[call]
             out.start[row], out.end[row] = calls.start[call], calls.end[call]
             out.range[row], out.step[row] = calls.range[call], calls.step[call]
@@ -108,7 +106,7 @@ def place_exchanges(
     found
         Output: the collectives and the layer kernels around them, in order of ops.
     """
-    for row in range(ops.start.size):
+    for row in range(len(ops.start)):
         role, process, device = ops.role[row], ops.process[row], ops.device[row]
         if role < OTHER or process >= lines.shape[0] or device >= lines.shape[1]:
             continue
@@ -157,20 +155,20 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     Number of ops whose kind is not known yet.
     """
     unknown = 0
-    for row in range(ops.code.size):
-        key = (np.int64(ops.name[row]) + 1) * known.kinds + ops.kind[row]
-        kind = known.place[key] if key < known.place.size else -1
+    for row in range(len(ops.code)):
+        key = (int(ops.name[row]) + 1) * known.kinds + int(ops.kind[row])
+        kind = known.place[key] if key < len(known.place) else -1
         unknown += kind < 0
-        what = np.int64(ops.code[row])
+        what = int(ops.code[row])
         if ops.on_input_stream[row]:
             what |= ON_INPUT_STREAM
         if ops.relayed[row]:
             what |= RELAYED
-        what |= np.int64(ops.structure[row] + 1) << STRUCTURE
-        what |= np.int64(ops.place[row]) << PLACE
-        what |= np.int64(ops.size[row]) << SIZE
-        keys.what[row] = what | np.int64(kind) << KIND_PLACE
-        keys.who[row] = (np.int64(ops.process[row]) << PROCESS) + ops.thread[row]
+        what |= int(ops.structure[row] + 1) << STRUCTURE
+        what |= int(ops.place[row]) << PLACE
+        what |= int(ops.size[row]) << SIZE
+        keys.what[row] = what | int(kind) << KIND_PLACE
+        keys.who[row] = (int(ops.process[row]) << PROCESS) + int(ops.thread[row])
     return unknown
 
 
@@ -179,11 +177,11 @@ def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
     """Return the slot of a case key in a hash table, or the free slot to put it."""
     # Of 31 bits each, so that all products and sums fit.
     who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
-    mixed = np.int64(who_folded) * 40_503 + np.int64(what_folded) * 65_599
+    mixed = who_folded * 40_503 + what_folded * 65_599
     folded = (mixed ^ (mixed >> 29)) & 0x3FFF_FFFF
-    slot = int(((folded * 2_654_435_761) >> 20) & (slots.size - 1))
+    slot = int(((folded * 2_654_435_761) >> 20) & (len(slots) - 1))
     while slots[slot] >= 0 and (keys.who[slots[slot]] != who or keys.what[slots[slot]] != what):
-        slot = (slot + 1) & (slots.size - 1)
+        slot = (slot + 1) & (len(slots) - 1)
     return slot
 
 
@@ -206,13 +204,13 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
     Number of cases; -1 if there is no room for all.
     """
     count, case, last_who, last_what = 0, -1, 0, 0
-    for row in range(took_ns.size):
+    for row in range(len(took_ns)):
         who, what = keys.who[row], keys.what[row]
         # Many an op is as the one before it.
         if case < 0 or who != last_who or what != last_what:
             slot = case_slot(who, what, told.keys, slots)
             if slots[slot] < 0:
-                if count == told.ops.size:
+                if count == len(told.ops):
                     return -1
                 slots[slot] = count
                 told.keys.who[count], told.keys.what[count] = who, what
@@ -252,7 +250,7 @@ def count_in_steps(
     Number of ops outside of all iterations.
     """
     outside = 0
-    for row in range(ops.step.size):
+    for row in range(len(ops.step)):
         step, part = ops.step[row], parts[ops.case[row]]
         sums.ops[step + 1] += 1
         sums.steady[step + 1] += part != INPUT_PART

@@ -67,7 +67,7 @@ def _deal(
     dealt, dealt_times
         Output: the lengths by group, and how often each occurs.
     """
-    for place in range(rows.size):
+    for place in range(len(rows)):
         group = groups[rows[place]]
         dealt[free[group]] = lengths[place]
         dealt_times[free[group]] = times[place]
@@ -123,7 +123,7 @@ def _find_middles(
     found
         Output; groups without lengths are left as they are.
     """
-    for group in range(first.size - 1):
+    for group in range(len(first) - 1):
         begin, end = first[group], first[group + 1]
         if begin == end:
             continue

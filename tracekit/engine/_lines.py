@@ -107,7 +107,7 @@ def _with_room(pairs: Pairs) -> Pairs:
 @inner
 def place_of(first: int, last: int, pairs: Pairs) -> int:
     """Return the slot of a pair in the hash table, or the free slot for it."""
-    mask = pairs.slots.size - 1
+    mask = len(pairs.slots) - 1
     factors = pairs.factors
     mixed = first * factors[0] + (last & _LOW) * factors[1] + ((last >> 32) & _LOW) * factors[2]
     place = (mixed >> _SHIFT) & mask
@@ -143,11 +143,11 @@ def number_pairs(
     -------
     The number of pairs that have a number now.
     """
-    for row in range(begin[0], first.size):
+    for row in range(begin[0], len(first)):
         place = place_of(first[row], last[row], pairs)
         number = pairs.slots[place]
         if number < 0 and is_open:
-            if count == pairs.first.size:
+            if count == len(pairs.first):
                 begin[0] = row
                 return count
             number = count
@@ -155,7 +155,7 @@ def number_pairs(
             pairs.slots[place] = count
             count += 1
         found[row] = number
-    begin[0] = first.size
+    begin[0] = len(first)
     return count
 
 

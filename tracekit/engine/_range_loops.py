@@ -32,7 +32,7 @@ def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: 
     places
         Output: the position of each node.
     """
-    for turn in range(sequence.size - 1, -1, -1):
+    for turn in range(len(sequence) - 1, -1, -1):
         node = sequence[turn]
         if parents[node] >= 0:
             sizes[parents[node]] += sizes[node]
@@ -49,7 +49,7 @@ def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
     A shortcut is as long as the next two together if these are equally long, else one step
     (skew-binary jump pointers): any ancestor is reached in logarithmically many steps.
     """
-    for node in range(parents.size):
+    for node in range(len(parents)):
         parent = parents[node]
         depths[node] = depths[parent] + 1 if parent >= 0 else 0
         shortcuts[node] = parent
@@ -140,14 +140,14 @@ def count_twice(
     starts, ends, where = intervals
     nodes, until, since = active
     size = 0
-    for row in range(starts.size + 1):
+    for row in range(len(starts) + 1):
         while size > 0:
             first = first_to_end(size, until)
-            if row < starts.size and until[first] > starts[row]:
+            if row < len(starts) and until[first] > starts[row]:
                 break
             leave(size, first, active, tree, twice)
             size -= 1
-        if row == starts.size:
+        if row == len(starts):
             break
         now, place = starts[row], size
         while place > 0 and nodes[place - 1] > where[row]:
@@ -175,7 +175,7 @@ def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
     first, last
         First start and last end of the ops of each range; first after last if it has none. Updated.
     """
-    for row in range(parents.size - 1, -1, -1):
+    for row in range(len(parents) - 1, -1, -1):
         parent = parents[row]
         if parent >= 0 and first[row] <= last[row]:
             for column in range(sums.shape[1]):
@@ -222,26 +222,26 @@ def find_holders(
     range_has, node_has, row_of = seen
     of_kernel, of_node, above, held = rows
     count = 0
-    for place in range(kernels.size):
+    for place in range(len(kernels)):
         kernel, at, below = kernels[place], ranges[place], -1
         places[place] = -1
         while at >= 0:
             node = nodes[at]
             if node_has[node] != kernel:
                 node_has[node], row_of[node] = kernel, count
-                if count < held.size:
+                if count < len(held):
                     of_kernel[count], of_node[count] = kernel, node
                     above[count], held[count] = -1, 0
                 count += 1
             row = row_of[node]
             if places[place] < 0:
                 places[place] = row
-            if 0 <= below < held.size:
+            if 0 <= below < len(held):
                 above[below] = row
             if range_has[at] == kernel:
                 break
             range_has[at] = kernel
-            if row < held.size:
+            if row < len(held):
                 held[row] += 1
             below, at = row, parents[at]
     return count
@@ -259,7 +259,7 @@ def inherit(parents: Array, own: Array, found: Array) -> None:
     found
         Output: the row of the marked range; -1 if there is none.
     """
-    for row in range(parents.size):
+    for row in range(len(parents)):
         found[row] = own[row]
         if own[row] < 0 and parents[row] >= 0:
             found[row] = found[parents[row]]
@@ -275,7 +275,7 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
     stops
         Where true, neither this range nor those around it count for the ranges inside.
     """
-    for row in range(parents.size):
+    for row in range(len(parents)):
         found[row] = -1 if stops[row] else own[row]
         if not stops[row] and parents[row] >= 0 and found[parents[row]] >= 0:
             found[row] = found[parents[row]]
@@ -283,6 +283,6 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
 
 def mark_around(parents: Array, marks: Array) -> None:
     """Mark all ranges around marked ranges."""
-    for row in range(parents.size - 1, -1, -1):
+    for row in range(len(parents) - 1, -1, -1):
         if marks[row] and parents[row] >= 0:
             marks[parents[row]] = True

@@ -139,7 +139,7 @@ def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Su
     -------
     Whether the ops of each line are ordered by start; if not, the sums are invalid.
     """
-    for row in range(ops.starts.size):
+    for row in range(len(ops.starts)):
         line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]
         if line < 0:
             continue
@@ -253,7 +253,7 @@ def sweep_groups(
     Whether the ops of each line are ordered by start; if not, the sums are invalid.
     """
     used = done[USED]
-    for op in range(done[SEEN], ops.starts.size):
+    for op in range(done[SEEN], len(ops.starts)):
         line, start, end, group = ops.lines[op], ops.starts[op], ops.ends[op], ops.groups[op]
         done[SEEN] = op
         if line < 0:
@@ -265,7 +265,7 @@ def sweep_groups(
         beyond = window + 1
         while beyond < last and windows.begins[beyond] < end:
             beyond += 1
-        if used + beyond - window > sums.ops.size:
+        if used + beyond - window > len(sums.ops):
             done[USED] = used
             return 1
         is_inside = window >= windows.first[line]
@@ -284,7 +284,7 @@ def sweep_groups(
                 used = max(used, row + 1)
                 sums.busy[row] += length
         reached.ends[group] = max(reached.ends[group], end)
-    done[SEEN], done[USED] = ops.starts.size, used
+    done[SEEN], done[USED] = len(ops.starts), used
     return 1
 
 
@@ -378,7 +378,7 @@ def find_latest(
     found
         Output: the mark of each row, -1 if there is none.
     """
-    for row in range(lines.size):
+    for row in range(len(lines)):
         line = lines[row]
         found[row] = -1
         if line >= 0:
@@ -410,7 +410,7 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
     groups
         The groups; updated.
     """
-    for row in range(ops.starts.size):
+    for row in range(len(ops.starts)):
         line, now, own = ops.lines[row], ops.launches[row], ops.own[row]
         process = processes[line]
         low, high = marks.first[process], marks.first[process + 1]

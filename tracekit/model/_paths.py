@@ -51,7 +51,7 @@ class PathNodes(NamedTuple):
 def path_slot(parent: int, label: int, paths: PathNodes) -> int:
     """Return the slot of a path in its hash table, or the free slot for it."""
     slots, parents, labels = paths.slots, paths.parent, paths.label
-    mask = slots.size - 1
+    mask = len(slots) - 1
     slot = ((parent + 1) * 1_000_003 + label * 7_919) & mask
     while slots[slot] >= 0 and (parents[slots[slot]] != parent or labels[slots[slot]] != label):
         slot = (slot + 1) & mask
@@ -75,7 +75,7 @@ def path_number(parent: int, label: int, paths: PathNodes) -> int:
     """
     slot = path_slot(parent, label, paths)
     number: int = paths.slots[slot]
-    if number < 0 and 2 * (paths.total[0] + 1) <= paths.slots.size:
+    if number < 0 and 2 * (paths.total[0] + 1) <= len(paths.slots):
         number = paths.total[0]
         paths.slots[slot] = number
         paths.parent[number], paths.label[number] = parent, label
@@ -103,7 +103,7 @@ def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array
     numbers
         Output: the number of each path in the other tree.
     """
-    for row in range(parents.size):
+    for row in range(len(parents)):
         parent = numbers[parents[row]] if parents[row] >= 0 else -1
         numbers[row] = path_number(parent, labels[row], paths)
 

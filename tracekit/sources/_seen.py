@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._ordering import Ordered
-from tracekit.support.compiled import compiled, given
+from tracekit.support.compiled import compiled
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
@@ -142,27 +142,17 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
     held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
     numbers = [column.fill_null(0) for column in held]
     numbers += [column.is_null() for column in held if column.null_count()]
-    values = _side_by_side(numbers, rows.height)
-    slots, kept = np.zeros((2, _SLOTS), np.int64), np.empty(rows.height, np.int64)
+    values = np.vstack(list(map(pl.Series.to_numpy, numbers)), dtype=np.int64, casting="unsafe")
+    slots, kept = tuple(np.zeros((2, _SLOTS), np.int64)), np.empty(rows.height, np.int64)
     which = np.empty(rows.height, np.uint32)
     count = compiled(tell_apart, rows.height)(values, slots, kept, which)
     some = pl.Series(kept[:count].astype(np.uint32))
     return rows[some].cast(pl.Int64), which
 
 
-def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
-    """Return columns as rows of one array; a single column is not copied."""
-    if len(columns) == 1 and columns[0].dtype == pl.Int64:
-        return given(columns[0]).reshape(1, rows)
-    values = np.empty((len(columns), rows), np.int64)
-    for row, column in zip(values, columns, strict=True):
-        row[:] = column.to_numpy()
-    return values
-
-
 def tell_apart(
-    values: NDArray[Any], slots: NDArray[Any], kept: NDArray[Any], which: NDArray[Any]
-) -> int:
+    values: NDArray[Any], slots: tuple[NDArray[Any], ...], kept: NDArray[Any], which: NDArray[Any]
+) -> int:  # fmt: skip
     """Drop rows that repeat a recent row, such as descriptions of processes and places.
 
     Parameters
@@ -181,18 +171,16 @@ def tell_apart(
     -------
     Number of rows that are kept.
     """
-    recent, places, first = slots[0], slots[1], values[0]
+    recent, places = slots
     kept[0], count = 0, 1
-    for row in range(first.size):
-        value = first[row]
-        slot = (value ^ (value >> 24) ^ (value >> 32)) & (recent.size - 1)
-        for column in range(1, values.shape[0]):
+    for row in range(values.shape[1]):
+        slot, is_new = 0, False
+        for column in range(values.shape[0]):
             value = values[column, row]
-            slot = 5 * slot + ((value ^ (value >> 24) ^ (value >> 32)) & (recent.size - 1))
-        slot &= recent.size - 1
+            slot = 5 * slot + ((value ^ (value >> 24) ^ (value >> 32)) & (len(recent) - 1))
+        slot &= len(recent) - 1
         like = recent[slot]
-        is_new = first[row] != first[like]
-        for column in range(1, values.shape[0]):
+        for column in range(values.shape[0]):
             is_new |= values[column, row] != values[column, like]
         if is_new:
             recent[slot] = kept[count] = row

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from tracekit.errors import UsageError
 from tracekit.support import native
+from tracekit.support.compiled import plain
 from tracekit.support.inner import PARTS
 
 P = ParamSpec("P")
@@ -58,7 +59,7 @@ class Compiled:
             taken = native.arguments(given)
             if run := self._found(taken):
                 return run(taken, given)
-        return self._loop(*given)
+        return plain(self._loop)(*given)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
         """Return a function that runs cached machine code; None if there is none."""

@@ -52,7 +52,7 @@ def find_lengths(
     """
     first, source, length = into
     lags, counts = holding
-    for moment in range(time.size):
+    for moment in range(len(time)):
         begin, end = first[moment], first[moment + 1]
         least, known = 0, False
         for edge in range(begin, end):
@@ -81,7 +81,7 @@ def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
     later
         Filled with the targets.
     """
-    for edge in range(source.size):
+    for edge in range(len(source)):
         moment = source[edge]
         later[free[moment]] = target[edge]
         free[moment] += 1
@@ -107,7 +107,7 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
     """
     first, target = out
     placed = 0
-    for moment in range(missing.size):
+    for moment in range(len(missing)):
         missing[moment] = into[moment + 1] - into[moment]
         if missing[moment] == 0:
             order[placed] = moment
@@ -143,7 +143,7 @@ def replay(
         Time of each node, ns: filled in; given for nodes that wait for nothing.
     """
     first, source, length = into
-    for place in range(order.size):
+    for place in range(len(order)):
         moment = order[place]
         begun, known = time[moment], False
         for edge in range(first[moment], first[moment + 1]):
@@ -180,7 +180,7 @@ def walk_back(
     last, since = ends
     first, source, length = into
     count = 0
-    for number in range(last.size):
+    for number in range(len(last)):
         moment = last[number]
         while time[moment] > since[number]:
             chosen = -1
@@ -210,7 +210,7 @@ def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allow
         for the nodes that ends wait for.
     """
     first, source, length = into
-    for place in range(order.size - 1, -1, -1):
+    for place in range(len(order) - 1, -1, -1):
         moment = order[place]
         if allowed[moment] == LATEST:
             continue

@@ -85,7 +85,7 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
     Number of rows; `OUT_OF_ORDER` if the ops of a line are not sorted by start and number.
     """
     count = 0
-    for row in range(ops.lines.size):
+    for row in range(len(ops.lines)):
         line, op, start = ops.lines[row], ops.numbers[row], ops.starts[row]
         latest = reached.starts[line]
         if start < latest or (start == latest and op < reached.latest[line]):

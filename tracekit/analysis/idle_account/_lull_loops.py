@@ -39,7 +39,7 @@ def find_lulls(
     Number of lulls; `OUT_OF_ORDER` if the ops of a line are not sorted by start.
     """
     count = 0
-    for row in range(lines.size):
+    for row in range(len(lines)):
         line, start = lines[row], starts[row]
         if line < 0:
             continue

@@ -388,15 +388,15 @@ def first_in_first_out(
         forwards; left as it is for all others.
     """
     oldest = 0
-    for row in range(leaving_size.size):
+    for row in range(len(leaving_size)):
         size, start = leaving_size[row], leaving_start[row]
-        while oldest < arrived_size.size and (
+        while oldest < len(arrived_size) and (
             arrived_size[oldest] < size
             or (arrived_size[oldest] == size and start - arrived_end[oldest] > limit[oldest])
         ):
             oldest += 1
         if (
-            oldest < arrived_size.size
+            oldest < len(arrived_size)
             and arrived_size[oldest] == size
             and arrived_end[oldest] <= start
         ):
@@ -508,7 +508,7 @@ def take_once(
     kept
         Whether each pair is kept; updated.
     """
-    for row in range(first.size):
+    for row in range(len(first)):
         if not used[first[row]] and not used[second[row]]:
             used[first[row]] = used[second[row]] = kept[row] = True
 

@@ -84,7 +84,7 @@ def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints,
         size = value if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
         if key >> 3 == 0 or kind in (3, 4) or kind > 5 or size < 0 or size > end - at:
             return -1
-        if count == numbers.size:
+        if count == len(numbers):
             return -1
         numbers[count] = key >> 3
         values[count] = value if kind == 0 else at
@@ -120,7 +120,7 @@ def read_events(
         Output, 1 row per column: the field of the stat that holds its value; 0 if absent, 1 if of
         another kind, such as a fraction.
     """
-    for row in range(begins.size):
+    for row in range(len(begins)):
         at, end = begins[row], stops[row]
         stat_end = end
         inside = False
@@ -160,7 +160,7 @@ def read_events(
                 return row
             if inside:
                 if field == 1 and kind == 0:
-                    column = columns[number] if 0 <= number < columns.size else -1
+                    column = columns[number] if 0 <= number < len(columns) else -1
                 elif field > 1:
                     is_number = kind == 0 and field in (UNSIGNED, SIGNED, REFERENCE)
                     field_of = field if is_number or (kind == 2 and field == STRING) else 1
@@ -174,4 +174,4 @@ def read_events(
                 if kind == 0 and 1 <= field <= 3:
                     numbers[field - 1, row] = number
                 at += size
-    return begins.size
+    return len(begins)
