@@ -14,7 +14,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
-from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
+from tracekit.analysis.diagnosis._facts import _by_step, facts_of, rounded
 from tracekit.analysis.operators import has_sizes
 from tracekit.analysis.step_sums import skipped_of
 from tracekit.errors import MissingDataError, UsageError
@@ -727,7 +727,7 @@ def test_a_step_begins_where_its_first_gpu_does() -> None:
          *((0, 0, 100 * step, 100 * (step + 1), step) for step in range(1, 7))],
         ["process", "device", "start", "end", "iteration"], orient="row",
     )  # fmt: skip
-    assert _cold(windows).rows() == [(0, 550)]
+    assert _by_step(windows).row(0) == (0, 0, 550)
 
 
 def test_no_piece_of_a_gap_is_empty() -> None:

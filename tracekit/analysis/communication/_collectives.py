@@ -314,10 +314,7 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return the number of participants of a collective over the whole run: library -> number.
-
-    Empty if a number between those of the ranks is missing: then not all of them were recorded.
-    """
+    """Return library -> participants of a collective over the run; empty if ranks are missing."""
     if unrecorded_ranks(trace):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()

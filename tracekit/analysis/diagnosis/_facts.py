@@ -509,7 +509,8 @@ def facts_of(
         cold = pl.DataFrame(schema={"iteration": pl.Int64, "length": pl.Float64})
         return Facts(trace, whole.select(*_STEP), cold, has_steps=False, traffic=traffic,
                      worth=worth)  # fmt: skip
-    cold = _cold(windows)
+    steps = _by_step(windows)
+    cold = steps.head(cold_steps(steps["length"].to_numpy())).select("iteration", "length")
     usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
     last_ns, each = None, _by_step(usual)
     if each.height > _FEW and before_a_short_end(each["length"].to_list()) is not None:
@@ -519,12 +520,6 @@ def facts_of(
     first = windows.join(cold, on="iteration", how="semi")
     return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
                  worth=worth, cold_windows=first, last_ns=last_ns)  # fmt: skip
-
-
-def _cold(windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, length`` of the cold steps."""
-    each = _by_step(windows)
-    return each.head(cold_steps(each["length"].to_numpy())).select("iteration", "length")
 
 
 def _by_step(windows: pl.DataFrame) -> pl.DataFrame:

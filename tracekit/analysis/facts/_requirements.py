@@ -295,6 +295,7 @@ _STRUCTURE = "without ranges they are found from the order of launches, if possi
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
+_COUNTERS = "nsys profile --gpu-metrics-devices=all"
 _SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
@@ -396,11 +397,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 "samples of NVLink, PCIe or NICs",
                 pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie|nic)_"),
             ),
-            _by(
-                "nsys profile --gpu-metrics-devices=all",
-                f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
-                f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
-            ),
+            _by(_COUNTERS, f"{_NSYS_ALONE} {_COUNTERS}", f"{_NSYS_ALONE} {_COUNTERS}"),
         ),
         "operator sizes": Requirement(
             _operator_sizes,

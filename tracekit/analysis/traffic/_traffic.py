@@ -270,7 +270,8 @@ class Traffic:
                 "counters and parameters are compared with a whole run",
                 "leave out --between and --iterations",
             )
-        told = ", ".join(keys)
+        is_of_one_host = {"nic", "hosts"} & {*keys} and len(self.machine.hosts) == 1
+        nothing = _ONE_HOST if is_of_one_host else _NOTHING_MOVED
         listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
         rows = self.counters() if counters else self.links(by)
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
@@ -281,17 +282,14 @@ class Traffic:
         return Answer(
             rows=rows,
             meta={**meta, **listed, **expected},
-            title="attributed against counted bytes" if counters else f"traffic by {told}",
-            empty=_NOT_COUNTED if counters else self._nothing_moved(keys),
+            title="attributed against counted bytes"
+            if counters
+            else f"traffic by {', '.join(keys)}",
+            empty=_NOT_COUNTED if counters else nothing,
             command="links",
             figures=_FIGURES,
             source=self,
         )
-
-    def _nothing_moved(self, keys: Sequence[str]) -> str:
-        """Say why there are no rows for the given keys."""
-        is_of_hosts = bool({"nic", "hosts"} & {*keys})
-        return _ONE_HOST if is_of_hosts and len(self.machine.hosts) == 1 else _NOTHING_MOVED
 
     def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
         """Return warnings about NICs that are unknown or assumed."""

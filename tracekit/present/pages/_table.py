@@ -143,7 +143,7 @@ def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[
 
 
 def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:
-    raw = [_raw(value) for value in _values(frame[column.name])]
+    raw = [_raw(value) for value in frame[column.name].to_list()]
     raw += [None] * (len(column.texts) - len(raw))
     if column.name in _KERNELS:
         short = readable_names(column.texts)
@@ -155,10 +155,6 @@ def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:
         Cell(text, value if column.numeric else None, column.numeric, _mark(column, text))
         for text, value in zip(column.texts, raw, strict=True)
     ]
-
-
-def _values(series: pl.Series) -> list[Any]:
-    return series.to_list()
 
 
 def _raw(value: Any) -> str | None:
