@@ -102,7 +102,7 @@ def _by_steps(a: np.ndarray, b: np.ndarray) -> pl.DataFrame:
         for own, kinds in _alike(of_a, of_b):
             one = np.ones(len(own), dtype=np.int64)
             parts.append(
-                show(of_a[own], of_b[own], (one, one), has_verdict=True, related=False,
+                show(of_a[own], of_b[own], (one, one), has_verdict=True,
                      regular=kinds)
             )  # fmt: skip
     return pl.concat(parts)
