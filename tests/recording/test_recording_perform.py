@@ -474,6 +474,8 @@ esac
 def test_the_machine_is_watched_as_long_as_the_program_runs(
     tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if Path(sys.executable).resolve().parents[1] == Path("/bin/sh").resolve().parents[1]:
+        pytest.skip("Python lies beside sh, which is then taken for a tool of this nsys")
     tool = tmp_path / "tools" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text(_SMI)

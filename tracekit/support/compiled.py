@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from tracekit.support.inner import plain
+
 if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
@@ -36,21 +38,6 @@ def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
         return plain(loop)
     either = _compiled(loop)
     return cast("Callable[P, R]", either if rows >= FEW_ROWS else either.if_kept)
-
-
-@cache
-def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `loop` uncompiled, on memory views: numbers of Python take a third of NumPy's time."""
-    return lambda *given: loop(*map(_viewed, given))
-
-
-def _viewed(one: Any) -> Any:
-    """Return an argument with memory views for its arrays."""
-    if isinstance(one, tuple):
-        return getattr(one, "_make", tuple)(map(_viewed, one))
-    if not hasattr(one, "dtype"):
-        return one
-    return memoryview(one) if one.ndim else one.item()
 
 
 @cache

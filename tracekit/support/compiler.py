@@ -12,8 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from tracekit.errors import UsageError
 from tracekit.support import native
-from tracekit.support.compiled import plain
-from tracekit.support.inner import PARTS
+from tracekit.support.inner import PARTS, plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
