@@ -169,3 +169,10 @@ def test_inference_has_its_iterations(known: KnownOf) -> None:
 def test_a_single_step_is_refused(known: KnownOf) -> None:
     (each,) = known("lm_pyprof_nvprof.sqlite")
     assert find_structure(each.work).method == "refused"
+
+
+def test_evaluation_on_batches_nearly_as_large_as_those_of_steps_is_no_acting(
+    known: KnownOf,
+) -> None:
+    (each,) = known("mnist_1xa100_phases.sqlite")
+    assert {row.result for row in find_structure(each.work).assumptions} == {"holds"}

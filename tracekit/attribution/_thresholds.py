@@ -171,6 +171,9 @@ class Thresholds:
     evaluation."""
     few_usual: float = 0.5
     """Share of gaps of the usual kind below which a contradiction is reported."""
+    acting_input: float = 0.5
+    """Share of a step's input below which passes alone may choose actions: 0.25 in simulated
+    rollouts, 0.98 in a recorded evaluation of MNIST."""
 
     # Which passes are one step.
 

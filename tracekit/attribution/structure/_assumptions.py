@@ -130,7 +130,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     """Test whether forward passes without backward are much rarer than steps, and fed as these are.
 
     If they are not rarer, they may be a part of each step. If a result is fetched for each copy of
-    input, and copies are smaller than a step's, they may choose actions (rollouts).
+    input, and copies are much smaller than a step's, they may choose actions (rollouts).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
@@ -145,7 +145,8 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     fed = lane.work.bytes[alone][inputs[alone]]
     batches = lane.work.bytes[lane.batch & inputs & (stage != ME)]
     most, usual = int(fed.max(initial=0)), int(np.median(batches)) if batches.size else 0
-    if most >= max(usual, 1) or fetches < max(int((fed == most).sum()), 1):
+    is_less = most < THRESHOLDS.acting_input * usual
+    if not is_less or fetches < max(int((fed == most).sum()), 1):
         return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
     said += f", with copies of input of at most {most:,} bytes, usual ones of steps {usual:,} bytes"
     return Assumption(ALONE, "untested", spent, f"{said}: they may choose actions")
