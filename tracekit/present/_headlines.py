@@ -296,12 +296,12 @@ def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     )
 
 
-def _latency(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _latency(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     most = _largest(rows, "p50_ns", "operation", "size_bytes")
     if most is None:
         return None
     size = int(most["size_bytes"])
-    more = " or more" if size.bit_count() == 1 else ""  # of a power of two and up to the next one
+    more = " or more" if meta.get("buckets") == "power2" else ""  # up to the next power of two
     text = f"{most['operation']} of {message_size(size)}{more}, {duration(most['p50_ns'])}"
     return f"Longest in the median: {text}"
 

@@ -95,9 +95,10 @@ def latency(
     rows = table.sort(groups, nulls_last=True).select(
         *(name for name in first if name in table.columns), pl.exclude(*first)
     )
+    counts = _meta(calls, log, sizes, measure) if isinstance(calls, Trace) else {}
     return Answer(
         rows=rows,
-        meta=_meta(calls, log, sizes, measure) if isinstance(calls, Trace) else {},
+        meta={**counts, "buckets": buckets},
         title="latency by size",
         empty="no operations were recorded",
         command="latency",

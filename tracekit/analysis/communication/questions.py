@@ -337,6 +337,7 @@ _LATENCY = Json(
         "not_blocking?": "integer: Calls of MPI that do not block, left out.",
         **keys("missing?", "warnings?"),
         "measure?": "text: Which duration the statistics describe.",
+        "buckets?": "one of power2, exact, class: How sizes are grouped.",
         "queries?": "integer: Pointer queries of the run.",
         "inside?": "integer: Those inside MPI calls.",
         **keys("verdicts?", "simulated?"),
