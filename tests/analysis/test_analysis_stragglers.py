@@ -93,6 +93,22 @@ def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:
     assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100 + 100) * US / 4)
 
 
+def test_a_rank_is_last_by_chance_as_often_as_its_collectives_are_small() -> None:
+    """Two of three calls are of ranks 0 and 1 alone: rank 0 is last in 1 / 2 + 1 / 2 + 1 / 3."""
+    calls = pl.DataFrame(
+        [(match, rank, 100 - rank, f"{match}:{rank}") for match, ranks in enumerate((2, 2, 3))
+         for rank in range(ranks)],
+        schema=["match", "device", "length", "op"], orient="row",
+    ).with_columns(
+        process=pl.col("device"), step=0, clock=0, collective=pl.lit("all_reduce"), start=0,
+        end="length", op=pl.int_range(pl.len()),
+    )  # fmt: skip
+    of_rank = waits_in_collectives(calls).group_by("device").agg(pl.col("chance").sum())
+    found = dict(of_rank.rows())
+    assert found == {0: pytest.approx(4 / 3), 1: pytest.approx(4 / 3), 2: pytest.approx(1 / 3)}
+    assert [row["chance_share"] for row in _by_device(_of(PASSES)).values()] == [1 / 3] * 3
+
+
 def test_the_one_that_costs_most_comes_first() -> None:
     assert stragglers(_of(PASSES)).rows["device"].to_list() == [1, 0, 2]
 

@@ -54,7 +54,7 @@ LINKS = {
     "utilisation": [0.9, None],
 }  # fmt: skip
 STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [2, 6],
-              "caused_ns": [10, 5 * MS]}  # fmt: skip
+              "chance_share": [0.5, 0.5], "caused_ns": [10, 5 * MS]}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "No rank is last more often than another: each at 4 collectives"),
         ("stragglers", STRAGGLERS, {},
          "Rank 1 is last at 6 of 8 collectives (4 by chance), for which the others wait 5.000 ms"),
+        ("stragglers", {**STRAGGLERS, "chance_share": [0.5, 0.425]}, {},  # of groups of other sizes
+         "Rank 1 is last at 6 of 8 collectives (3 by chance), for which the others wait 5.000 ms"),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {},
          "Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms"),
         ("breakdown", ITERATIONS, {"window_ns": 1},

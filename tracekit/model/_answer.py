@@ -389,8 +389,8 @@ _SPARE = (
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
     "edges", "segments", "slack_p50_ns",
-    "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns", "unknown",
-    "bound_ns", "untold_ns", "headroom_ns", "achieved_flops_s", "flops_per_byte",
+    "chance_share", "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns",
+    "unknown", "bound_ns", "untold_ns", "headroom_ns", "achieved_flops_s", "flops_per_byte",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",

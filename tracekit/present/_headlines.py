@@ -234,9 +234,9 @@ def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     named = f" of {kind}" if kind else ""
     if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
         return f"No rank is last more often than another: each at {most['last']:,} collectives"
-    chance = most["collectives"] // rows.height
-    if not kind and "rank" in rows.columns and most["last"] < 2 * chance:
-        named = f" ({chance:,} by chance)"
+    chance = (most.get("chance_share") or 0.0) * most["collectives"]
+    if most["last"] < 2 * chance:
+        named = f" ({chance:,.0f} by chance)"
     return (
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"

@@ -158,12 +158,13 @@ def stragglers(facts: Facts) -> Finding | None:
     if waits.is_empty():
         return None
     by_member = waits.group_by(MEMBER).agg(
-        last=pl.col("is_last").sum(), number=pl.len(), caused=pl.col("caused_ns").sum()
+        pl.col("chance").mean(),
+        last=pl.col("is_last").sum(), number=pl.len(), caused=pl.col("caused_ns").sum(),
     ).sort("caused", *MEMBER, descending=[True, False, False])  # fmt: skip
     worst = by_member.row(0, named=True)
     lost = worst["caused"] / facts.number
     share = worst["caused"] / max(by_member["caused"].sum(), 1)
-    chance = 1 / by_member.height
+    chance = worst["chance"]
     often = worst["last"] / worst["number"]
     is_one = often >= min(_TWICE * chance, (1 + chance) / 2) and share >= _HALF
     if not facts.is_worth(lost) or not is_one or not _is_no_chance(waits, worst):

@@ -72,9 +72,9 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``match, op, step, process, device, collective, wait_ns``; ``is_last``; ``late_ns``, the delay
-    of its begin after the first participant's (null without a common clock). One row per
-    participant of collectives with several participants.
+    ``match, op, step, process, device, collective, wait_ns``; ``is_last``; ``chance``, one over the
+    number of participants; ``late_ns``, the delay of its begin after the first participant's (null
+    without a common clock). One row per participant of collectives with several participants.
     """
     number = pl.struct(MEMBER).n_unique().over("match")
     matched = calls.drop_nulls("match").filter(number > 1)
@@ -84,6 +84,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
         wait_ns=LENGTH - LENGTH.min().over("match"),
         is_last=(pl.int_range(pl.len()).over("match") == 0)
         & (LENGTH.shift(-1).over("match") != LENGTH),
+        chance=1 / number,
         late_ns=pl.when(is_common).then(
             pl.col("start") - pl.col("start").min().over("match")
         ),

@@ -254,7 +254,9 @@ def _by_rank(
     held = _held_behind(idle)
     means = times.group_by(*MEMBER, "rank").agg(pl.col("waited_ns", "own_ns").mean())
     number = pl.lit(facts.number)
-    in_collectives = waits.group_by(MEMBER).agg(*_in_collectives(facts)).drop("waited_ns")
+    in_collectives = waits.group_by(MEMBER).agg(
+        *_in_collectives(facts), chance_share=pl.col("chance").mean()
+    ).drop("waited_ns")  # fmt: skip
     others = max(means.height - 1, 1)
     in_gaps = held.group_by(device="by").agg(holding=pl.col("held").sum() / number / others)
     known = (
@@ -269,8 +271,8 @@ def _by_rank(
     first = [True, False, False, False]
     ordered = known.sort("caused_ns", "rank", *MEMBER, descending=first)
     return ordered.with_columns(last_share=_LAST_SHARE).select(
-        "rank", "device", "collectives", "last", "last_share", "caused_ns", "waited_ns", "own_ns",
-        "late_in", "late_in_ns", "late_ns",
+        "rank", "device", "collectives", "last", "last_share", "chance_share", "caused_ns",
+        "waited_ns", "own_ns", "late_in", "late_in_ns", "late_ns",
     )  # fmt: skip
 
 
