@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.calls import unrecorded_ranks
 from tracekit.analysis.diagnosis import stragglers
 from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _held_behind, _times
@@ -107,6 +108,14 @@ def test_a_rank_is_last_by_chance_as_often_as_its_collectives_are_small() -> Non
     found = dict(of_rank.rows())
     assert found == {0: pytest.approx(4 / 3), 1: pytest.approx(4 / 3), 2: pytest.approx(1 / 3)}
     assert [row["chance_share"] for row in _by_device(_of(PASSES)).values()] == [1 / 3] * 3
+
+
+def test_ranks_far_apart_are_not_listed_one_by_one() -> None:
+    """A file named rank999999999 beside rank0 took all memory."""
+    trace = _of({0: (600, 600), 30_000: (700, 700)}, marks=True)
+    assert unrecorded_ranks(trace) == [*range(1, 10)]
+    (missing,) = (text for text in stragglers(trace).meta["missing"] if text.startswith("rank"))
+    assert missing.startswith("rank 1, 2, 3, 4, 5, 6, 7, 8, ...: ")
 
 
 def test_the_one_that_costs_most_comes_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain, islice, pairwise
 
 import polars as pl
 
@@ -23,6 +24,8 @@ _DIVIDING = ("device", "rank", "node")
 """Keys whose groups cover only part of the devices."""
 _FEW, _FAR = 4, 3.5
 """Largest number of ranks without outliers; least distance of an outlier, in deviations."""
+_FIRST = 9
+"""Largest number of unrecorded ranks that are listed."""
 _DEVIATION = 1.4826
 """Ratio of standard deviation to median absolute deviation for normal values."""
 
@@ -123,9 +126,13 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
 
 
 def unrecorded_ranks(trace: Trace) -> list[int]:
-    """Return the ranks between the smallest and the largest recorded one that are not recorded."""
+    """Return the first nine ranks between recorded ones that are not recorded.
+
+    Ranks may be any numbers that a file says, so that all between them may be billions.
+    """
     known = process_ranks(trace)["rank"].drop_nulls().unique().sort().to_list()
-    return sorted({*range(known[0], known[-1])} - {*known}) if known else []
+    between = (range(one + 1, other) for one, other in pairwise(known))
+    return [*islice(chain.from_iterable(between), _FIRST)]
 
 
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
