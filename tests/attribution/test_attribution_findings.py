@@ -125,7 +125,8 @@ def _disagreement(
 )
 def test_a_disagreement(length: int, other: str, told: str | None) -> None:
     sentence = (
-        f"nvtx tells stages, and other sources disagree: {other} about {told} of GPU time; {LOOK}"
+        f"nvtx tells stages, and other sources disagree: {other} about {told} (BP for FP {told}) "
+        f"of GPU time; {LOOK}"
     )
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
 
@@ -188,7 +189,7 @@ def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> Non
         ("FP", "nvtx", "autograd", "BP", 30),
     ]  # fmt: skip
     (told,) = _told(_verdict(), opinions=opinions)
-    assert "autograd about 30%, structure about 12% of GPU time;" in told
+    assert "autograd about 30% (BP for FP 30%), structure about 12% (BP for FP 6%, WU f" in told
 
 
 def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_sources_decide() -> (
@@ -204,12 +205,13 @@ def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_s
             ]
         ],
     ]  # fmt: skip
+    said = "autograd about 20% (BP for FP 20%), structure about 20% (BP for FP 20%)"
     assert [text.partition(" of GPU time")[0] for text in _told(_verdict(), opinions=opinions)] == [
         f"{decides} tells stages, and other sources disagree: {others}"
         for decides, others in [
-            ("nvtx", "autograd about 20%, structure about 20%"),
-            ("thread_name", "nvtx about 20%"),
-            ("process_range", "autograd about 20%, structure about 20%"),
+            ("nvtx", said),
+            ("thread_name", "nvtx about 20% (BP for FP 20%)"),
+            ("process_range", said),
         ]
     ]  # fmt: skip
 

@@ -351,7 +351,7 @@ class TestTypes:
 HINT = "record with `nsys profile -t cuda,nvtx`"
 NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
 NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
-NO_RANGES = "no NVTX ranges were recorded, so structure and names tell the stages"
+NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell stages"
 
 
 @pytest.mark.parametrize(

@@ -154,20 +154,27 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
     total = int(told.filter(source == other)["total_ns"].sum())
-    pairs = (
+    lengths = (
         told.filter(~source.is_in(_APART), source != other)
         .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))
-        .group_by("stage_source", "other_source")
+        .group_by("stage_source", "other_source", "other_stage", "stage")
         .agg(pl.col("total_ns").sum())
-        .sort("total_ns", "stage_source", "other_source", descending=[True, False, False])
+        .sort(-pl.col("total_ns"), "stage_source", "other_source", "other_stage", "stage")
     )
+    pairs: dict[tuple[str, str], dict[str, int]] = {}
+    for decides, differs, says, stage, length in lengths.iter_rows():
+        pairs.setdefault((decides, differs), {})[f"{says} for {stage}"] = length
     others: dict[str, list[str]] = {}
-    for decides, differs, length in pairs.iter_rows():
+    for decides, differs in sorted(pairs, key=lambda pair: -sum(pairs[pair].values())):
+        parts = pairs[decides, differs]
         least = (
             THRESHOLDS.disagreement_by_names if differs in _BY_NAMES else THRESHOLDS.disagreement
         )
-        if length >= least * total > 0:
-            others.setdefault(decides, []).append(f"{differs} about {length / total:.0%}")
+        if (length := sum(parts.values())) >= least * total > 0:
+            said = [f"{part} {ns / total:.0%}" for part, ns in parts.items() if 100 * ns >= total]
+            others.setdefault(decides, []).append(
+                f"{differs} about {length / total:.0%} ({', '.join(said)})"
+            )
     for decides, shares in others.items():
         yield (
             f"{decides} tells stages, and other sources disagree: {', '.join(shares)} of GPU time; "

@@ -142,7 +142,7 @@ def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tu
         return (f"no GPU work was recorded: {record}",)
     texts = (
         (calls, f"no HIP calls were recorded, so no op's launch is known: {record}"),
-        (ranges, f"no markers were recorded, so structure and names tell the stages: {mark}"),
+        (ranges, f"no markers were recorded, so only structure and names can tell stages: {mark}"),
     )
     return tuple(text for there, text in texts if not len(there))
 

@@ -330,7 +330,7 @@ def _absences(gathered: Gathered) -> tuple[str, ...]:
         (gathered.calls.height,
          "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
         (gathered.ranges.height,
-         "no operators or annotations were recorded, so structure and names tell the stages"),
+         "no operators or annotations were recorded, so only structure and names can tell stages"),
     )  # fmt: skip
     return tuple(f"{absence}: {_RECORD}" for there, absence in absences if not there)
 

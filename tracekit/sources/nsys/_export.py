@@ -286,7 +286,7 @@ def _absences(
         ),
         (
             len(ranges),
-            "no NVTX ranges were recorded, so structure and names tell the stages",
+            "no NVTX ranges were recorded, so only structure and names can tell stages",
             _how_to_record_ranges(metadata),
         ),
     )

@@ -492,7 +492,7 @@ def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
             "record with `nvprof -o run.nvvp`"
         ),
         (
-            "no NVTX ranges were recorded, so structure and names tell the stages: "
+            "no NVTX ranges were recorded, so only structure and names can tell stages: "
             "put NVTX ranges into the program and record with `nvprof -o run.nvvp`"
         ),
         *(

@@ -205,7 +205,7 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str,
         ),
         (
             len(ranges),
-            "no NVTX ranges were recorded, so structure and names tell the stages",
+            "no NVTX ranges were recorded, so only structure and names can tell stages",
             f"put NVTX ranges into the program and {_RECORD_GPU}",
         ),
     )
