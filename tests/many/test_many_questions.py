@@ -169,6 +169,11 @@ def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -
         for _ in range(number):
             cluster.add_worker()
         assert answers(tracekit.open("job", store=asked, dask=cluster.address)) == local
+        studied, there = (
+            tracekit.study.answer(["job"], store=asked, **where)
+            for where in ({}, {"dask": cluster.address})
+        )
+        assert there.rows.equals(studied.rows)
         if number == 1:
             return
         # One of the others takes over what it was at.

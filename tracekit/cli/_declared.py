@@ -12,7 +12,6 @@ from tracekit.cli._options import (
     IterationOption,
     OnlyRanksOption,
     OnMissingOption,
-    PartDaskOption,
     PartProcessesOption,
     RulesOption,
     RunArgument,
@@ -25,7 +24,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.runs import DECLARED
-from tracekit.support.questions import Declaration, Folder, Labels, option_of
+from tracekit.support.questions import Declaration, Folder, Labels, PartDask, option_of
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _OPENING = {
     "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
     "step": StepOption,
-    "processes": PartProcessesOption, "dask": PartDaskOption, "on_missing": OnMissingOption,
+    "processes": PartProcessesOption, "dask": PartDask, "on_missing": OnMissingOption,
     "only_ranks": OnlyRanksOption,
 }  # fmt: skip
 """Options for opening a run: name -> option."""

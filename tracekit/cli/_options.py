@@ -18,7 +18,7 @@ from tracekit.errors import TracekitError, UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.memory import allowed
 from tracekit.support.quantities import UNITS, parse_duration, parse_percent, parse_size
-from tracekit.support.questions import Option, References, choices
+from tracekit.support.questions import MANY, Option, References, choices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 LATEST = "@latest"
-MANY = "Many reports"
-"""Heading in help for options of runs with several reports."""
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -290,14 +288,6 @@ PartProcessesOption = Annotated[
         "Number of processes that add up the reports of a run. Default: this one alone.",
         "N",
         least=1,
-        panel=MANY,
-    ),
-]
-PartDaskOption = Annotated[
-    str | None,
-    Option(
-        "Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
-        "ADDRESS",
         panel=MANY,
     ),
 ]

@@ -44,7 +44,7 @@ class _Chosen(Selection):
 
     Parameters
     ----------
-    references, where, store
+    references, where, store, dask
         See `select_runs`.
     is_of_latest
         Whether no reference means the run that was ingested last, and not all runs.
@@ -58,6 +58,7 @@ class _Chosen(Selection):
         references: Sequence[Reference] = (),
         where: Mapping[str, str] | None = None,
         store: StrPath | None = None,
+        dask: str | None = None,
         *,
         is_of_latest: bool = False,
         needs: Sequence[str] = (),
@@ -65,7 +66,7 @@ class _Chosen(Selection):
         super().__init__()
         self.is_apart, self.is_chosen = bool(references), bool(references or where)
         meant = ["@latest"] if is_of_latest and not self.is_chosen else references
-        self._select = partial(select_runs, meant, where=where, store=store)
+        self._select = partial(select_runs, meant, where=where, store=store, dask=dask)
         self._store, self._needs = store, needs
 
     def __iter__(self) -> Iterator[OpenedRun]:

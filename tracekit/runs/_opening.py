@@ -192,10 +192,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         raise UsageError(f"on_missing {on_missing!r} is not known", "choose stop or skip")
     place = Store.discover(None if store is None else Path(store))
     record = _find(place, reference, progress or _silent, memory)
-    workers = None
-    if processes != 1 or dask is not None:
-        check_workers(processes if dask is None or processes != 1 else None, dask)
-        workers = Workers(processes, dask, progress or _silent)
+    workers = _workers(processes, dask, progress)
     chosen = None
     if any(option is not None for option in (rules, iteration, verdict, step)):
         if workers is not None:
@@ -207,6 +204,14 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
             None if rules is None else Path(rules), iteration, verdict, step
         )
     return Run(record, place, chosen, memory, workers, on_missing, only_ranks)
+
+
+def _workers(processes: int, dask: str | None, progress: Progress | None) -> Workers | None:
+    """Return the processes or the cluster that add up reports; None for this process alone."""
+    if processes == 1 and dask is None:
+        return None
+    check_workers(processes if dask is None or processes != 1 else None, dask)
+    return Workers(processes, dask, progress or _silent)
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
@@ -243,6 +248,7 @@ def select_runs(
     *,
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
+    dask: str | None = None,
 ) -> list[Run]:
     """Return the runs of a study: those referred to, and those with certain labels.
 
@@ -253,21 +259,30 @@ def select_runs(
     where
         Labels that all runs of the study have: name -> value. Without references and labels, all
         runs of the store are returned.
+    dask
+        Address of a Dask scheduler whose workers add up the reports of the runs: see `open`.
 
     Raises
     ------
     UsageError
         If there is no such run.
     """
+    place = Store.discover(None if store is None else Path(store))
+    workers = _workers(1, dask, None)
     named = [
-        reference if isinstance(reference, Run) else open(reference, store=store)
+        reference
+        if isinstance(reference, Run)
+        else Run(_find(place, reference, _silent, None), place, workers=workers)
         for reference in references
     ]
     if references and not where:
         return named
-    place = Store.discover(None if store is None else Path(store))
     known = {run.id for run in named}
-    labelled = [Run(record, place) for record in place.runs(where) if record.id not in known]
+    labelled = [
+        Run(record, place, workers=workers)
+        for record in place.runs(where)
+        if record.id not in known
+    ]
     if not named and not labelled:
         wanted = ", ".join(f"{key}={value}" for key, value in (where or {}).items())
         raise UsageError(

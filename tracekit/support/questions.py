@@ -43,6 +43,8 @@ R = TypeVar("R")
 T_contra = TypeVar("T_contra", contravariant=True)
 A_co = TypeVar("A_co", bound="Chooses", covariant=True)
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
+MANY = "Many reports"
+"""Heading in help for options of runs with several reports."""
 _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -241,6 +243,16 @@ class ChosenStretch(ChosenTime, total=False):
     iterations: Steps
 
 
+PartDask = Annotated[
+    str | None,
+    Option(
+        "Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+        "ADDRESS",
+        panel=MANY,
+    ),
+]
+
+
 class ChosenRuns(TypedDict, total=False):
     """Options that choose runs, and rows of the answer."""
 
@@ -248,6 +260,12 @@ class ChosenRuns(TypedDict, total=False):
     store: Folder
     sort: Sort
     top: Top
+
+
+class SummedRuns(ChosenRuns, total=False):
+    """Options that choose runs, and the cluster that adds up their reports."""
+
+    dask: PartDask
 
 
 _ROWS = tuple(get_type_hints(ChosenRows))
@@ -328,7 +346,7 @@ class Declaration:
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
         """Return the signature as a method of a run, or as a function of several runs."""
-        known = _RUNS if of_one and self.is_of_runs else ()
+        known = ("references", *self.apart) if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
             for each in _options(self.signature)

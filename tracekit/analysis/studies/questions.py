@@ -11,7 +11,7 @@ from tracekit.analysis.studies._runs import Runs
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
-from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
+from tracekit.support.questions import AutoSkip, ChosenRuns, Option, SummedRuns, question
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ _STUDY = Json(
     "tracekit study --where network=lenet --figure steps.html",
     "tracekit study --where network=lenet --images 256K --figure epochs.html",
     "tracekit study --where network=alexnet --what exchange --parameters 60M",
+    "tracekit study --where network=unet --dask tcp://head:8786",
     figures={"figure": "Draw what a step of each run is made of; with --images, an epoch"},
     writes=_STUDY,
 )
@@ -195,7 +196,7 @@ def study(
     ] = None,
     skip: AutoSkip = "auto",
     batch_scope: _Scope = "gpu",
-    **_: Unpack[ChosenRuns],
+    **_: Unpack[SummedRuns],
 ) -> "Answer":
     """List runs as a study: configuration, step time and its stages, traffic, images per second.
 
@@ -285,7 +286,7 @@ def scaling(
         Literal["speedup", "efficiency", "time", "images", "stages"],
         Option("What the figure shows."),
     ] = "speedup",
-    **_: Unpack[ChosenRuns],
+    **_: Unpack[SummedRuns],
 ) -> "Answer":
     """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
     from tracekit.analysis.studies._study import of_study, per_step
@@ -388,7 +389,7 @@ def overhead(
         Option("Find the batch or size of network at which a method overtakes the baseline."),
     ] = None,
     skip: AutoSkip = "auto",
-    **_: Unpack[ChosenRuns],
+    **_: Unpack[SummedRuns],
 ) -> "Answer":
     """List how much slower one method is than another, at equal network, batch and GPUs."""
     from tracekit.analysis.studies._api_calls import api_answer, profiler_answer
