@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.model import Answer
+from tracekit.model import KINDS, Answer
 from tracekit.report import _gantt, _times, _verdict
 from tracekit.report._subject import Close
 
@@ -234,3 +234,10 @@ def test_steps_of_one_kind_have_a_median() -> None:
     assert [what.split(" (")[0] for what in close.chosen] == [
         "Median step", "Slowest step", "p95 step", "Fastest step"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_op_has_a_word(kind: str) -> None:
+    """AMD's copies that are kernels are `unknown`, CUDA graphs recorded as a whole `graph`."""
+    alone = pl.DataFrame({"kind": [kind], "busy_ns": [9], "share": [0.9]})
+    assert _verdict._does(alone).endswith(" 90.0 %")

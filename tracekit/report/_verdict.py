@@ -24,6 +24,7 @@ _DOES = {
     "compute": "computing", "collective": "collectives", "p2p": "copies between GPUs",
     "staged": "copies between GPUs through the host", "h2d": "copies from the host",
     "d2h": "copies to the host", "d2d": "copies within a GPU", "memset": "fills",
+    "h2h": "copies on the host", "graph": "CUDA graphs", "unknown": "copies of unknown direction",
 }  # fmt: skip
 """Kinds of ops in words."""
 
