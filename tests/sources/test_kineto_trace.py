@@ -335,8 +335,8 @@ class TestCollectives:
             ("all_to_all", {"In msg nelems": 41}, "ncclAllToAll", "all_to_all", None),
             ("all_to_allv", {"In msg nelems": 40, "In split size": "[1, 9, 10, 20]"},
              "ncclAllToAll", "all_to_all", None),
-            ("send", {"In msg nelems": 5, "Dst Rank": 2}, "ncclSend", "send_recv", 20),
-            ("recv", {"In msg nelems": 0, "Out msg nelems": 5, "Src Rank": 1}, "ncclRecv",
+            ("send", {"In msg nelems": 5, "Rank": 2}, "ncclSend", "send_recv", 20),
+            ("recv", {"In msg nelems": 0, "Out msg nelems": 5, "Rank": 1}, "ncclRecv",
              "send_recv", 20),
             ("allreduce", {"In msg nelems": 10, "dtype": "Unheard"}, "ncclAllReduce", "all_reduce",
              None),
@@ -380,13 +380,18 @@ class TestCollectives:
         trace = trace_of(
             tmp_path,
             _record(1, "allreduce", Seq=12, **sized),
-            _record(7, "send", Seq=3, **{"Dst Rank": 1}, **sized),
+            # A place in the group, as NCCL's; "Dst Rank" is that place's rank in the job.
+            _record(7, "send", Seq=3, Rank=1, **{"Dst Rank": 2}, **sized),
+            _record(9, "broadcast", Seq=13, Rank=3, dtype="Half", **sized),
             _record(20, "allreduce", **{**sized, "Process Group Ranks": "[0, 2, ..., 6]"}),
             _record(30, "allreduce", **{**sized, "Process Group Ranks": "[1, 3]"}),
             distributedInfo={"backend": "nccl", "rank": 4, "world_size": 8},
         )
-        calls = nccl_messages(trace).select("rank", "sequence", "peer")
-        assert calls.rows() == [(2, 12, None), (2, None, 1), (None, None, None), (None, None, None)]
+        calls = nccl_messages(trace).select("rank", "sequence", "peer", "root", "element_type")
+        assert calls.rows() == [
+            (2, 12, None, None, "float"), (2, None, 1, None, "float"), (2, 13, None, 3, "half"),
+            (None, None, None, None, "float"), (None, None, None, None, "float"),
+        ]  # fmt: skip
         payload = json.loads(column(trace, "ranges", "payload")[0])
         assert payload["No. of ranks"] == 4
 

@@ -43,7 +43,8 @@ KERNEL_OF = {"all_to_all": "send_recv", "gather": "send_recv", "scatter": "send_
 
 _CALL_COLUMNS = (
     "range", "report", "process", "thread", "start", "end", "name", "collective", "direction",
-    "message_bytes", "peer", "root", "reduction", "communicator", "rank", "sequence", "group",
+    "message_bytes", "element_type", "peer", "root", "reduction", "communicator", "rank",
+    "sequence", "group",
 )  # fmt: skip
 
 
@@ -121,6 +122,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     ``communicator``   id of the communicator, in hexadecimal
     ``rank``           rank of the caller in it
     ``sequence``       number of the call among those of its kind in the communicator
+    ``element_type``   type of the elements, in the recorder's spelling, lower case
     ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
     ``nests``          whether the range is push/pop
     =================  ==========================================================================
@@ -136,6 +138,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         _count("commRank").cast(pl.Int32, strict=False).alias("rank"),
         _count("seqNumber").alias("sequence"),
+        _element_type().alias("element_type"),
         nests=pl.col("style") == "push_pop",
     )
     calls = calls.with_columns(hex_ids(calls["communicator"]))
@@ -190,13 +193,16 @@ def _count(*keys: str) -> pl.Expr:
 
 def _message_bytes() -> pl.Expr:
     """Return the bytes of a message; advanced tracing gives a count of elements and their type."""
-    kind = _text("dataType", "datatype").str.to_lowercase().str.replace("^nccl", "")
-    size = kind.replace_strict(_TYPE_BYTES, default=None, return_dtype=pl.Int64)
+    size = _element_type().replace_strict(_TYPE_BYTES, default=None, return_dtype=pl.Int64)
     counted = _count("count")
     fits = counted <= _FOREVER // 8
     return pl.coalesce(
         _count("Message size [bytes]"), pl.when(fits).then(counted * size)
     ).alias("message_bytes")  # fmt: skip
+
+
+def _element_type() -> pl.Expr:
+    return _text("dataType", "datatype").str.to_lowercase().str.replace("^nccl", "")
 
 
 def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:

@@ -32,7 +32,7 @@ ARGUMENTS = {
     "Process Group Name": "group_name", "Process Group Ranks": "group_ranks",
     "Process Group Description": "group_description",
     "In split size": "split_in", "Out split size": "split_out", "Seq": "sequence",
-    "Src Rank": "source_rank", "Dst Rank": "destination_rank",
+    "Rank": "other_rank",
     "wait_on_cuda_event_id": "wait_event", "wait_on_cuda_event_record_corr_id": "wait_record",
     "event_id": "event_id",
     "Input Dims": "input_dims", "Input dims": "input_dims_before", "Input type": "input_type",
@@ -43,7 +43,7 @@ ARGUMENTS = {
 _NUMBERS = (
     "device", "context", "stream", "correlation", "bytes", "graph_node", "from_device", "in_device",
     "to_device", "in_context", "sequence_number", "elements_in", "elements_out", "group_size",
-    "sequence", "source_rank", "destination_rank", "wait_event", "wait_record", "event_id",
+    "sequence", "other_rank", "wait_event", "wait_record", "event_id",
 )  # fmt: skip
 """Columns that are integers."""
 _TIMES = {"ts": "start", "dur": "length"}

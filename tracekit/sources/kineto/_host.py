@@ -31,6 +31,8 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("double", "long", "float64", "int64", "uint64", "complexfloat"), 8),
     "complexdouble": 16,
 }  # fmt: skip
+_MESSAGES = ("ncclSend", "ncclRecv")
+_ROOTED = ("ncclBroadcast", "ncclReduce", "ncclGather", "ncclScatter")
 _MOST = (1 << 62) // 16
 _RECORDING = "record_param_comms"
 _UNMOVED = (
@@ -84,11 +86,13 @@ class HostRanges:
         """Convert PyTorch's records of collectives to the form of NCCL's own ranges."""
         told = records.with_columns(_function(), **self._group(records))
         told = told.with_columns(_bytes().alias("Message size [bytes]"))
-        between = pl.col("function").is_in(("ncclSend", "ncclRecv"))
+        between = pl.col("function").is_in(_MESSAGES)
         payload = pl.struct(
             "Message size [bytes]", "NCCL communicator ID", "commRank",
             pl.col("group_description").alias("Group description"),
-            _peer().alias("Peer rank"),
+            _other(*_MESSAGES).alias("Peer rank"),
+            _other(*_ROOTED).alias("Root"),
+            pl.col("dtype").alias("dataType"),
             pl.col("group_size").cast(pl.Int64, strict=False).alias("No. of ranks"),
             # Messages between two ranks are counted apart from what all ranks do.
             pl.when(~between).then(pl.col("sequence").cast(pl.Int64, strict=False))
@@ -180,10 +184,11 @@ def _bytes() -> pl.Expr:
     return pl.when(elements.is_between(0, _MOST)).then(elements * size)
 
 
-def _peer() -> pl.Expr:
-    """Return the other rank of a send or receive; null for other collectives."""
-    return (
-        pl.when(pl.col("function") == "ncclSend").then("destination_rank")
-        .when(pl.col("function") == "ncclRecv").then("source_rank")
-        .cast(pl.Int64, strict=False)
-    )  # fmt: skip
+def _other(*functions: str) -> pl.Expr:
+    """Return PyTorch's "Rank", a place in the group: the peer of a message or the root.
+
+    Of other collectives it is the process itself.
+    """
+    return pl.when(pl.col("function").is_in(functions)).then(
+        pl.col("other_rank").cast(pl.Int64, strict=False)
+    )
