@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -360,15 +360,27 @@ def test_dumps_of_gloo_show_no_more_than_they_hold(tmp_path: Path) -> None:
     assert whole.warnings == ()
 
 
-def _traced(rank: int, path: Path, *, first: int = 5, size: int = 1024, began: int = BEGIN) -> Path:
-    """Write a PyTorch trace of a rank's last two steps: all-reduces of group 0, by number."""
+def _traced(
+    rank: int,
+    path: Path,
+    *,
+    first: int = 5,
+    size: int = 1024,
+    began: int = BEGIN,
+    hung: Sequence[dict[str, Any]] = (),
+) -> Path:
+    """Write a PyTorch trace of a rank's last two steps: all-reduces of group 0, by number.
+
+    Calls `hung` follow, without a kernel; then a thread polls for 5 s.
+    """
     events: list[dict[str, Any]] = []
-    for step in range(2):
+    for step, other in enumerate([{}, {}, *hung]):
         at = began // 1_000 + step * 1_000
         place = {"ph": "X", "pid": 7, "tid": 7, "ts": at, "dur": 5}
         said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": size,
                 "Out msg nelems": size, "Group size": 4, "Process Group Name": "0",
-                "Process Group Ranks": "[0, 1, 2, 3]", "Seq": first + 3 * step}  # fmt: skip
+                "Process Group Ranks": "[0, 1, 2, 3]", "Seq": first + 3 * step,
+                "Rank": rank, **other}  # fmt: skip
         events += [
             {**place, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at - 2,
              "dur": 900},
@@ -378,7 +390,9 @@ def _traced(rank: int, path: Path, *, first: int = 5, size: int = 1024, began: i
             {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
              "pid": 0, "tid": 7, "ts": at + 9, "dur": 20,
              "args": {"device": 0, "context": 1, "stream": 7, "correlation": step}},
-        ]  # fmt: skip
+        ][: 3 if step >= 2 else 4]  # fmt: skip
+    events.append({"ph": "X", "pid": 7, "tid": 8, "ts": began // 1_000 + 5 * 10**6, "dur": 5,
+                   "cat": "cuda_runtime", "name": "cudaEventQuery"})  # fmt: skip
     path.write_text(json.dumps({
         "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA A100"}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 4},
@@ -396,10 +410,11 @@ def test_json_and_pages_list_the_last_collective_of_each_rank(
         told = capsys.readouterr().out
         if form == "json":
             ranks = json.loads(told)["tables"]["ranks"]
-            assert [(row["rank"], row["last"]) for row in ranks] == [
+            assert [(row["rank"], row["last_collective"]) for row in ranks] == [
                 *((rank, "all_reduce 5 of group 0") for rank in range(3)),
                 (3, "barrier 4 of group 0"),
             ]
+    assert told.index('data-name="last_collective"') < told.index('data-name="file"')  # in sight
     assert told.count("<td>all_reduce 5 of group 0</td>") == 3
     assert told.count("<td>barrier 4 of group 0</td>") == 1
 
@@ -465,10 +480,11 @@ def test_a_run_of_another_job_is_left_out(
     assert "the run is left out, no collective of these dumps is one of this run" in told
 
 
-def _cut(
-    made: dict[int, list[tuple[str, int, bool]]], *, until: int = 20, polls: bool = True
-) -> Trace:
-    """Return the last calls of ranks: name, size and whether its kernel ended; 1 s apart.
+Called = tuple[str, int, bool] | tuple[str, int, bool, dict[str, object]]
+
+
+def _cut(made: dict[int, list[Called]], *, until: int = 20, polls: bool = True) -> Trace:
+    """Return the last calls of ranks: name, size, whether its kernel ended, others; 1 s apart.
 
     A thread polls until the last second, at which the recording ends.
     """
@@ -478,10 +494,11 @@ def _cut(
         said = {"NCCL communicator ID": 7, "No. of ranks": len(made), "Rank": rank}
         b.range(0, 5, "ncclCommInitRank", thread=10 * rank, domain="NCCL",
                 payload=json.dumps(said))  # fmt: skip
-        for at, (name, size, ended) in enumerate(calls, 1):
+        for at, (name, size, ended, *others) in enumerate(calls, 1):
             message = {"Peer rank": 1 - rank} if name in ("Send", "Recv") else {}
             payload = json.dumps(
                 {"NCCL communicator ID": 7, "Message size [bytes]": size, **message}
+                | (others[0] if others else {})
             )
             b.range(at * second, at * second + 9, f"nccl{name}", thread=10 * rank, domain="NCCL",
                     payload=payload)  # fmt: skip
@@ -505,7 +522,10 @@ def _cut(
 
 
 REDUCED, WAITING = ("AllReduce", 8, True), ("AllReduce", 8, False)
-CUT: dict[str, tuple[dict[int, list[tuple[str, int, bool]]], tuple[object, ...]]] = {
+ROOTS = [("Broadcast", 8, False, {"Root": root}) for root in (0, 1)]
+TYPES = [("AllReduce", 8, False, {"dataType": kind}) for kind in ("ncclFloat", "ncclInt")]
+GATHERED = ("AllGather", 8, False)
+CUT: dict[str, tuple[dict[int, list[Called]], tuple[object, ...]]] = {
     "missing": (
         {0: [REDUCED, WAITING], 1: [REDUCED], 2: [REDUCED, WAITING]},
         ("cause", "missing", [1], [0, 2], 2),
@@ -514,6 +534,36 @@ CUT: dict[str, tuple[dict[int, list[tuple[str, int, bool]]], tuple[object, ...]]
     "size": (
         {0: [REDUCED, WAITING], 1: [REDUCED, ("AllReduce", 9, False)], 2: [REDUCED, WAITING]},
         ("cause", "size", [1], [0, 2], 2),
+    ),
+    "type": (
+        {0: [REDUCED, WAITING], 1: [REDUCED, GATHERED], 2: [REDUCED, WAITING]},
+        ("cause", "type", [1], [0, 2], 2),
+    ),
+    "root": (
+        {0: [REDUCED, ROOTS[0]], 1: [REDUCED, ROOTS[1]], 2: [REDUCED, ROOTS[0]]},
+        ("cause", "root", [1], [0, 2], 2),
+    ),
+    "dtype": (
+        {0: [REDUCED, TYPES[0]], 1: [REDUCED, TYPES[0]], 2: [REDUCED, TYPES[1]]},
+        ("cause", "dtype", [2], [0, 1], 2),
+    ),
+    "dtype that one lacks": (
+        {0: [REDUCED, TYPES[0]], 1: [REDUCED, WAITING], 2: [REDUCED, TYPES[0]]},
+        ("unknown", "unfinished", [], [0, 1, 2], 2),
+    ),
+    "order": (
+        {0: [REDUCED, WAITING, GATHERED], 1: [REDUCED, GATHERED, WAITING],
+         2: [REDUCED, WAITING, GATHERED]},
+        ("cause", "order", [1], [0, 2], 2),
+    ),
+    "order of roots": (
+        {0: [REDUCED, *ROOTS], 1: [REDUCED, *ROOTS], 2: [REDUCED, *ROOTS[::-1]]},
+        ("cause", "order", [2], [0, 1], 2),
+    ),
+    "other size of what all ended": (
+        {0: [REDUCED, REDUCED, WAITING], 1: [REDUCED, ("AllReduce", 9, True)],
+         2: [REDUCED, REDUCED, WAITING]},
+        ("cause", "missing", [1], [0, 2], 3),
     ),
     "all wait": (
         {0: [REDUCED, WAITING], 1: [REDUCED, WAITING]},
@@ -553,6 +603,46 @@ def test_a_launch_that_a_cut_recording_did_not_see_end_is_no_hang() -> None:
         (0, "cudaLaunchKernel", 1, None), (1, "cudaLaunchKernel", 0, None),
         (2, "cudaLaunchKernel", 1, None),
     ]  # fmt: skip
+
+
+REDUCES, SUMS_HALF = {}, {"dtype": "Half"}
+SENT = [{"Collective name": "broadcast", "Rank": root} for root in (0, 1)]
+TRACED: dict[str, tuple[list[list[dict[str, Any]]], tuple[object, ...]]] = {
+    "order": (
+        [[REDUCES, SENT[0]]] * 3 + [[SENT[0], REDUCES]],
+        ("order", [3], [0, 1, 2], "all_reduce", "broadcast"),
+    ),
+    "root": ([[SENT[0]]] * 3 + [[SENT[1]]], ("root", [3], [0, 1, 2], "0", "1")),
+    "missing": ([[REDUCES], [REDUCES], [], [REDUCES]], ("missing", [2], [0, 1, 3], None, None)),
+    "type": (
+        [[REDUCES], [SENT[0]], [REDUCES], [REDUCES]],
+        ("type", [1], [0, 2, 3], "all_reduce", "broadcast"),
+    ),
+    "dtype": ([[SUMS_HALF]] + [[REDUCES]] * 3, ("dtype", [0], [1, 2, 3], "float", "half")),
+}  # fmt: skip
+"""Calls of four ranks without end, and what is said."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *list(TRACED)[:2],
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in list(TRACED)[2:]),
+    ],
+)
+def test_traces_of_pytorch_of_several_ranks_show_who_differs(name: str, tmp_path: Path) -> None:
+    hung, said = TRACED[name]
+    traces = [
+        _traced(rank, tmp_path / f"rank{rank}.json", hung=calls) for rank, calls in enumerate(hung)
+    ]
+    run, _ = tk.ingest(traces, name="job", store=tmp_path / "store", processes=1)
+    answer = tk.hang.answer(run=run)
+    rows = answer.rows.filter(role="cause")
+    assert rows.select("problem", "ranks", "waiting", "usual", "other").rows() == [said]
+    ranks = answer.tables["ranks"].select("rank", "unended", "last_kernel").rows()
+    name_of = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    assert ranks == [(rank, len(calls), name_of) for rank, calls in enumerate(hung)]
 
 
 @pytest.mark.slow

@@ -137,20 +137,26 @@ class Job:
 
 @dataclass(frozen=True)
 class Call:
-    """A collective or message: what, of which kind of group, who (sender first), bytes."""
+    """A collective or message: what, of which kind of group, who (sender first), bytes.
+
+    `root` is a place in the group, `dtype` PyTorch's name of the elements' type.
+    """
 
     what: str
     kind: str
     members: tuple[int, ...]
     size: int
+    root: int = field(default=0, kw_only=True)
+    dtype: str = field(default="Float", kw_only=True)
 
 
 @dataclass
 class Ran:
     """What a job did: calls in order; and kernels of ranks: true launch, start, end, what, call.
 
-    `waits`: launch, what and call of ranks that wait for ever. `until`: true times at which reports
-    of ranks end; what runs then is in none. Until then a thread polls every 100 ms if it `polls`.
+    `waits`: launches, what and calls of ranks that wait for ever in the first. `until`: true times
+    at which reports of ranks end; what runs then is in none. Until then a thread polls every 100 ms
+    if it `polls`.
     """
 
     job: Job
@@ -159,7 +165,7 @@ class Ran:
         default_factory=lambda: defaultdict(list)
     )
     ranges: dict[int, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
-    waits: dict[int, tuple[int, str, Call]] = field(default_factory=dict)
+    waits: dict[int, list[tuple[int, str, Call]]] = field(default_factory=dict)
     until: dict[int, int] = field(default_factory=dict)
     polls: bool = True
     syncs: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -208,7 +214,7 @@ def run(job: Job, change: Change | None = None) -> Ran:
                 continue
             now[rank] = _compute(ran, rank, act, now[rank], chance)
     assert change or not waiting
-    _leave(ran, waiting, opened, now)
+    _leave(ran, waiting, opened, now, programs)
     for rank in ran.kernels if job.ahead else ():
         _launch_ahead(ran, rank)
     return ran
@@ -256,12 +262,16 @@ def _leave(
     waiting: dict[Call, list[int]],
     opened: dict[int, list[tuple[int, str]]],
     now: list[int],
+    programs: list[Iterator[object]],
 ) -> None:
-    """Note who waits for ever, and which ranges nobody ends."""
+    """Note who waits for ever, what it launches behind, and which ranges nobody ends."""
     for call, ranks in waiting.items():
         for rank in ranks:
             is_late = call.what == "send" and rank != call.members[0]
-            ran.waits[rank] = (now[rank] - 8_000, "recv" if is_late else call.what, call)
+            ran.waits[rank] = [(now[rank] - 8_000, "recv" if is_late else call.what, call)]
+            behind = next(programs[rank], None)
+            if isinstance(behind, Call) and behind.what in ("all_reduce", "broadcast"):
+                ran.waits[rank].append((now[rank] + 2_000, behind.what, behind))
     for rank, some in opened.items():
         ran.ranges[rank] += [(began - 9_000, FOREVER + 1, name) for began, name in some]
 
@@ -692,11 +702,12 @@ def _write_rank(
 
 def _write_end(write: _Process, ran: Ran, rank: int) -> None:
     """Write what a rank launched and never ended, and how a thread of it polls."""
-    for launch, what, call in [ran.waits[rank]] if rank in ran.waits else []:
+    waits = ran.waits.get(rank, [])
+    for launch, what, call in waits:
         said = _payload(ran.job, _said(ran.job, rank, what, call))
         write.nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], said)
-        for number in range(4):  # the collective, and what is launched behind it
-            write.call(launch + 5_000 * number, 10**6 + number, "cudaLaunchKernel")
+    for number in range(4 if waits else 0):  # the collective, and what is launched behind it
+        write.call(waits[0][0] + 10_000 * number, 10**6 + number, "cudaLaunchKernel")
     if ran.polls and rank in ran.until:
         for at in range(ran.kernels[rank][-1][2], ran.until[rank] - 4_000, 100_000_000):
             write.call(at, None, "cudaEventQuery", after=1)
@@ -712,13 +723,13 @@ def _said(job: Job, rank: int, what: str, call: Call) -> dict[str, object]:
         members = next(g for g in job.groups()["pipeline"] if rank in g)
     said: dict[str, object] = {
         "NCCL communicator ID": communicator(job, call.kind, members),
-        "Message size [bytes]": call.size,
+        "Message size [bytes]": call.size // (2 if call.dtype == "Half" else 1),
     }
     if what in ("send", "recv"):
         other = next(r for r in call.members if r != rank)
         said["Peer rank"] = members.index(other)
     elif what == "broadcast":
-        said["Root"] = 0
+        said["Root"] = call.root
     else:
         said["Reduction operation"] = 0
     return said
@@ -780,6 +791,7 @@ def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> P
     """Write what PyTorch's profiler traces of a rank: kernels, their launches, calls, steps.
 
     A group's name is its number among those of the rank; its calls are numbered from `first` on.
+    Calls are all-reduces, and what the rank waits in.
     """
     job, pid, gpu = ran.job, pid_of(ran.job, rank), rank % ran.job.per_node
     names, counts = {kind: str(n) for n, kind in enumerate(job.groups())}, Counter[str]()
@@ -797,10 +809,7 @@ def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> P
     for start, end, name in ran.ranges[rank]:
         if end <= until:  # what is open is in no file
             add("user_annotation", name, start, end)
-    waits = [
-        (at, 0, until + 1, 0, what, call)
-        for each, (at, what, call) in ran.waits.items() if each == rank
-    ]  # fmt: skip
+    waits = [(at, 0, until + 1, 0, what, call) for at, what, call in ran.waits.get(rank, [])]
     for number, (launch, start, end, stream, what, call) in enumerate(
         [row for row in ran.kernels[rank] if row[0] + 4_000 <= until] + waits, 1
     ):
@@ -809,10 +818,13 @@ def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> P
         name = _NAMES[what][1] if call else _GEMM
         if end <= until:
             add("kernel", name, start, end, **where)
-        if call and what == "all_reduce":
-            given = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems":
-                     call.size // 4, "Out msg nelems": call.size // 4, "Group size":
-                     len(call.members), "Process Group Name": names[call.kind],
+        if call and (what == "all_reduce" or not start):
+            own = call.root if what == "broadcast" else call.members.index(rank)
+            if call.what == "send":
+                own = 1 - own
+            given = {"Collective name": what.replace("_", ""), "dtype": call.dtype, "Rank": own,
+                     "In msg nelems": call.size // 4, "Out msg nelems": call.size // 4,
+                     "Group size": len(call.members), "Process Group Name": names[call.kind],
                      "Process Group Description": call.kind,
                      "Process Group Ranks": str([*call.members])}  # fmt: skip
             if first is not None:

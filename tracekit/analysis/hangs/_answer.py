@@ -47,6 +47,7 @@ _PROBLEMS = {
     "type": "enqueued another collective than the others",
     "size": "gave other sizes than the others",
     "dtype": "gave another element type than the others",
+    "root": "gave another root than the others",
     "order": "enqueued the same collectives in another order",
 }
 
@@ -116,7 +117,10 @@ def find_hang(
     rows = [row_of(each, entries, last) for each in found]
     lost = ranks.filter(pl.col("lost") > 0).height
     answer = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
-    tables, timeline = {"ranks": ranks.join(last, on="rank", how="left")}, None
+    # What is last is out of sight on a narrow page.
+    each = ranks.join(last, on="rank", how="left")
+    tables = {"ranks": each.select(*last.columns, pl.exclude(*last.columns))}
+    timeline = None
     if trace is not None:
         try:
             tables["collectives"], timeline = on_timeline(calls, trace)
@@ -166,12 +170,17 @@ def rank_texts(ranks: Iterable[int]) -> str:
     return ", ".join(spans)
 
 
-def collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
-    """Return the first problem of each process group; unequal calls before missing ones."""
+def collective_problems(
+    calls: pl.DataFrame, members: pl.DataFrame, compared: pl.DataFrame | None = None
+) -> list[Problem]:
+    """Return the first problem of each process group; unequal calls before missing ones.
+
+    Calls in `compared` are held against each other; None: all.
+    """
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
     found = [
-        unequal_calls(calls, members),
+        unequal_calls(calls if compared is None else compared, members),
         missing_calls(calls, members).with_columns(problem=pl.lit("missing")),
         unfinished_calls(calls, members).with_columns(
             problem=pl.when(pl.col("ranks").list.len() > 0)
@@ -250,7 +259,7 @@ def last_of(entries: pl.DataFrame) -> pl.DataFrame:
         entries.sort("rank", "record", maintain_order=True)
         .group_by("rank", maintain_order=True)
         .agg(
-            last=pl.concat_str(
+            last_collective=pl.concat_str(
                 "collective", pl.format("{} of group {}", "sequence", "group"), separator=" "
             ).last(),
             last_state=pl.col("state").last(),

@@ -16,6 +16,7 @@ _FIELDS: Mapping[str, str] = {
     "output_sizes": "size",
     "input_types": "dtype",
     "output_types": "dtype",
+    "root": "root",
 }
 """Field that all entries of a collective must agree in -> name of the problem if they do not."""
 _UNEQUAL: Mapping[str, tuple[str, ...]] = {
@@ -32,7 +33,7 @@ _ROOTED = "broadcast|^_?reduce(_oop)?$|^gather|^scatter"
 _ORDER_WITHIN = 16
 """Number of collectives within which a different order is recognised."""
 Problem = dict[str, Any]
-_OWN = ("type", "size", "dtype", "order")
+_OWN = ("type", "size", "dtype", "root", "order")
 """Problems that are causes by themselves: waiting for other ranks leads to none of them."""
 _TWO = 2
 """Number of equal answers that show that nothing moves."""
@@ -59,7 +60,7 @@ def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
             pl.col("source").is_null(),
             pl.col("sequence").is_not_null() & pl.col("group").is_not_null(),
         )
-        .with_columns(party=party)
+        .with_columns(party=party, root=pl.lit(None, pl.String))
         .sort("rank", "record", maintain_order=True)
         .with_columns(turn=pl.int_range(pl.len()).over("party", "rank", "sequence"))
     )
@@ -147,10 +148,10 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, or order if ranks run the
-    same collectives in a different order), ``field``, ``ranks`` (that differ from the majority; all
-    ranks without a majority), ``waiting`` (the other ranks), ``usual`` and ``other`` (values of the
-    majority and of `ranks`).
+    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, root, or order if ranks run
+    the same collectives in a different order), ``field``, ``ranks`` (that differ from the majority;
+    all ranks without a majority), ``waiting`` (the other ranks), ``usual`` and ``other`` (values of
+    the majority and of `ranks`).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
     held = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
@@ -250,9 +251,7 @@ def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
     is_majority = values["len"][0] * 2 > here.height
     differ = here.filter(pl.col(field) != usual) if is_majority else here
     ranks = differ["rank"].sort().to_list()
-    is_order = (
-        is_majority and row["problem"] != "dtype" and _reorders(party, row, ranks, usual, field)
-    )
+    is_order = is_majority and _reorders(party, row, ranks, usual, field)
     return {
         **{name: row[name] for name in ("party", "sequence", "turn", "field")},
         "problem": "order" if is_order else row["problem"],
@@ -267,17 +266,16 @@ def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
     """Tell whether the first differing rank soon runs the others' calls in another order."""
-    texts = pl.concat_str(
-        "collective", "input_sizes", "output_sizes", separator="/", ignore_nulls=True
-    )
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
     mine, theirs = (
-        after.filter(pl.col("rank") == rank).select(text=texts)["text"].to_list()[:_ORDER_WITHIN]
+        after.filter(pl.col("rank") == rank).select(*_FIELDS).head(_ORDER_WITHIN)
         for rank in (ranks[0], like["rank"][0])
     )
-    lengths = range(2, min(len(mine), len(theirs)) + 1)
-    return any(sorted(mine[:n]) == sorted(theirs[:n]) for n in lengths)
+    known = [name for name in _FIELDS if mine[name].count() and theirs[name].count()]
+    ends = range(2, min(mine.height, theirs.height) + 1)
+    firsts = ([each.select(known).head(end).sort(known) for each in (mine, theirs)] for end in ends)
+    return any(one.equals(other) for one, other in firsts)
 
 
 def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:

@@ -142,7 +142,10 @@ def _of_collectives(
     calls: pl.DataFrame, unseen: pl.DataFrame, ranks: pl.DataFrame, trace: Trace
 ) -> list[Problem]:
     sizes = communicators(trace).group_by(party="communicator").agg(size=pl.col("ranks").max())
-    problems = collective_problems(calls, parties(calls, ranks.select("rank", lost=0)))
+    waits = (pl.col("state") != "completed").any().over("party", "sequence")
+    members = parties(calls, ranks.select("rank", lost=0))
+    # What all ranks completed does not hang, whatever they gave.
+    problems = collective_problems(calls, members, calls.filter(waits))
     for each in problems:
         here = pl.col("party") == each["party"]
         of_call = calls.filter(here, pl.col("sequence") == each["sequence"])
@@ -251,7 +254,7 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     )
     return rows.select(
         "report", "process", "thread", "start", "range", "match", "ended", "iteration",
-        "direction", "peer",
+        "direction", "peer", "element_type", pl.col("root").cast(pl.String),
         size=pl.col("message_bytes").cast(pl.String),
         until=pl.coalesce("group_until", "end"),
         party=pl.coalesce("communicator", pl.lit("all")),
@@ -339,12 +342,14 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
     )
     still = (pl.col("stop") - pl.col("alive")).min().over(call)
     hangs = pl.col("at").is_not_null() & calm
-    null = pl.lit(None, pl.String)
+    # As many elements of another type are other bytes: the type is what differs.
+    one_type = pl.col("element_type").drop_nulls().n_unique().over(call) <= 1
+    size = pl.when(one_type).then("size")
     return rows.select(
         "party", "rank", "report", "sequence", "collective", "place", "since", "at", "alive",
-        "stop", "iteration", group="party", source=pl.lit(None, pl.Int64), turn=0,
-        record="range", backend=pl.lit("nccl"), input_sizes="size", output_sizes=null,
-        input_types=null, output_types=null,
+        "stop", "iteration", "root", group="party", source=pl.lit(None, pl.Int64), turn=0,
+        record="range", backend=pl.lit("nccl"), input_sizes=size, output_sizes=size,
+        input_types="element_type", output_types="element_type",
         silent_ns=pl.when(hangs & ~waited).then(still),
         state=pl.when(~hangs).then(pl.lit("completed"))
         .when(pl.col("first") < pl.col("at")).then(pl.lit("scheduled"))

@@ -31,8 +31,9 @@ _HANG = Json(
     rows={
         "role": "one of cause, consequence, unknown: Whether the ranks of this row hold up the "
         "job, or wait in another row; unknown where nothing tells.",
-        "problem": "one of missing, deadlock, type, size, dtype, order, unstarted, unfinished, "
-        "no_dump, unresponsive, dead, error, behind, ended, partial, unended: What is wrong.",
+        "problem": "one of missing, deadlock, type, size, dtype, root, order, unstarted, "
+        "unfinished, no_dump, unresponsive, dead, error, behind, ended, partial, unended: What is "
+        "wrong.",
         "ranks": "integers: Who is missing, or differs.",
         "waiting": "integers: Who joined and has not completed it.",
         "group": "text or null: Name of the group of ranks, or hash of NCCL's communicator.",
