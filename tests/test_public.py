@@ -103,7 +103,7 @@ PUBLIC = {
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure doubt_of_waiting duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
-        latency_figure machine_figure machine_layout matrix_figure memory_figure
+        ink_on latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
         records save_figure size_text scaling_figure shown_with_totals stage_bars_figure
         stage_name terminal to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of

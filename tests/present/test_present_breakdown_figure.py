@@ -54,6 +54,12 @@ def test_steps_are_drawn_in_order(run: tracekit.Run) -> None:
     assert any("outside of steps" in each.text for each in figure.layout.annotations)
 
 
+def test_what_is_not_zero_is_not_written_as_zero() -> None:
+    rows = pl.DataFrame({"range": ["a", "b", "c"], "busy_ns": [668 * 10**6, 400_000, 0]})
+    figure = breakdown_figure(rows, {}, title="", subtitle="")
+    assert [each.text for each in figure.layout.annotations][-3:] == ["668", "&lt;1", "0"]
+
+
 def test_a_step_that_waits_is_a_longer_bar() -> None:
     """Of busy time alone, steps of 100 and of 1,000 ns were equal bars."""
     builder = TraceBuilder()

@@ -10,7 +10,7 @@ from tracekit import present
 from tracekit.model import KINDS, STAGES
 from tracekit.present import PATH_COLOURS
 from tracekit.present._compare_figures import VERDICT_COLOURS
-from tracekit.present._figures import SERIES_COLOURS
+from tracekit.present._figures import DARK, SERIES_COLOURS, readable_on
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
 
 
@@ -58,3 +58,21 @@ def test_importing_it_is_cheap() -> None:
     code = "import sys, tracekit.present as p; print({'polars', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def _light(colour: str) -> float:
+    digits = colour[1:] if len(colour) > 4 else "".join(2 * digit for digit in colour[1:])
+    channels = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("dark", [{}, DARK], ids=["light", "dark"])
+def test_lengths_are_readable_on_every_colour(dark: dict[str, str]) -> None:
+    """plotly writes #444 on teal, of a contrast of 3.6."""
+    told = {**present.KIND_COLOURS, **present.CAUSE_COLOURS, **PATH_COLOURS}
+    for colour in {*told.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values()}:
+        named = {"white": "#FFFFFF", **dark}
+        text = readable_on(colour)
+        both = sorted(_light(named.get(each, each)) for each in (text, colour))
+        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, colour

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         PATH_COLOURS,
         STAGE_COLOURS,
         colour_of,
+        ink_on,
     )
     from tracekit.present._saving import check_figure_file, one_browser, save_figure
     from tracekit.present._scaling_figure import scaling_figure

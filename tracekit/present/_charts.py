@@ -19,6 +19,7 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     legend_lines,
+    readable_on,
     text_width,
     unit_of,
 )
@@ -316,7 +317,7 @@ def bars_figure(
     divisor, name = unit or unit_of(max([0, *sums, *hidden]), TIME_UNITS)
     if ends is None:
         decimals = decimals_of(max(sums, default=0) / divisor)
-        ends = [f"{length / divisor:,.{decimals}f}" for length in sums]
+        ends = [_amount(length / divisor, decimals) for length in sums]
     rows = bars if isinstance(bars, Rows) else _plain_rows(bars)
     layout = _layout(rows, parts, ends, upright, title, subtitle, notes)
     figure = go.Figure(layout=layout)
@@ -325,7 +326,7 @@ def bars_figure(
     for part in parts:
         figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
         if upright is None and is_stacked and not part.is_hidden:
-            figure.data[-1].update(_written(part.lengths, max(sums), divisor))
+            figure.data[-1].update(_written(part, max(sums), divisor))
     if whiskers is not None:
         texts = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
         reach = [max(length, high) for length, (_, high) in zip(sums, texts, strict=True)]
@@ -417,15 +418,22 @@ def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool
     )  # fmt: skip
 
 
-def _written(lengths: Sequence[float | None], longest: float, divisor: float) -> dict[str, Any]:
+def _amount(value: float, decimals: int) -> str:
+    """Return a number as text; a positive one never reads as zero."""
+    text = f"{value:,.{decimals}f}"
+    return text if not value or text.strip("0.") else f"<{10**-decimals:.{decimals}f}"
+
+
+def _written(part: Part, longest: float, divisor: float) -> dict[str, Any]:
     """Return texts with the lengths of segments, drawn inside those that are long enough."""
     decimals = decimals_of(longest / divisor)
-    there = [length for length in lengths if length]
+    there = [length for length in part.lengths if length]
+    ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
     return {
         "text": [f"{length / divisor:,.{decimals}f}" if length > _LEAST_SHARE * longest else ""
                  for length in there],
         "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-        "insidetextfont": {"size": 11}, "constraintext": "none",
+        "insidetextfont": {"size": 11, "color": ink}, "constraintext": "none",
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from tracekit.present._palette import ink_on
 from tracekit.present._text import cells, printable, shorten, wrap
 
 if TYPE_CHECKING:
@@ -289,6 +290,12 @@ def colour_at(share: float) -> str:
 
 def _channels(colour: str) -> list[int]:
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def readable_on(colour: str) -> str:
+    """Return the colour of a text on a colour, which stays readable on dark pages."""
+    ink = ink_on(colour)
+    return "white" if colour in DARK and ink == "#fff" else ink  # `DARK` turns both
 
 
 def faint(colour: str) -> str:

@@ -79,6 +79,8 @@ SIXTEEN = {
 }  # fmt: skip
 """Colours on terminals with sixteen colours: colour -> name, chosen so that they differ."""
 
+_BRIGHT = 0.18
+
 _BY_COLUMN = {
     "stage": {**STAGE_COLOURS, "idle": IDLE_COLOUR},
     "kind": KIND_COLOURS,
@@ -97,3 +99,9 @@ def colour_of(column: str, value: str) -> str | None:
         The value, such as `FP`.
     """
     return _BY_COLUMN.get(column, {}).get(value)
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever contrasts more with a colour."""
+    red, green, blue = ((int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
+    return "#111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _BRIGHT else "#fff"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
+from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, ink_on, unit_of
 from tracekit.present.pages import fragment, joined
 
 _LABELLED = 7.0
@@ -20,7 +20,6 @@ _LEAST_NODE = 0.25
 _LEAST_TEXT = 3.0
 _DEEPEST = 8
 _LEVELS = 9
-_BRIGHT = 0.18
 
 
 class Entry(NamedTuple):
@@ -71,16 +70,10 @@ def cause_looks() -> dict[str, str]:
 def cause_style() -> str:
     """Return the CSS rules of these classes: colours of the figures, with readable text."""
     rules = [
-        f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{_ink_on(colour)}}}"
+        f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{ink_on(colour)}}}"
         for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
     ]
     return "\n".join(rules)
-
-
-def _ink_on(colour: str) -> str:
-    """Return black or white, whichever contrasts more with a colour."""
-    red, green, blue = ((int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
-    return "#111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _BRIGHT else "#fff"
 
 
 def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
