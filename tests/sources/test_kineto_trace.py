@@ -25,9 +25,9 @@ from tracekit.errors import (
 )
 from tracekit.model import OPS
 from tracekit.sources import read
+from tracekit.sources._kernel_names import short_name
 from tracekit.sources.kineto import is_kineto
 from tracekit.sources.kineto import read as read_kineto
-from tracekit.sources.kineto._names import short_name
 from tracekit.support.spool import Workspace
 
 GPU = {

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tracekit.sources.nvprof._input import readable, short_name
+from tracekit.sources._kernel_names import readable, short_name
 
 UNNAMED = (
     "_ZN78_GLOBAL__N__54_tmpxft_00008e34_00000000_11_SoftMax_compute_75_cpp1_ii_a3310042"

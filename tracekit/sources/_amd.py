@@ -8,10 +8,9 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import KIND, RANGE_STYLE
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
-from tracekit.sources._seen import Seen, no_work
-from tracekit.sources.kineto._names import ShortNames
-from tracekit.sources.nvprof._input import readable
+from tracekit.sources._seen import Seen, absences, no_work
 
 COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Functions whose grid argument counts threads instead of blocks."""
@@ -35,23 +34,6 @@ def range_style(function: pl.Expr) -> pl.Expr:
     starts = function.is_in(_START_END).fill_null(value=False)
     style = pl.when(starts).then(pl.lit("start_end")).otherwise(pl.lit("push_pop"))
     return style.cast(RANGE_STYLE)
-
-
-class KernelNames:
-    """Readable kernel names and their short forms, computed once per distinct name."""
-
-    def __init__(self) -> None:
-        self._readable: dict[str | None, str | None] = {}
-        self._short = ShortNames()
-
-    def of(self, recorded: pl.Series) -> list[pl.Series]:
-        """Return ``name, short_name`` of each kernel."""
-        for name in recorded.unique().to_list():
-            if name not in self._readable:
-                self._readable[name] = readable(name)
-        names = recorded.replace_strict(self._readable, return_dtype=pl.String)
-        pair = names.alias("name"), self._short.of(names).alias("short_name")
-        return [each.cast(pl.Categorical()) for each in pair]
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
@@ -101,15 +83,6 @@ def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
     )
 
 
-def memsets(ops: pl.DataFrame) -> pl.DataFrame:
-    """Add name and kind to memsets."""
-    name = pl.lit("[CUDA memset]")
-    kind = pl.lit("memset", KIND).alias("kind")
-    return ops.with_columns(
-        kind, _name(name, "name"), _name(name, "short_name"), dst_device="device"
-    )
-
-
 def _name(text: pl.Expr, column: str) -> pl.Expr:
     return text.cast(pl.Categorical()).alias(column)
 
@@ -128,23 +101,12 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
     return launch_size(sizes.with_columns(given))
 
 
-def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because the file lacks data.
-
-    Parameters
-    ----------
-    ops, calls, ranges
-        The tables of the file.
-    record, mark
-        How to record GPU work and calls, and how to record markers, for the warnings.
-    """
-    if not len(ops):
-        return (f"no GPU work was recorded: {record}",)
-    texts = (
-        (calls, f"no HIP calls were recorded, so no op's launch is known: {record}"),
-        (ranges, f"no markers were recorded, so only structure and names can tell stages: {mark}"),
-    )
-    return tuple(text for there, text in texts if not len(there))
+def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
+    """Return the warnings of `absences`; `record`, `mark`: how to record calls, and markers."""
+    no_calls = "no HIP calls were recorded, so no op's launch is known"
+    no_ranges = "no markers were recorded, so only structure and names can tell stages"
+    told = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
+    return absences(len(ops), 0, record, *told)
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:

@@ -1,4 +1,4 @@
-"""Decode kinds of copies, and the GPUs of a copy, from codes of CUPTI and nsys."""
+"""Decode kinds of copies, and the GPUs of a copy, from codes of CUPTI and nsys; name other ops."""
 
 from __future__ import annotations
 
@@ -113,6 +113,21 @@ class Copies:
             .when(kind.is_in(("h2d", "d2d"))).then(pl.coalesce(target, self.here))
             .alias(self.target),
         ]  # fmt: skip
+
+
+def memsets(ops: pl.DataFrame, target: str = "dst_device", here: str = "device") -> pl.DataFrame:
+    """Add kind, names and the GPU that ran them (`here`) as `target` to memsets."""
+    return _titled(ops, "memset", pl.lit("[CUDA memset]")).with_columns(pl.col(here).alias(target))
+
+
+def graphs(ops: pl.DataFrame) -> pl.DataFrame:
+    """Add kind and names to whole CUDA graphs, which have ``graphId``."""
+    return _titled(ops, "graph", pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)))
+
+
+def _titled(ops: pl.DataFrame, kind: str, name: pl.Expr) -> pl.DataFrame:
+    name = name.cast(pl.Categorical())
+    return ops.with_columns(kind=pl.lit(kind, KIND), name=name, short_name=name)
 
 
 _MEMORY = ("srcKind", "dstKind")

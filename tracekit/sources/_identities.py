@@ -13,9 +13,14 @@ from tracekit.model import REPORTS, Maker, Stream
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
 
-INT32 = (1 << 31) - 1
+_INT32 = (1 << 31) - 1
 OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 """Columns whose distinct values `Seen` collects: of ops, and of calls and ranges."""
+
+
+def small(number: pl.Expr) -> pl.Expr:
+    """Return an id or number of 31 bits; null if it is not set or invalid."""
+    return pl.when(number.is_between(0, _INT32)).then(number)
 
 
 class Identities:
@@ -30,16 +35,18 @@ class Identities:
         Rows with ``pid, device``.
     calls, ranges
         Rows with ``pid, tid``.
+    origin
+        Time 0 on the recorder's clock, ns; None: the first event.
     """
 
-    def __init__(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
+    def __init__(self, ops: Seen, calls: Seen, ranges: Seen, origin: int | None = None) -> None:
         self._ops, self._calls, self._ranges = ops, calls, ranges
         host = pl.concat([calls.distinct, ranges.distinct]).unique().sort("pid", "tid")
         self._threads = host.with_row_index("thread").cast({"thread": pl.Int32})
         pids = pl.concat([host["pid"], ops.distinct["pid"]]).unique().sort()
         self._pids = pids.to_frame("pid").with_row_index("process").cast({"process": pl.Int32})
         first = [int(each.rows.read(0, "start")["start"][0]) for each in self._some]
-        self.origin = min(first, default=0)
+        self.origin = min(first, default=0) if origin is None else origin
         """Time 0 on the recorder's clock, ns."""
         self.last = max((each.last for each in self._some if each.last is not None), default=0)
         """End of the last event, ns on the recorder's clock."""

@@ -28,6 +28,28 @@ def no_work(untimed: int) -> str:
     return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
 
 
+NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
+NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell stages"
+
+
+def absences(
+    has_work: object, untimed: int, record: str, *parts: tuple[object, str, str]
+) -> tuple[str, ...]:
+    """Warn of results that cannot be trusted because a file lacks data.
+
+    Parameters
+    ----------
+    has_work, untimed, record
+        Whether there are ops, the number of ops without times, and how to record ops.
+    parts
+        For each further kind of data: whether it is there, the warning without it, and how to
+        record it.
+    """
+    if not has_work:
+        return (f"{no_work(untimed)} was recorded: {record}",)
+    return tuple(f"{absence}: {how}" for there, absence, how in parts if not there)
+
+
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each kind of loss that occurred.
 

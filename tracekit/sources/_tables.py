@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import polars as pl
+
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracekit.sources._times import Times
 
 SqlType = Literal["int", "narrow", "real", "text", "blob"]
@@ -82,6 +82,36 @@ class ExportFile(Protocol):
         self, table: str, columns: Mapping[str, SqlType], rows: int = ...
     ) -> Iterator[pl.DataFrame]:
         """Yield columns (name -> type) in the order of rows, at most `rows` at a time."""
+
+
+class Strings:
+    """Texts that other tables of a file refer to by number.
+
+    Parameters
+    ----------
+    file
+        The file.
+    table, number, text
+        Name of their table, and of its columns.
+    none
+        Number that means no text; None if there is none.
+    """
+
+    def __init__(
+        self, file: ExportFile, table: str, number: str, text: str, none: int | None = None
+    ) -> None:
+        texts = file.read(table, {number: "int", text: "text"}).select(id=number, text=text)
+        known = texts.filter(pl.col("id").ne_missing(none))
+        self._texts = known.unique("id", keep="first", maintain_order=True)
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """Return the text of each id; null if there is none."""
+        wanted = ids.alias("id").to_frame()
+        return wanted.join(self._texts, on="id", how="left", maintain_order="left")["text"]
+
+    def like(self, pattern: str) -> pl.Series:
+        """Return the ids of the texts that match a pattern."""
+        return self._texts.filter(pl.col("text").str.contains(pattern))["id"].drop_nulls()
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import polars as pl
 
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import by_call
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._events import OF_NO_USE
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
-from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._work import counted_in_threads, gpu_work, records, waits
 from tracekit.support.spool import Workspace
 
@@ -81,7 +81,7 @@ class Gathered:
         """Correlation ids of launches whose grid counts threads instead of blocks."""
         self._callers: Counter[int] = Counter()
         self.host = HostRanges(rank)
-        self._names = ShortNames()
+        self._names = KernelNames()
         self._threads: set[tuple[int, int]] = set()
         self._labels: dict[tuple[str, str, str], str] = {}
         self._path = path

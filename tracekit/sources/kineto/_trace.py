@@ -14,6 +14,7 @@ import polars as pl
 from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, Maker, Recording, Stream
 from tracekit.sources._identities import HostColumns
+from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
@@ -173,8 +174,21 @@ def _recording(
                 each.with_columns(whose) for each in chunks(gathered.event_records, "event_records")
             ),
         },
-        warnings=(*_absences(gathered), *_losses(gathered), *(graphs.warnings if graphs else ())),
-    )
+        warnings=(
+            *absences(
+                gathered.ops.height, 0, _RECORD,
+                (gathered.counts["kernel"], NO_KERNELS, _RECORD),
+                (gathered.calls.height, NO_CALLS, _RECORD),
+                (gathered.ranges.height, _NO_OPERATORS, _RECORD),
+            ),
+            *_losses(gathered), *(graphs.warnings if graphs else ()),
+        ),
+    )  # fmt: skip
+
+
+_NO_OPERATORS = (
+    "no operators or annotations were recorded, so only structure and names can tell stages"
+)
 
 
 def _graph_nodes(
@@ -320,21 +334,6 @@ def _contents(gathered: Gathered) -> pl.DataFrame:
     return pl.DataFrame(rows).with_columns(present=pl.col("rows") > 0)
 
 
-def _absences(gathered: Gathered) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because the trace lacks data."""
-    if not gathered.ops.height:
-        return (f"no GPU work was recorded: {_RECORD}",)
-    absences = (
-        (gathered.counts["kernel"],
-         NO_KERNELS),
-        (gathered.calls.height,
-         "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
-        (gathered.ranges.height,
-         "no operators or annotations were recorded, so only structure and names can tell stages"),
-    )  # fmt: skip
-    return tuple(f"{absence}: {_RECORD}" for there, absence in absences if not there)
-
-
 def _losses(gathered: Gathered) -> tuple[str, ...]:
     losses = {
         "untimed": "events have no valid times and were left out",
@@ -345,11 +344,7 @@ def _losses(gathered: Gathered) -> tuple[str, ...]:
     }
     unknown = sorted(gathered.unknown.items())
     return (
-        *(
-            f"{gathered.counts[what]:,} {words}"
-            for what, words in losses.items()
-            if gathered.counts[what]
-        ),
+        *counted(gathered.counts, losses),
         *(f"{count:,} events of the category {name!r} are not known and were left out"
           for name, count in unknown[:_MOST_UNKNOWN]),
     )  # fmt: skip

@@ -10,16 +10,16 @@ import polars as pl
 from tracekit.model import HOST_MEMORY, KIND
 from tracekit.sources._amd import COUNT_THREADS, kernel_kind
 from tracekit.sources._copies import COPY_KINDS
+from tracekit.sources._identities import small
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import sync_type
-from tracekit.sources.kineto._names import ShortNames
 
 _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]+)\))?"
 _KIND_OF = {name: kind for name, kind in COPY_KINDS.values() if kind != "unknown"}
 _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
-_INT32 = (1 << 31) - 1
 _FIRST_NUMBER = r"(\d+)"
 _SIZES = {
     given: r"^\[\s*" + r"\s*,\s*".join(rf"(?P<{name}>\d{{1,10}})" for name in names) + r"\s*\]$"
@@ -27,7 +27,7 @@ _SIZES = {
 }
 
 
-def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
+def gpu_work(events: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
     """Return GPU work as ops, with CUDA ordinals as devices.
 
     Parameters
@@ -46,8 +46,8 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
         "group", "name", "pid", "tid", "start", "end", "grid", "block", **whole
     ).with_columns(
         # Old traces name the GPU and its stream as process and thread alone.
-        device=_number("device", "in_device", pl.col("pid").cast(pl.Int64, strict=False)),
-        context=_number("context", "in_context"),
+        device=_first("device", "in_device", pl.col("pid").cast(pl.Int64, strict=False)),
+        context=_first("context", "in_context"),
         stream=pl.coalesce(
             "stream", pl.col("tid").str.extract(_FIRST_NUMBER).cast(pl.Int64, strict=False)
         ),
@@ -88,9 +88,8 @@ def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
     return of["correlation"].drop_nulls()
 
 
-def _number(*names: str | pl.Expr) -> pl.Expr:
-    number = pl.coalesce(*names)
-    return pl.when(number.is_between(0, _INT32)).then(number).cast(pl.Int32)
+def _first(*names: str | pl.Expr) -> pl.Expr:
+    return small(pl.coalesce(*names)).cast(pl.Int32)
 
 
 def _copied() -> pl.Expr:
@@ -126,7 +125,7 @@ def _of_host() -> pl.Expr:
 def _ends() -> list[pl.Expr]:
     """Return source and target GPU of a copy; the GPU that ran it if it names none."""
     kind, here = pl.col("kind").cast(pl.String), pl.col("device")
-    source, target = (_number(name) for name in ("from_device", "to_device"))
+    source, target = (_first(name) for name in ("from_device", "to_device"))
     return [
         pl.when(kind == "p2p").then(source)
         .when(kind.is_in(("d2h", "d2d"))).then(pl.coalesce(source, here)).alias("src_device"),
@@ -136,9 +135,9 @@ def _ends() -> list[pl.Expr]:
     ]  # fmt: skip
 
 
-def _named(ops: pl.DataFrame, names: ShortNames) -> list[pl.Expr]:
+def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
     """Name copies and memsets as other sources do, and shorten the names of kernels."""
-    short = names.of(ops["name"].set(ops["group"] != "kernel", None))
+    short = names.short(ops["name"].set(ops["group"] != "kernel", None))
     group = pl.col("group")
     copy = pl.format("[CUDA memcpy {}]", pl.col("copy_kind").fill_null("Unknown"))
     other = pl.when(group == "copy").then(copy).otherwise(pl.lit("[CUDA memset]"))
@@ -164,9 +163,8 @@ def records(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _place() -> list[pl.Expr]:
-    number = (_id(name) for name in ("device", "context"))
-    small = [pl.when(each <= _INT32).then(each).cast(pl.Int32) for each in number]
-    return [*small, _id("stream"), pl.col("correlation").cast(pl.Int64, strict=False)]
+    places = [small(_id(name)).cast(pl.Int32) for name in ("device", "context")]
+    return [*places, _id("stream"), pl.col("correlation").cast(pl.Int64, strict=False)]
 
 
 def _id(name: str) -> pl.Expr:

@@ -16,7 +16,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, PolarsType, Recording, Stream
-from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
 from tracekit.sources._tables import ExportFile, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nsys._gpu import (
@@ -156,7 +156,12 @@ def read(
         },
         warnings=(
             *(() if is_ours else metadata.warnings),
-            *_absences(ops, calls, ranges, work, metadata),
+            *absences(
+                len(ops), work.untimed, _how_to_record_work(metadata),
+                (work.has_kernels, NO_KERNELS, _RECORD_BOTH),
+                (len(calls), NO_CALLS, _RECORD_BOTH),
+                (len(ranges), NO_RANGES, _how_to_record_ranges(metadata)),
+            ),
             *lost_events(file),
             *work.losses,
             *nvtx.losses,
@@ -171,7 +176,7 @@ def read(
         ),
         labels=nvtx.labels.labels,
         late=lambda: tuple(text for text in file.times.losses if text not in lost),
-    )
+    )  # fmt: skip
 
 
 def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> list[Seen]:
@@ -264,33 +269,6 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
         .join(names, on="thread_gid", how="left", maintain_order="left")
         .with_columns(tid=tid_of(pl.col("thread_gid")), global_id="thread_gid")
     )
-
-
-def _absences(
-    ops: Seen, calls: Seen, ranges: Seen, work: GpuWork, metadata: Metadata
-) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because the export lacks data."""
-    if not len(ops):
-        what = no_work(work.untimed)
-        return (f"{what} was recorded: {_how_to_record_work(metadata)}",)
-    absences = (
-        (
-            work.has_kernels,
-            NO_KERNELS,
-            _RECORD_BOTH,
-        ),
-        (
-            len(calls),
-            "no CUDA calls were recorded, so no op's launch, range or iteration is known",
-            _RECORD_BOTH,
-        ),
-        (
-            len(ranges),
-            "no NVTX ranges were recorded, so only structure and names can tell stages",
-            _how_to_record_ranges(metadata),
-        ),
-    )
-    return tuple(f"{absence}: {how}" for there, absence, how in absences if not there)
 
 
 def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:

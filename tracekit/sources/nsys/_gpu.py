@@ -14,12 +14,13 @@ from functools import cached_property
 import polars as pl
 
 from tracekit.model import KIND
-from tracekit.sources._copies import DIRECTION, Copies
+from tracekit.sources._copies import DIRECTION, Copies, graphs, memsets
+from tracekit.sources._identities import small
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
 from tracekit.sources._tables import ExportFile
-from tracekit.sources.nsys._ids import Export, Texts, given, pid_of, small, with_all
+from tracekit.sources.nsys._ids import Export, Texts, given, pid_of, with_all
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.sqlite import SqlType
@@ -178,19 +179,6 @@ def _with_head(frame: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
     )
 
 
-def _memsets(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
-    name = pl.lit("[CUDA memset]", pl.Categorical())
-    return frame.with_columns(
-        kind=pl.lit("memset", KIND), name=name, short_name=name, dst_ordinal="deviceId"
-    )
-
-
-def _graphs(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
-    name = pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)).cast(pl.Categorical())
-    kind = pl.lit("graph", KIND)
-    return frame.with_columns(kind=kind, name=name, short_name=name).drop("graphId")
-
-
 def _narrow(*columns: str) -> dict[str, SqlType]:
     return dict.fromkeys(columns, "narrow")
 
@@ -215,8 +203,11 @@ _TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], p
         GpuWork.kernels,
     ),
     MEMCPY: ({**_narrow("bytes", "graphNodeId", *_COPY), **_ENDS}, GpuWork.copies),
-    MEMSET: (_narrow("bytes", "graphNodeId"), _memsets),
-    GRAPH: (_narrow("graphId"), _graphs),
+    MEMSET: (
+        _narrow("bytes", "graphNodeId"),
+        lambda _, ops: memsets(ops, "dst_ordinal", "deviceId"),
+    ),
+    GRAPH: (_narrow("graphId"), lambda _, ops: graphs(ops).drop("graphId")),
 }
 """Table -> columns that are read beside the common ones, and the function that makes ops."""
 

@@ -21,18 +21,12 @@ from tracekit.support.compiled import given as as_array
 _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
 _NO_ID = 4294967295
-_INT32 = (1 << 31) - 1
 _NONE_YET = (1 << 32) - 1
 
 
 def given(number: pl.Expr) -> pl.Expr:
     """Return a 32-bit id; null if it is not set (4294967295)."""
     return pl.when(number != _NO_ID).then(number)
-
-
-def small(number: pl.Expr) -> pl.Expr:
-    """Return a small id or number; null if it is not set or invalid."""
-    return pl.when(number.is_between(0, _INT32)).then(number)
 
 
 def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:

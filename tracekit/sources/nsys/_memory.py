@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from tracekit.sources._identities import small
 from tracekit.sources._seen import Seen
-from tracekit.sources.nsys._ids import Export, small
+from tracekit.sources.nsys._ids import Export
 from tracekit.sources.nsys._metadata import shifted
 from tracekit.sources.nsys._places import Places
 from tracekit.support.spool import Workspace

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit.sources.nsys._ids import Export, Texts, process_of, small
+from tracekit.sources._identities import small
+from tracekit.sources.nsys._ids import Export, Texts, process_of
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._places import Places
 

@@ -15,9 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import DEVICES, Maker
+from tracekit.sources._identities import small
 from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.sources._tables import ExportFile
-from tracekit.sources.nsys._ids import pid_of, process_of, small
+from tracekit.sources.nsys._ids import pid_of, process_of
 from tracekit.sources.nsys._metadata import Metadata
 from tracekit.sources.sqlite import SqlType
 from tracekit.support.compiled import compiled, given, locate, remembered

@@ -12,23 +12,24 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
-from tracekit.model import KIND, NO_KERNELS, Recording, Stream
-from tracekit.sources._copies import COPY_KINDS
-from tracekit.sources._identities import contents, report
-from tracekit.sources._seen import Seen, counted, no_work
+from tracekit.model import KIND, NO_KERNELS, Recording
+from tracekit.sources._copies import COPY_KINDS, memsets
+from tracekit.sources._identities import HOST, OPS, Identities, contents, report, small
+from tracekit.sources._kernel_names import KernelNames
+from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, counted, no_work
 from tracekit.sources._times import Filter, Times
-from tracekit.sources.nvprof._input import COPIES, PROCESS, readable, short_name, small, thread_gid
-from tracekit.sources.nvprof._places import Places, processes, threads
+from tracekit.sources.nvprof._input import COPIES
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
 FORMAT = "nvprof CSV"
 _RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"
+_RECORD_MORE = "record with `nvprof -o run.nvvp`"
 _TELLING = {"Start", "Duration", "Name"}
 _API_TRACE = "an API trace of nvprof, without GPU work"
 _HEAD_BYTES, _HEAD_LINES = 1 << 16, 50
@@ -110,35 +111,36 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
     size = path.stat().st_size
     progress("read GPU work", 0, size)
     work = _Work(path)
-    ops = Seen(work.batches(), workspace, "pid", "device", "src_device", "dst_device")
+    ops = Seen(work.batches(), workspace, *OPS)
     progress("read GPU work", size, size)
     if not len(ops):
         what = no_work(work.untimed)
         raise MissingDataError(f"{what} in {path} (CSV of nvprof)", f"record with {_RECORD}")
-    nothing = Seen((), workspace, "thread_gid")
-    pids, gids = ops.distinct["pid"].unique().sort(), pl.Series("gid", [], pl.Int64)
-    names = work.names
-    places = Places(pids, gids, 0, ops.last or 0)
+    calls, ranges = Seen((), workspace, *HOST), Seen((), workspace, *HOST)
+    who = Identities(ops, calls, ranges, origin=0)
+    pids = ops.distinct["pid"].unique()
     return Recording(
         tables={
-            "processes": processes(pids, names),
-            "threads": threads(gids, names).with_columns(process=places.process_by_thread(gids)),
-            "devices": _devices(work.gpus, ops.distinct),
+            "processes": who.processes(work.programs),
+            "threads": who.threads(),
+            # Processes may count their GPUs differently.
+            "devices": who.devices(work.gpus, "ordinal" if len(pids) == 1 else "assumed"),
             "reports": report(path, FORMAT),
             "contents": contents(_FEATURES, work.counts),
         },
-        streams={
-            "ops": Stream("ops", "op", ops.rows, places.ops()),
-            "calls": Stream("calls", "call", nothing.rows, places.calls()),
-            "ranges": Stream(
-                "ranges",
-                "range",
-                nothing.rows,
-                places.ranges(pl.DataFrame(schema={"id": pl.Int64, "payload": pl.String})),
+        streams=who.streams(),
+        warnings=(
+            *absences(
+                len(ops), 0, _RECORD,
+                (work.counts["kernels"], NO_KERNELS, f"record with `{_RECORD}`"),
+                (False, NO_CALLS, _RECORD_MORE),
+                (False, NO_RANGES, f"put NVTX ranges into the program and {_RECORD_MORE}"),
             ),
-        },
-        warnings=(*_absences(work.counts, pids), *work.remarks),
-    )
+            *(("the process was not recorded; it stands as process id 0",)
+              if _NO_PROCESS in pids else ()),
+            *work.remarks,
+        ),
+    )  # fmt: skip
 
 
 def _head(path: Path) -> list[str]:
@@ -214,20 +216,13 @@ class _Work:
         self._lost: Counter[str] = Counter()
         self._coarse = self._rounded = False
         self._times: Filter | None = None
-        self._commands: dict[int, str] = {}
+        self._names = KernelNames()
+        self.programs: dict[int, str | None] = {}
+        """Process id -> name of its executable."""
         self.counts = dict.fromkeys(("kernels", "copies", "memsets"), 0)
         """Feature -> number of ops."""
         self.gpus = pl.DataFrame(schema={"device": pl.Int32, "name": pl.String})
         """GPUs named in cells."""
-
-    @property
-    def names(self) -> pl.DataFrame:
-        """Names of processes, in the form that `processes` takes."""
-        known = pl.DataFrame(
-            {"pid": list(self._commands), "name": list(self._commands.values())},
-            schema={"pid": pl.Int64, "name": pl.String},
-        )
-        return known.select("name", kind=PROCESS, gid=thread_gid(pl.col("pid"), pl.lit(0)))
 
     @property
     def untimed(self) -> int:
@@ -277,7 +272,7 @@ class _Work:
             if said := _PROCESS_LINE.match(lines[at]):
                 self._pid = int(said[1])
                 if said[2]:
-                    self._commands[self._pid] = said[2]
+                    self.programs[self._pid] = PurePath(said[2]).name or None
             elif set(header := _row(lines[at])) >= _TELLING:
                 yield from self._rows(lines[begin:at])
                 self._open(header)
@@ -384,34 +379,22 @@ class _Work:
         return COPIES.ended(COPIES.directed(coded))
 
     def _memsets(self, ops: pl.DataFrame) -> pl.DataFrame:
-        memsets = ops.filter(pl.col("name").str.starts_with("[CUDA memset"))
-        self.counts["memsets"] += memsets.height
-        name = pl.lit("[CUDA memset]", pl.Categorical())
-        return memsets.with_columns(
-            kind=pl.lit("memset", KIND), name=name, short_name=name, dst_device="device",
-            copy_kind=pl.lit(None, pl.String),
-        )  # fmt: skip
+        found = ops.filter(pl.col("name").str.starts_with("[CUDA memset"))
+        self.counts["memsets"] += found.height
+        return memsets(found).with_columns(copy_kind=pl.lit(None, pl.String))
 
     def _kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
         kernels = ops.filter(~pl.col("name").str.starts_with("["))
         self.counts["kernels"] += kernels.height
-        printed = kernels["name"].unique().to_list()
-        names = [readable(text) or text for text in printed]
-        short = [short_name(name) for name in names]
         none = pl.lit(None, pl.Int32)
         return kernels.with_columns(
+            *self._names.of(kernels["name"]),
             kind=pl.lit("compute", KIND),
-            name=_renamed(printed, names),
-            short_name=_renamed(printed, short),
             bytes=pl.lit(None, pl.Int64),
             copy_kind=pl.lit(None, pl.String),
             src_device=none,
             dst_device=none,
         )
-
-
-def _renamed(old: list[str], new: list[str]) -> pl.Expr:
-    return pl.col("name").replace_strict(old, new, return_dtype=pl.String).cast(pl.Categorical())
 
 
 def _blocks(path: Path) -> Iterator[tuple[pl.Series, bool]]:
@@ -468,39 +451,6 @@ def _whole(column: str) -> pl.Expr:
 
 def _by_word(column: str, words: dict[str, int]) -> pl.Expr:
     return pl.col(column).replace_strict(words, default=0, return_dtype=pl.Int64)
-
-
-def _devices(known: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of the GPUs that ops name, without ``report``."""
-    active = ops["device"].unique().cast(pl.Int32)
-    ends = (ops[name].cast(pl.Int32).alias("device") for name in ("src_device", "dst_device"))
-    every = pl.concat([active, *ends]).drop_nulls().unique().sort().to_frame()
-    # Processes may count their GPUs differently.
-    identity = "ordinal" if ops["pid"].n_unique() == 1 else "assumed"
-    return every.join(known, on="device", how="left", maintain_order="left").with_columns(
-        active=pl.col("device").is_in(active.implode()), identity=pl.lit(identity)
-    )
-
-
-def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because a file of this kind lacks data."""
-    kernels = f"{NO_KERNELS}: record with `{_RECORD}`"
-    return (
-        *(() if counts["kernels"] else (kernels,)),
-        (
-            "no CUDA calls were recorded, so no op's launch, range or iteration is known: "
-            "record with `nvprof -o run.nvvp`"
-        ),
-        (
-            "no NVTX ranges were recorded, so only structure and names can tell stages: "
-            "put NVTX ranges into the program and record with `nvprof -o run.nvvp`"
-        ),
-        *(
-            ("the process was not recorded; it stands as process id 0",)
-            if _NO_PROCESS in pids
-            else ()
-        ),
-    )
 
 
 # -- numbers as nvprof prints them, parsed exactly

@@ -9,8 +9,8 @@ import polars as pl
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import MACHINE, NO_KERNELS, Recording, Stream
 from tracekit.sources._identities import contents, report, steps
-from tracekit.sources._seen import Seen, no_work
-from tracekit.sources._tables import check_columns, coercions
+from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
+from tracekit.sources._tables import Strings, check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nvprof._gpu import (
     GPU_COLUMNS,
@@ -35,7 +35,7 @@ from tracekit.sources.nvprof._host import (
     Markers,
     Syncs,
 )
-from tracekit.sources.nvprof._input import PROCESS, STRINGS, TABLE, Strings, pid_of
+from tracekit.sources.nvprof._input import PROCESS, STRINGS, TABLE, pid_of
 from tracekit.sources.nvprof._places import (
     DEVICE,
     Places,
@@ -86,7 +86,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     """
     check_columns(file, _REQUIRED, f"record again with {RECORD}")
     file.times = Times(file.path, file.first_times(_TIMED))
-    rows, strings = workspace.rows, Strings(file)
+    rows, strings = workspace.rows, Strings(file, STRINGS, "_id_", "value", none=0)
     told = steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
     host, markers = Calls(file), Markers(file, strings)
     next(told)
@@ -133,7 +133,12 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "event_records": lambda: syncs.records(places),
         },
         warnings=(
-            *_absences(ops, calls, ranges, work),
+            *absences(
+                len(ops), work.untimed, _RECORD_GPU,
+                (work.has_kernels, NO_KERNELS, _RECORD_GPU),
+                (len(calls), NO_CALLS, "record with `nvprof --profile-api-trace all -o run.nvvp`"),
+                (len(ranges), NO_RANGES, f"put NVTX ranges into the program and {_RECORD_GPU}"),
+            ),
             *_unknown_process(callers),
             *work.losses,
             *host.losses,
@@ -145,7 +150,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *file.warnings,
         ),
         labels=markers.labels.labels,
-    )
+    )  # fmt: skip
 
 
 _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dtype=pl.String)}
@@ -186,30 +191,6 @@ def _pids(gids: pl.Series, of_ops: pl.Series) -> pl.Series:
 def _first(seen: Seen) -> int | None:
     """Return the earliest start of a row; None without rows."""
     return int(seen.rows.read(0, "start")["start"][0]) if len(seen) else None
-
-
-def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because the database lacks data."""
-    if not len(ops):
-        return (f"{no_work(work.untimed)} was recorded: {_RECORD_GPU}",)
-    absences = (
-        (
-            work.has_kernels,
-            NO_KERNELS,
-            _RECORD_GPU,
-        ),
-        (
-            len(calls),
-            "no CUDA calls were recorded, so no op's launch, range or iteration is known",
-            "record with `nvprof --profile-api-trace all -o run.nvvp`",
-        ),
-        (
-            len(ranges),
-            "no NVTX ranges were recorded, so only structure and names can tell stages",
-            f"put NVTX ranges into the program and {_RECORD_GPU}",
-        ),
-    )
-    return tuple(f"{absence}: {hint}" for there, absence, hint in absences if not there)
 
 
 def _unknown_process(callers: list[int]) -> tuple[str, ...]:

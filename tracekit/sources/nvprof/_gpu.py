@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
+from tracekit.sources._copies import graphs, memsets
+from tracekit.sources._identities import small
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import counted
-from tracekit.sources.nvprof._input import COPIES, TABLE, KernelNames, Strings, owned, small, timed
+from tracekit.sources._tables import Strings
+from tracekit.sources.nvprof._input import COPIES, TABLE, owned, timed
 from tracekit.sources.sqlite import SqliteFile
 
 CONCURRENT, SERIAL = f"{TABLE}CONCURRENT_KERNEL", f"{TABLE}KERNEL"
@@ -47,7 +51,7 @@ class GpuWork:
 
     def __init__(self, file: SqliteFile, strings: Strings, owners: int | pl.DataFrame) -> None:
         self._file = file
-        self._names = KernelNames(strings)
+        self._strings, self._names = strings, KernelNames()
         self._owners = owners
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """Table -> number of rows read."""
@@ -105,8 +109,10 @@ class GpuWork:
 
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add names to kernels."""
-        names = self._names.of(ops["name"])
-        return ops.with_columns(*names, kind=pl.lit("compute", KIND), launch_size=launch_size(ops))
+        ids = ops["name"].unique()
+        names = pl.DataFrame([ids.alias("id"), *self._names.of(self._strings.of(ids))])
+        named = ops.rename({"name": "id"}).join(names, on="id", how="left", maintain_order="left")
+        return named.with_columns(kind=pl.lit("compute", KIND), launch_size=launch_size(ops))
 
 
 def _copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
@@ -127,25 +133,14 @@ def _classified(copies: pl.DataFrame) -> pl.DataFrame:
     return COPIES.ended(COPIES.directed(copies))
 
 
-def _memsets(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
-    name = pl.lit("[CUDA memset]", pl.Categorical())
-    kind = pl.lit("memset", KIND)
-    return ops.with_columns(kind=kind, name=name, short_name=name, dst_device="device")
-
-
-def _graphs(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
-    name = pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)).cast(pl.Categorical())
-    return ops.with_columns(kind=pl.lit("graph", KIND), name=name, short_name=name)
-
-
 _COPY = ("bytes", "copyKind", "srcKind", "dstKind")
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
     CONCURRENT: (("name", *LAUNCH_SIZE), GpuWork.kernels),
     SERIAL: (("name", *LAUNCH_SIZE), GpuWork.kernels),
     MEMCPY: (_COPY, _copies),
     PEER_COPY: ((*_COPY, "srcDeviceId", "dstDeviceId"), _peer_copies),
-    MEMSET: (("bytes",), _memsets),
-    GRAPH: (("graphId",), _graphs),
+    MEMSET: (("bytes",), lambda _, ops: memsets(ops)),
+    GRAPH: (("graphId",), lambda _, ops: graphs(ops)),
 }
 """Table -> columns that are read beside the common ones, and the function that makes ops."""
 _RENAMED = {"correlationId": "correlation", "streamId": "stream"}

@@ -6,13 +6,10 @@ tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
 
 from __future__ import annotations
 
-import re
-
 import polars as pl
 
-from tracekit.model import PolarsType
 from tracekit.sources._copies import Copies
-from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources._identities import small
 
 TABLE = "CUPTI_ACTIVITY_KIND_"
 STRINGS = "StringTable"
@@ -29,39 +26,6 @@ PROCESS, THREAD = 1, 2
 
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
-_INT32 = (1 << 31) - 1
-_MANGLED = "_Z"
-_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{[^{}]*\}::")
-_NAMES: dict[str, PolarsType] = {
-    "id": pl.Int64,
-    "name": pl.Categorical(),
-    "short_name": pl.Categorical(),
-}
-
-
-class Strings:
-    """Texts that other tables refer to by number; number 0 means none.
-
-    Parameters
-    ----------
-    file
-        The database.
-    """
-
-    def __init__(self, file: SqliteFile) -> None:
-        texts = file.read(STRINGS, {"_id_": "int", "value": "text"})
-        known = texts.filter(pl.col("_id_") != 0)
-        self._texts = known.unique("_id_", keep="first", maintain_order=True)
-
-    def of(self, ids: pl.Series) -> pl.Series:
-        """Return the text of each id; null if there is none."""
-        wanted = ids.alias("_id_").to_frame()
-        return wanted.join(self._texts, on="_id_", how="left", maintain_order="left")["value"]
-
-
-def small(number: pl.Expr) -> pl.Expr:
-    """Return a small number; null if it is invalid."""
-    return pl.when(number.is_between(0, _INT32)).then(number)
 
 
 def thread_gid(pid: pl.Expr, tid: pl.Expr) -> pl.Expr:
@@ -117,61 +81,3 @@ def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
     if isinstance(owners, int):
         return rows.with_columns(pid=pl.lit(owners, pl.Int64))
     return rows.join(owners, on="correlation", how="inner", maintain_order="left")
-
-
-class KernelNames:
-    """Readable names of kernels, computed when a kernel first occurs.
-
-    Parameters
-    ----------
-    strings
-        Strings of the database.
-    """
-
-    def __init__(self, strings: Strings) -> None:
-        self._strings = strings
-        self._known = pl.DataFrame(schema=_NAMES)
-
-    def of(self, ids: pl.Series) -> pl.DataFrame:
-        """Return ``name, short_name`` of each id; null if it has no text."""
-        wanted = ids.alias("id").to_frame()
-        self._learn(wanted.unique().join(self._known, on="id", how="anti")["id"])
-        named = wanted.join(self._known, on="id", how="left", maintain_order="left")
-        return named.drop("id")
-
-    def _learn(self, ids: pl.Series) -> None:
-        if ids.is_empty():
-            return
-        names = [readable(text) for text in self._strings.of(ids)]
-        short = [None if name is None else short_name(name) for name in names]
-        learned = pl.DataFrame({"id": ids, "name": names, "short_name": short}, schema=_NAMES)
-        self._known = pl.concat([self._known, learned])
-
-
-def readable(name: str | None) -> str | None:
-    """Return the demangled form of a name; other names are returned unchanged.
-
-    A name that cannot be demangled, or whose declaration would be too long, is unchanged as well.
-    """
-    if name is None or not name.startswith(_MANGLED):
-        return name
-    from demangle import demangle  # noqa: PLC0415 - nothing else that is read needs it
-
-    return demangle(name)
-
-
-def short_name(declaration: str) -> str:
-    """Return a function's name without type, namespaces, template arguments and parameters.
-
-    ``void at::native::reduce_kernel<512, float>(int)`` is ``reduce_kernel``.
-    """
-    plain = _UNNAMED.sub("", declaration)
-    kept, depth = [], 0
-    for place, character in enumerate(plain):
-        if character == "(" and depth == 0 and place:
-            break
-        depth += (character == "<") - (character == ">")
-        if depth == 0 and character != ">":
-            kept.append(character)
-    words = "".join(kept).replace("::", " ").split()
-    return words[-1] if words else declaration

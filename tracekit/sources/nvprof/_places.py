@@ -9,15 +9,15 @@ import numpy as np
 import polars as pl
 
 from tracekit.model import DEVICES, Maker
+from tracekit.sources._identities import small
 from tracekit.sources._seen import OPEN
+from tracekit.sources._tables import Strings
 from tracekit.sources.nvprof._input import (
     PROCESS,
     TABLE,
     THREAD,
-    Strings,
     object_gid,
     pid_of,
-    small,
     tid_of,
 )
 from tracekit.sources.sqlite import SqliteFile

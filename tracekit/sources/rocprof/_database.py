@@ -22,8 +22,7 @@ from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
-    KernelNames,
-    absences,
+    absent,
     copies,
     is_range,
     kernels,
@@ -32,6 +31,7 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._tables import check_columns, coercions
@@ -408,7 +408,7 @@ class _Gathered:
             },
             streams=who.streams(),
             warnings=(
-                *absences(ops, calls, ranges, _RECORD, _RECORD),
+                *absent(ops, calls, ranges, _RECORD, _RECORD),
                 *((f"{len(hosts)} hosts are in one file, whose clocks differ",) * (len(hosts) > 1)),
                 *counted(self._lost, _LOST),
                 *backward(self._lost["backward"], "calls and markers"),

@@ -19,8 +19,7 @@ from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
-    KernelNames,
-    absences,
+    absent,
     copies,
     is_range,
     kernels,
@@ -29,6 +28,7 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
@@ -413,7 +413,7 @@ class _Gathered:
         hosts = {name for name in named if isinstance(name, str)}
         host = hosts.pop() if len(hosts) == 1 else None
         warnings = (
-            *absences(ops, calls, ranges, _RECORD, _RECORD),
+            *absent(ops, calls, ranges, _RECORD, _RECORD),
             *counted(self._lost, _LOST),
             *backward(self._lost["backward"], "calls and markers"),
         )

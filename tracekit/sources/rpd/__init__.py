@@ -17,17 +17,17 @@ from tracekit.sources._amd import (
     BLOCK,
     COUNT_THREADS,
     GRID,
-    KernelNames,
-    absences,
+    absent,
     copies,
     kernels,
-    memsets,
     nothing,
     threads_launched,
 )
-from tracekit.sources._identities import HOST, INT32, OPS, Identities, contents, report, steps
+from tracekit.sources._copies import memsets
+from tracekit.sources._identities import HOST, OPS, Identities, contents, report, small, steps
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._seen import Seen, backward, counted
-from tracekit.sources._tables import check_columns, coercions
+from tracekit.sources._tables import Strings, check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
@@ -64,23 +64,6 @@ _LOST_CALLS = {
 }
 
 
-class _Strings:
-    """Texts that other tables refer to by number."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        texts = file.read(_STRINGS, {"id": "int", "string": "text"})
-        self._texts = texts.unique("id", keep="first", maintain_order=True)
-
-    def of(self, ids: pl.Series) -> pl.Series:
-        """Return the text of each id; null if there is none."""
-        wanted = ids.alias("id").to_frame()
-        return wanted.join(self._texts, on="id", how="left", maintain_order="left")["string"]
-
-    def like(self, pattern: str) -> pl.Series:
-        """Return the ids of the texts that match a pattern."""
-        return self._texts.filter(pl.col("string").str.contains(pattern))["id"].drop_nulls()
-
-
 class _Host:
     """Table of calls: HIP calls, markers, and the tracer's own work.
 
@@ -92,7 +75,7 @@ class _Host:
         Texts of the database.
     """
 
-    def __init__(self, file: SqliteFile, strings: _Strings) -> None:
+    def __init__(self, file: SqliteFile, strings: Strings) -> None:
         self._file, self.strings = file, strings
         self._calls, self._own = (strings.like(pattern) for pattern in (_CALL, _TRACER))
         self._lost: Counter[str] = Counter()
@@ -268,7 +251,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     rows = workspace.rows
     told = steps(progress, "HIP calls", "markers", "GPU work")
     next(told)
-    host = _Host(file, _Strings(file))
+    host = _Host(file, Strings(file, _STRINGS, "id", "string"))
     calls = Seen(host.calls(rows), workspace, *HOST)
     next(told)
     ranges = Seen(host.markers(rows), workspace, *HOST)
@@ -301,7 +284,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         },
         streams=who.streams(),
         warnings=(
-            *absences(ops, calls, ranges, _RECORD, _MARK),
+            *absent(ops, calls, ranges, _RECORD, _MARK),
             *work.losses,
             *host.losses,
             *coercions(file),
@@ -340,7 +323,7 @@ class _GpuWork:
         Launching call of each op.
     """
 
-    def __init__(self, file: SqliteFile, strings: _Strings, launches: _Launches) -> None:
+    def __init__(self, file: SqliteFile, strings: Strings, launches: _Launches) -> None:
         self._file, self._strings, self._launches = file, strings, launches
         self._names = KernelNames()
         self.counts: Counter[str] = Counter()
@@ -366,7 +349,7 @@ class _GpuWork:
         ops = batch.with_columns(texts)
         work = ops.filter(~pl.col("opType").str.contains("(?i)barrier").fill_null(value=False))
         timed = work.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
-        placed = timed.filter(pl.col("gpuId").is_between(0, INT32))
+        placed = timed.filter(small(pl.col("gpuId")).is_not_null())
         self.lost["barriers"] += ops.height - work.height
         self.lost["untimed"] += work.height - timed.height
         self.lost["unplaced"] += timed.height - placed.height

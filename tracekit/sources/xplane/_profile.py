@@ -15,10 +15,12 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
-from tracekit.sources._amd import BLOCK, GRID, KernelNames, copies, kernels, memsets
+from tracekit.sources._amd import BLOCK, GRID, copies, kernels
+from tracekit.sources._copies import memsets
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import launch_size
-from tracekit.sources._seen import Seen, counted, no_work
+from tracekit.sources._seen import Seen, absences, counted, no_work
 from tracekit.sources._times import FARTHEST, Times
 from tracekit.sources.xplane._wire import (
     REFERENCE,
@@ -288,17 +290,13 @@ class _Gathered:
     @property
     def _absences(self) -> tuple[str, ...]:
         """Warn of results that cannot be trusted because the profile lacks data."""
-        process = "the process is not recorded; it stands as process id 0"
-        if not len(self._ops):
-            return (process, f"no GPU work was recorded: record with {_RECORD}")
-        absences = (
-            (len(self._calls), f"no calls were recorded, so no op's launch is known: {_RECORD}"),
-            (
-                self._counts["annotations"],
-                f"no steps were annotated, so calls of one function are taken for them: {_STEPS}",
-            ),
-        )
-        return (process, *(absence for there, absence in absences if not there))
+        told = absences(
+            len(self._ops), 0, f"record with {_RECORD}",
+            (len(self._calls), "no calls were recorded, so no op's launch is known", _RECORD),
+            (self._counts["annotations"],
+             "no steps were annotated, so calls of one function are taken for them", _STEPS),
+        )  # fmt: skip
+        return ("the process is not recorded; it stands as process id 0", *told)
 
     @property
     def _losses(self) -> tuple[str, ...]:
