@@ -38,6 +38,9 @@ SAMPLES = TRACES.parent / "formats" / "samples"
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What is collected stays to the end (see `pytest_collection_finish`).
+gc.disable()
+
 # Where several processes test, polars has one thread in each: more only wait for cores, and that
 # takes time. What tests start has all; that answers do not depend on it, test_threads.py sees to.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -96,6 +99,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
