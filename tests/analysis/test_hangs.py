@@ -79,8 +79,8 @@ def _unfinished(one: Rank) -> None:
 
 def _no_receive(one: Rank) -> None:
     if one.rank == 0:
-        one.call("0", "send 0->1", [[64]], state="completed")
-        one.call("0", "send 0->1", [[64]], state=WAITS)
+        one.call("0", "send 0->1", [[64]], state="completed", line=41)
+        one.call("0", "send 0->1", [[64]], state=WAITS, line=42)
     if one.rank == 1:
         one.call("0", "recv 1<-0", [[64]], [[64]], state="completed")
 
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[dict[int, Dump], dict[str, Any]]] = {
     "no receive": (
         job(_no_receive),
         {"problem": "missing", "ranks": [1], "waiting": [0], "sequence": 2,
-         "collective": "message from 0 to 1"},
+         "collective": "message from 0 to 1", "place": "step at train/loop.py:42"},
     ),
     "size of a message": (
         job(_other_message),
@@ -382,8 +382,8 @@ def _traced(
                 "Process Group Ranks": "[0, 1, 2, 3]", "Seq": first + 3 * step,
                 "Rank": rank, **other}  # fmt: skip
         events += [
-            {**place, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at - 2,
-             "dur": 900},
+            {**place, "cat": "user_annotation", "dur": 900, "ts": at - 2,
+             "name": f"ProfilerStep#{step}" if step < 2 else "finish"},
             {**place, "cat": "cpu_op", "name": "record_param_comms", "args": said},
             {**place, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 1,
              "args": {"correlation": step}},
@@ -640,6 +640,7 @@ def test_traces_of_pytorch_of_several_ranks_show_who_differs(name: str, tmp_path
     answer = tk.hang.answer(run=run)
     rows = answer.rows.filter(role="cause")
     assert rows.select("problem", "ranks", "waiting", "usual", "other").rows() == [said]
+    assert rows["place"].to_list() == ["finish"]
     ranks = answer.tables["ranks"].select("rank", "unended", "last_kernel").rows()
     name_of = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
     assert ranks == [(rank, len(calls), name_of) for rank, calls in enumerate(hung)]

@@ -15,6 +15,7 @@ from tracekit.analysis.hangs._causes import (
     group_calls,
     missing_calls,
     parties,
+    ranks_in,
     silent_peers,
     unequal_calls,
     uneven_counts,
@@ -270,15 +271,14 @@ def last_of(entries: pl.DataFrame) -> pl.DataFrame:
 
 def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[str, Any]:
     """Return the row of the answer for a problem; `last` is from `last_of`."""
-    ranks, waiting = _list(problem, "ranks"), _list(problem, "waiting")
-    place = None
-    if waiting and problem.get("sequence") is not None:
-        inside = entries.filter(
+    ranks, waiting = ranks_in(problem, "ranks"), ranks_in(problem, "waiting")
+    place = [problem.get("place")]
+    if waiting and "place" not in problem and problem.get("sequence") is not None:
+        at = entries.filter(
             pl.col("rank") == waiting[0], pl.col("group") == problem["group"],
-            pl.col("place").is_not_null(),
+            pl.col("sequence") == problem["sequence"],
         )  # fmt: skip
-        at = inside.filter(pl.col("sequence") == problem["sequence"])
-        place = (at if at.height else inside)["place"].to_list()[:1]
+        place = at["place"].drop_nulls().to_list()[:1]
     last_place = last.filter(pl.col("rank") == ranks[0])["last_place"].to_list() if ranks else []
     row = {
         **{name: problem.get(name) for name in SCHEMA},
@@ -291,7 +291,7 @@ def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    ranks, waiting = _list(row, "ranks"), _list(row, "waiting")
+    ranks, waiting = ranks_in(row, "ranks"), ranks_in(row, "waiting")
     who = _named(ranks)
     which = f"{row['collective']} {row['sequence']} of group {row['group']}"
     if row["description"] not in (None, "undefined", row["group"]):
@@ -323,13 +323,13 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
-    who = _named(_list(row, "ranks"))
+    who = _named(ranks_in(row, "ranks"))
     if row["problem"] == "ended":
         return f"the recording of {who} ended before it could join {which}; {others}"
     if row["problem"] == "partial":
         return f"{others}: {which}; its other ranks were not recorded, or not comparably"
     none = f"; {who} launched nothing that has not" if row["ranks"] else ""
-    waiting = _named(_list(row, "waiting"))
+    waiting = _named(ranks_in(row, "waiting"))
     return f"work that {waiting} launched has not ended, and no name tells which{none}"
 
 
@@ -385,10 +385,6 @@ def _warnings(lost: int, dumps: int, without: Sequence[int]) -> list[str]:
     return warnings
 
 
-def _list(row: Mapping[str, Any], key: str) -> list[int]:
-    return list(row.get(key) or [])
-
-
 # -- messages between two ranks that one side did not enqueue, or not of one size --------------
 
 
@@ -404,8 +400,9 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
     Returns
     -------
     ``group``, ``members``, ``sequence`` (which message of the pair, from 1 on), ``problem``
-    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting``, ``usual``
-    and ``other`` (the sizes of sender and receiver), ``source`` and ``target`` (ranks in the job).
+    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting`` and its
+    ``place``, ``usual`` and ``other`` (the sizes of sender and receiver), ``source`` and ``target``
+    (ranks in the job).
     """
     sides = [_numbered(entries, ranks, side) for side in ("send", "recv")]
     keys = ["group", "members", "from", "to", "sequence"]
@@ -428,6 +425,7 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
             waiting=pl.when(differs).then(empty)
             .when(has[0]).then(pl.concat_list("from")).otherwise(pl.concat_list("to")),
             usual="sizes", other="sizes_to", source="from", target="to",
+            place=pl.when(~differs).then(pl.coalesce("place", "place_to")),
         )
     )  # fmt: skip
 
@@ -456,6 +454,7 @@ def _numbered(entries: pl.DataFrame, ranks: pl.DataFrame, side: str) -> pl.DataF
             "to",
             "sequence",
             "state",
+            "place",
             sizes=pl.col(sizes).fill_null("?"),
         )
     )

@@ -290,11 +290,11 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     waits: dict[int, set[int]] = {}
     for each in problems:
         if each["problem"] not in _OWN:
-            for rank in _ranks(each, "waiting"):
-                waits.setdefault(rank, set()).update(_ranks(each, "ranks"))
+            for rank in ranks_in(each, "waiting"):
+                waits.setdefault(rank, set()).update(ranks_in(each, "ranks"))
     wrong = {
         rank for each in problems if each["problem"] in _OWN
-        for rank in _ranks(each, "ranks") + _ranks(each, "waiting")
+        for rank in ranks_in(each, "ranks") + ranks_in(each, "waiting")
     }  # fmt: skip
     rings = _in_circles(waits)
     found = [_with_role(each, waits, wrong, rings) for each in problems]
@@ -307,7 +307,7 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     return sorted(
         found,
         key=lambda each: (
-            order.index(str(each["role"])), -len(_ranks(each, "waiting")), str(each["group"])
+            order.index(str(each["role"])), -len(ranks_in(each, "waiting")), str(each["group"])
         ),
     )  # fmt: skip
 
@@ -317,7 +317,7 @@ def _with_role(
 ) -> Problem:
     if problem["problem"] in _OWN:
         return {**problem, "role": "cause"}
-    ranks = _ranks(problem, "ranks")
+    ranks = ranks_in(problem, "ranks")
     if problem["problem"] == "unstarted" and all(rank in waits for rank in ranks):
         return {**problem, "role": "consequence"}
     if problem["problem"] != "missing":
@@ -327,7 +327,7 @@ def _with_role(
     if free:
         return {**problem, "role": "cause", "ranks": free}
     if any(rank in rings for rank in ranks) and any(
-        rank in rings for rank in _ranks(problem, "waiting")
+        rank in rings for rank in ranks_in(problem, "waiting")
     ):
         return {**problem, "role": "cause", "problem": "deadlock"}
     return {**problem, "role": "consequence"}
@@ -339,8 +339,9 @@ def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
     return {rank for each in circles if len(each) > 1 for rank in each}
 
 
-def _ranks(problem: Problem, key: str) -> list[int]:
-    return list(problem[key])
+def ranks_in(row: Mapping[str, Any], key: str) -> list[int]:
+    """Return the ranks in a column of a row; empty if it has none."""
+    return list(row.get(key) or [])
 
 
 def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
