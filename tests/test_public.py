@@ -169,7 +169,7 @@ PUBLIC = {
         made_communicators
         members_of_rows mpi_calls nccl_messages outermost outlier_ranks participants
         process_ranks read_calls same_groups unnamed_groups unrecorded_ranks unsized_of_others
-        why_unsized with_devices
+        why_unsized with_devices with_iterations
         with_kernels within
     """,
     "tracekit.analysis.facts": """

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import tracekit as tk
@@ -24,7 +25,7 @@ from tracekit.errors import (
     UndecidedError,
     UnsupportedTraceError,
 )
-from tracekit.model import Answer, Trace
+from tracekit.model import ITERATIONS, Answer, Trace
 
 WAITS = "started"
 
@@ -480,6 +481,38 @@ def test_a_run_of_another_job_is_left_out(
     assert "the run is left out, no collective of these dumps is one of this run" in told
 
 
+GLOO = Path(__file__).with_name("gloo_hang")
+
+
+@pytest.mark.slow
+def test_two_recorders_of_a_job_of_gloo_are_joined(tmp_path: Path) -> None:
+    """Recorded: ranks 0 and 1 wait for rank 2 after four steps; PyTorch's profiler ran, too."""
+    traces = sorted(GLOO.glob("rank*.json.gz"))
+    run, _ = tk.ingest(traces, name="job", store=tmp_path / "store", processes=1)
+    answer = tk.hang.answer([GLOO], run=run)
+    row = answer.rows.row(0, named=True)
+    assert (row["problem"], row["ranks"], row["waiting"]) == ("missing", [2], [0, 1])
+    assert answer.meta["timeline"] == (
+        "9 collectives of the dumps are joined to calls of 3 of 3 recorded ranks, by group and "
+        "order and time"
+    )
+    found = answer.tables["collectives"].select("sequence", "collective", "recorded", "iteration")
+    numbers = zip((4, 5, 9, 10, 12, 13, 15, 16), (0, 0, 1, 1, 2, 2, 3, 3), strict=True)
+    assert found.rows() == [
+        *((number, "all_reduce", [0, 1, 2], step) for number, step in numbers),
+        (18, "all_reduce", [0, 1], None),  # the last one, after the steps
+    ]
+    with pytest.raises(UndecidedError, match="no work of NCCL"):
+        tk.hang(run=run)
+    for dump in GLOO.glob("gloo_*"):  # as of another time
+        held = pickle.loads(dump.read_bytes())
+        for place, entry in enumerate(held["entries"]):
+            entry["time_created_ns"] += place * 1_000_000
+        (tmp_path / dump.name).write_bytes(pickle.dumps(held, protocol=2))
+    told = tk.hang.answer([tmp_path], run=run)
+    assert any("the run is left out" in text for text in told.warnings)
+
+
 Called = tuple[str, int, bool] | tuple[str, int, bool, dict[str, object]]
 
 
@@ -586,6 +619,17 @@ def test_recordings_that_were_cut_show_who_is_missing(name: str) -> None:
     calls, said = CUT[name]
     rows = find_hang_in_run(_cut(calls)).rows
     assert rows.select("role", "problem", "ranks", "waiting", "sequence").row(0) == said
+
+
+@pytest.mark.parametrize(("end", "step"), [(3, 4), (2, None)])
+def test_what_hangs_after_the_last_step_that_is_known_is_in_none(end: int, step: object) -> None:
+    """Recorders that keep no open ranges do not tell the step in which a rank hangs."""
+    step_of = {"report": 0, "thread": 0, "iteration": 4, "name": "step 4", "start": 0}
+    known = [step_of | {"process": rank, "end": end * 10**9} for rank in range(3)]
+    trace = _cut(CUT["missing"][0]).with_tables(
+        {"iterations": ITERATIONS.conform(pl.DataFrame(known))}
+    )
+    assert find_hang_in_run(trace).rows["iteration"].to_list() == [step]
 
 
 def test_a_launch_that_a_cut_recording_did_not_see_end_is_no_hang() -> None:

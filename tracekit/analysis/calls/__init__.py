@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         in_stretch,
         nccl_messages,
         participants,
+        with_iterations,
     )
     from tracekit.analysis.calls._excerpt import excerpt
     from tracekit.analysis.calls._groups import (

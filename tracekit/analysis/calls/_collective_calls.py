@@ -591,7 +591,7 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
             f"sizes of {assumed:,} MPI calls are taken not to be in place (MPI_IN_PLACE):"
             " of those that are they would be n / (n - 1) as large, with n ranks"
         )
-    return _with_iterations(rows, trace).select(
+    return with_iterations(rows, trace).select(
         "report", "process", "start", "end", "name", "rank", "ranks", "handle", "message_bytes",
         "bytes", "collective", "iteration",
         root=pl.col("root_rank"),
@@ -603,7 +603,7 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``iteration``: the iteration of the call's process in which the call begins."""
     steps = trace.read("iterations").select("process", "iteration", begin="start", until="end")
     return (

@@ -62,9 +62,9 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
     communicator that it created or used, if that is no smaller than its job is said to be; the rank
-    in its own mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, the rank in
-    the environment of the recorded program or in the trace, else the number after ``rank`` or
-    ``worker`` in the name of the file. A node is the host of the report.
+    in its own mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, or none of
+    one process did, the rank in the environment of the recorded program or in the trace, else the
+    number after ``rank`` or ``worker`` in the name of the file. A node is the host of the report.
 
     Returns
     -------
@@ -102,7 +102,9 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("name").list.len() == 1).select("process", said=pl.col("name").list.first())
         .collect()
     )  # fmt: skip
-    alone = tells.active.collect().filter(pl.len().over("report") == 1)
+    active, owners = tells.active.collect(), trace.read("processes").select("report", "process")
+    idle = owners.join(active, on="report", how="anti")
+    alone = pl.concat([active, idle]).filter(pl.len().over("report") == 1)
     by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
     return (
         trace.read("processes")

@@ -18,6 +18,7 @@ from tracekit.analysis.calls import (
     made_communicators,
     process_ranks,
     read_calls,
+    with_iterations,
     with_kernels,
 )
 from tracekit.analysis.facts import how_to_record
@@ -103,6 +104,10 @@ def find_hang_in_run(trace: Trace) -> Answer:
     if calls.is_empty() and not problems:
         if ends.height == 1:
             raise UndecidedError("one rank was recorded", how_to_record(trace, "participants"))
+        if collective_kernels(trace).is_empty():
+            raise UndecidedError(
+                "this run holds no work of NCCL", "give dumps of PyTorch's flight recorder"
+            )
         named, _, _ = how_to_record(trace, "message sizes").partition("; or")
         raise UndecidedError(
             "no collective of this run can be compared between ranks", f"record with {named}"
@@ -248,10 +253,7 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     rows = calls.filter(is_kept).join(
         above, on="range", how="left"
     ).join(matches, on="op", how="left", maintain_order="left")  # fmt: skip
-    steps = trace.read("iterations").select("process", "iteration", begun="start").sort("begun")
-    rows = rows.sort("start").join_asof(
-        steps, left_on="start", right_on="begun", by="process", check_sortedness=False
-    )
+    rows = with_iterations(rows.sort("start"), trace)
     return rows.select(
         "report", "process", "thread", "start", "range", "match", "ended", "iteration",
         "direction", "peer", "element_type", pl.col("root").cast(pl.String),

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_kernels, process_ranks, read_calls, with_kernels
+from tracekit.analysis.calls import (
+    collective_kernels,
+    process_ranks,
+    read_calls,
+    with_iterations,
+    with_kernels,
+)
 from tracekit.errors import UndecidedError
 from tracekit.model import COLLECTIVES, KERNEL_KINDS, with_clocks
 
@@ -67,6 +73,11 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
         If no collective is joined.
     """
     own, held = _entries(calls), _held(trace)
+    if held.is_empty():
+        raise UndecidedError(
+            "it holds no calls of NCCL and no operators of PyTorch that name a collective",
+            "record with torch.profiler, or with nsys and payloads",
+        )
     named = held.drop_nulls(["name", "number"]).join(
         own, left_on=["rank", "name", "kind", "number"],
         right_on=["rank", "group", "kind", "sequence"], suffix="_said",
@@ -128,11 +139,6 @@ def last_work(trace: Trace) -> pl.DataFrame:
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:
     """Add to entries a number, ``kind``, ``place`` in the kind, and ``size`` as passed to NCCL."""
-    name = pl.col("collective").str.strip_chars_start("_").str.replace(
-        "^all(gather|reduce|toall)", "all_$1"
-    ).str.replace("^all_toall", "all_to_all")  # fmt: skip
-    kinds = sorted(COLLECTIVES, key=len, reverse=True)
-    kind = pl.coalesce(pl.when(name.str.starts_with(each)).then(pl.lit(each)) for each in kinds)
     elements, types = (
         pl.when(pl.col("kind") == "reduce_scatter").then(f"output_{name}")
         .when(pl.col("kind").is_in(["all_reduce", "all_gather", "reduce", "broadcast"]))
@@ -141,12 +147,32 @@ def _entries(calls: pl.DataFrame) -> pl.DataFrame:
     width = types.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64)
     return (
         calls.with_row_index("entry")
-        .with_columns(kind=kind)
+        .with_columns(kind=_kind(pl.col("collective")))
         .with_columns(
             size=elements * width,
             place=pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "party", "kind"),
         )
     )
+
+
+def _kind(name: pl.Expr) -> pl.Expr:
+    """Return the collective that PyTorch means by a name such as `_allgather_base`."""
+    spaced = name.str.strip_chars_start("_").str.replace(
+        "^all(gather|reduce|toall)", "all_$1"
+    ).str.replace("^all_toall", "all_to_all")  # fmt: skip
+    kinds = sorted(COLLECTIVES, key=len, reverse=True)
+    return pl.coalesce(pl.when(spaced.str.starts_with(each)).then(pl.lit(each)) for each in kinds)
+
+
+def _operators(trace: Trace) -> pl.DataFrame:
+    """Return PyTorch's operators of collectives, which name no group: for processes without NCCL.
+
+    Those of one kind are a lane, as those of one group are only if no other group has any.
+    """
+    kind = _kind(pl.col("name").str.extract(r"^c10d::(\w+)"))
+    columns = ("report", "process", "start")
+    rows = trace["ranges"].select(*columns, communicator=kind, collective=kind)
+    return with_iterations(rows.drop_nulls("collective").collect(), trace)
 
 
 def _held(trace: Trace) -> pl.DataFrame:
@@ -155,11 +181,15 @@ def _held(trace: Trace) -> pl.DataFrame:
     known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
     began = trace.read("reports").select("report", began="session_start")
-    rows = (
+    of_nccl = (
         with_kernels(read_calls(trace), kernels)
         .drop_nulls(["collective", "communicator"])
         .join(known, on="op", how="left", maintain_order="left")
         .drop("rank", "group", "name")
+    )
+    others = _operators(trace).join(of_nccl, on="process", how="anti")
+    rows = (
+        pl.concat([of_nccl, others], how="diagonal_relaxed")
         .join(ranks, on="process")
         .join(began, on="report", how="left")
         .with_columns(unix=pl.col("began") + pl.col("start"))
@@ -215,8 +245,9 @@ def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _said(pairs: pl.DataFrame, number: int, held: pl.DataFrame) -> str:
     processes, all_of_run = pairs["process"].n_unique(), held["process"].n_unique()
+    sized = pairs["is_sized"].sum()
     return (
         f"{number:,} collectives of the dumps are joined to calls of {processes} of {all_of_run} "
-        f"recorded ranks, by group and {' or '.join(pairs['by'].unique().sort())}: sizes agree in "
-        f"all {pairs['is_sized'].sum():,} that have two"
+        f"recorded ranks, by group and {' or '.join(pairs['by'].unique().sort())}"
+        + (f": sizes agree in all {sized:,} that have two" if sized else "")
     )
