@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -777,6 +778,14 @@ def _lengths(*lengths: int) -> TraceBuilder:
         _op(b, begin, begin + 10, begin + length * US, stage="FP")
         begin += length * US
     return b
+
+
+def test_no_step_is_cold_beside_steps_without_length() -> None:
+    """As where the clock of a GPU was set back."""
+    facts: Any = SimpleNamespace(
+        cold=pl.DataFrame({"iteration": [0], "length": [5e9]}), median_ns=0.0, number=3
+    )
+    assert RULES["cold_steps"](facts) is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def cold_steps(facts: Facts) -> Finding | None:
     number = facts.cold.height
     usual = facts.median_ns
     longest = float(facts.cold["length"].max() or 0)  # type: ignore[arg-type]
-    if not number or longest < _COLD * usual:
+    if not number or not usual or longest < _COLD * usual:
         return None
     extra, ratio = float(facts.cold["length"].sum()) - number * usual, longest / usual
     steps = "step takes" if number == 1 else f"{number} steps take"
