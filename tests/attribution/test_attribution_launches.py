@@ -67,6 +67,20 @@ def test_kernels_that_are_missing_are_told_unless_they_were_queued_last() -> Non
         assert builder.attributed().warnings == ()
 
 
+def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() -> None:
+    """Also of a process that captures graphs, whose other launches without a kernel are none."""
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.call(10 * turn, 10 * turn + 1, correlation=turn)
+        if turn < 60:
+            builder.op("kernel", start=10 * turn + 2, correlation=turn)
+    builder.rows["calls"][0]["name"] = "hipStreamBeginCapture"
+    (told,) = builder.attributed().warnings
+    assert told == (
+        "the recording of GPU work ends early: the last 40 calls that launch kernels have none"
+    )
+
+
 def test_more_kernels_are_missing_than_were_recorded() -> None:
     """No name of a call says that it launches nothing itself."""
     builder = TraceBuilder()

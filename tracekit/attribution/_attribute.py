@@ -533,12 +533,14 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         f"{WORK_MISSING}: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
         f"{lost.span / 1e6:,.3f} ms, have none in the recording; GPUs seem idle meanwhile"
     )
+    ends_early = "the recording of GPU work ends early"
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
         (leads.size, early(leads)),
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
+        (lost.late, f"{ends_early}: the last {lost.late:,} calls that launch kernels have none"),
         (
             launches.twice > ops // 100,
             f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",

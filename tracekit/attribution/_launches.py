@@ -27,6 +27,8 @@ from tracekit.support.spool import Workspace
 _FEW = 0.01
 """Share of kernel launches that may lack a kernel without a warning: 0.1 to 0.6 % in real traces of
 nsys, queued when it stopped."""
+_MANY, _SOME = 0.1, 10
+"""Share of kernel launches, and their number, that may follow the last recorded kernel untold."""
 _LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
 _OF_OP = ("process", "correlation", "kind", "device", "start", "end")
 _KEPT = 4
@@ -42,11 +44,15 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches without a recorded kernel: number, number of all launches, and time span, ns."""
+    """Launches without a recorded kernel: number, number of all launches, and time span, ns.
+
+    ``late`` is the number of launches after the last one whose kernel was recorded, 0 for a few.
+    """
 
     calls: int
     of: int
     span: int
+    late: int = 0
 
     @property
     def matters(self) -> bool:
@@ -160,13 +166,18 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
         nests = (pl.col("start") < pl.col("before")) | (pl.col("end") > pl.col("after"))
         own = own.filter(~nests.fill_null(value=False), ~pl.col("did"))
         without.append(own.select("process", "name", "start"))
-    known = pl.concat(counts).group_by("process", "name").agg(
+    launched = pl.concat(counts).group_by("process", "name").agg(
         pl.col("did").sum(), pl.col("captures").any(), pl.col("first").min(), pl.col("last").max()
-    ).filter(~pl.col("captures").any().over("process"))  # fmt: skip
+    )  # fmt: skip
+    known = launched.filter(~pl.col("captures").any().over("process"))
     inside = pl.col("start").is_between("first", "last")
     gone = pl.concat(without).join(known, on=["process", "name"]).filter(inside)
     span: int = (gone["start"].max() or 0) - (gone["start"].min() or 0)  # type: ignore[operator, assignment]
-    return Lost(gone.height, gone.height + int(known["did"].sum()), span)
+    ends = launched.group_by("process").agg(pl.col("last").max())
+    late = pl.concat(without).join(ends, on="process").filter(pl.col("start") > pl.col("last"))
+    least = max(_SOME, _MANY * (late.height + int(launched["did"].sum())))
+    told = late.height if late.height > least else 0
+    return Lost(gone.height, gone.height + int(known["did"].sum()), span, told)
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
