@@ -48,6 +48,16 @@ def test_the_worked_step() -> None:
     assert row["rests_on"] == "ranges"
 
 
+def test_copies_of_unknown_direction_are_told() -> None:
+    """AMD's driver copies with kernels, whose ends are not recorded."""
+    b = TraceBuilder()
+    b.op("copy", 0, start=0, end=3 * MS, kind="unknown")
+    b.op("gemm", 1, start=3 * MS, end=9 * MS, stage="FP")
+    run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="amd")
+    (told,) = stalls_answer([run], 0).warnings
+    assert told == "amd: copies of unknown direction take 3.000 ms, and `input` counts none"
+
+
 def test_time_outside_of_steps_is_told() -> None:
     """Ops from 0 to 200 ms, of which a step has 90: its window begins with its first op."""
     b = TraceBuilder()

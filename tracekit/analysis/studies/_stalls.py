@@ -273,7 +273,15 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     return Answer(
         rows=rows, meta=meta, title=title, command="stalls", figures={"figure": "stalls"},
         source=_stall_parts(rows, name),
-    )  # fmt: skip
+    ).warning(_undirected(runs))  # fmt: skip
+
+
+def _undirected(runs: Sequence[Run]) -> list[str]:
+    """Warn of copies that may bring input, and count as none, as their direction is unknown."""
+    length, is_open = (pl.col("end") - pl.col("start")).sum() / 1e6, pl.col("kind") == "unknown"
+    say = "copies of unknown direction take {:,.3f} ms, and `input` counts none"
+    times = [run.trace["ops"].filter(is_open).select(length).collect().item() for run in runs]
+    return [f"{run.name}: {say.format(ms)}" for run, ms in zip(runs, times, strict=True) if ms]
 
 
 def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
