@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from forked import command
 from many_helpers import assert_same, await_true, damage, left_over, write_labelled
 
 import tracekit
@@ -27,22 +28,6 @@ pytestmark = [
 ROOT = Path(tracekit.__file__).parents[1]
 
 
-@contextmanager
-def process(folder: Path, name: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run a Dask command; yield the process and its log."""
-    log = folder / f"{name}-{time.monotonic_ns()}.log"
-    with log.open("wb") as output:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_" + name, *words],
-            stdout=output, stderr=output, cwd=ROOT,
-        )  # fmt: skip
-    try:
-        yield running, log
-    finally:
-        running.kill()
-        running.wait()
-
-
 class Cluster:
     """A scheduler, and workers that are started and killed at will."""
 
@@ -50,7 +35,8 @@ class Cluster:
         self._stack = stack
         self._folder = folder
         words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        self.scheduler, log = stack.enter_context(process(folder, "scheduler", *words))
+        log = folder / "scheduler.log"
+        self.scheduler = stack.enter_context(command("scheduler", log, *words))
         found: list[str] = []
 
         def look() -> bool:
@@ -59,12 +45,13 @@ class Cluster:
 
         await_true(look, 60)
         self.address = found[0]
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[BaseProcess] = []
 
     def add_worker(self) -> None:
         words = (self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
         local = ("--local-directory", str(self._folder))
-        worker, log = self._stack.enter_context(process(self._folder, "worker", *words, *local))
+        log = self._folder / f"worker{len(self.workers)}.log"
+        worker = self._stack.enter_context(command("worker", log, *words, *local))
         await_true(lambda: "Registered to" in log.read_text(), 60)
         self.workers.append(worker)
 
@@ -110,8 +97,8 @@ def test_a_run_of_a_cluster_one_worker_of_which_is_killed(two, long_ranks, seria
     tell = when_busy(2, two.workers[0].kill)
     run, is_new = tracekit.ingest(long_ranks, name="job", dask=two.address, report_progress=tell)
     assert is_new
-    assert two.workers[0].wait(20) != 0
-    assert two.workers[1].poll() is None
+    two.workers[0].join(20)
+    assert [worker.is_alive() for worker in two.workers] == [False, True]
     assert_same(run, serial)
     assert left_over(store) == []
     # It is recognised, and the cluster is there for the next one.
@@ -141,9 +128,9 @@ def test_a_report_whose_workers_are_always_lost_is_given_up(
         cluster.add_worker()
 
         def kill(_path: Path, step: str, *_: int) -> None:
-            if step and cluster.workers[-1].poll() is None:
+            if step and cluster.workers[-1].is_alive():
                 cluster.workers[-1].kill()
-                cluster.workers[-1].wait()
+                cluster.workers[-1].join()
                 cluster.add_worker()
 
         with pytest.raises(InputError, match=r"rank0\.sqlite was given up, .* was lost 3 times"):

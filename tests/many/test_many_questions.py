@@ -180,7 +180,8 @@ def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -
         tell = once(cluster.workers[0].kill)
         run = tracekit.open("job", store=asked, dask=cluster.address, progress=tell)
         assert answers(run, 2) == local[:2]
-        assert cluster.workers[0].wait(20) == -signal.SIGKILL
+        cluster.workers[0].join(20)
+        assert cluster.workers[0].exitcode == -signal.SIGKILL
 
 
 @pytest.mark.nightly
