@@ -10,7 +10,14 @@ from tracekit import present
 from tracekit.model import KINDS, STAGES
 from tracekit.present import PATH_COLOURS
 from tracekit.present._compare_figures import VERDICT_COLOURS
-from tracekit.present._figures import DARK, SERIES_COLOURS, readable_on
+from tracekit.present._figures import (
+    DARK,
+    DARK_SCALES,
+    DIVERGING,
+    SERIES_COLOURS,
+    colour_at,
+    readable_on,
+)
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
 
 
@@ -76,3 +83,15 @@ def test_lengths_are_readable_on_every_colour(dark: dict[str, str]) -> None:
         text = readable_on(colour)
         both = sorted(_light(named.get(each, each)) for each in (text, colour))
         assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, colour
+
+
+def test_more_is_seen_better_on_dark_pages() -> None:
+    """The dark end of the scale, all of a link's peak, had a contrast of 1.2 there."""
+    lights = [_light(DARK_SCALES[colour_at(n / 8)]) for n in range(9)]
+    assert lights == sorted(lights)
+    page = _light(DARK["white"]) + 0.05
+    assert (lights[0] + 0.05) / page > 1.3
+    assert (lights[-1] + 0.05) / page > 9
+    both = [(_light(DARK_SCALES[DIVERGING[n]]) + 0.05) / page for n in (0, 3, 6)]
+    assert both[1] < 1.5
+    assert min(both[0], both[2]) > 5

@@ -38,6 +38,9 @@ SCALE = (
 )  # fmt: skip
 """Colour scale from 0 to 1, evenly spaced."""
 
+DIVERGING = ("#2166AC", "#67A9CF", "#D1E5F0", "#F7F7F7", "#FDDBC7", "#EF8A62", "#B2182B")
+"""Colours from below zero over zero to above, evenly spaced; safe for any colour vision."""
+
 # Paul Tol's muted colours, their sand darker so that it is seen on white: told apart by people with
 # any colour vision, and none is that of a stage.
 SERIES_COLOURS = (
@@ -97,6 +100,8 @@ _LARGE, _SMALL, _SMALLEST = 19, 13, 12
 _LETTER = 0.55  # of the size of the font, a little more than the mean width of a letter
 _LEGEND_MARK = 52
 _STEEP_LETTERS = 24
+_LEVELS = 240
+"""Number of steps in which colours of the scale differ."""
 CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
 """Configuration of plotly."""
 
@@ -281,7 +286,7 @@ def colour_scale() -> list[tuple[float, str]]:
 
 def colour_at(share: float) -> str:
     """Return the colour of a share; a share outside of 0 to 1 gets that of the nearer end."""
-    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
+    place = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(SCALE) - 1)
     first = min(int(place), len(SCALE) - 2)
     ends = zip(_channels(SCALE[first]), _channels(SCALE[first + 1]), strict=True)
     mixed = (round(one + (other - one) * (place - first)) for one, other in ends)
@@ -290,6 +295,18 @@ def colour_at(share: float) -> str:
 
 def _channels(colour: str) -> list[int]:
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+# More is lighter there, and none is still seen.
+DARK_SCALES = {
+    **{colour_at(n / _LEVELS): colour_at(0.85 * (1 - n / _LEVELS)) for n in range(_LEVELS + 1)},
+    **dict(zip(
+        DIVERGING,
+        ("#8CC2E6", "#4F86AE", "#2B4A61", "#252C33", "#5E3B2C", "#B8613C", "#FFA07A"),
+        strict=True,
+    )),
+}  # fmt: skip
+"""Colours of scales on dark pages: light colour -> dark colour."""
 
 
 def readable_on(colour: str) -> str:

@@ -12,6 +12,7 @@ import polars.selectors as cs
 from tracekit.errors import UsageError
 from tracekit.present._charts import NO_RUNS, SELF_TOLD, described, distinct, not_shown
 from tracekit.present._figures import (
+    DIVERGING,
     MINUS,
     PLAIN_AXIS,
     colour_bar,
@@ -23,9 +24,6 @@ from tracekit.present._figures import (
     fitting_ticks,
     text_width,
 )
-
-DIVERGING = ("#2166AC", "#67A9CF", "#D1E5F0", "#F7F7F7", "#FDDBC7", "#EF8A62", "#B2182B")
-"""Colours from below zero over zero to above, evenly spaced; safe for any colour vision."""
 
 _MOST_CELLS = 50
 _MOST_WIDE = 16
@@ -83,7 +81,7 @@ def heat_figure(
     figure = _grid(names, texts, title=title, subtitle=subtitle, notes=notes)
     _add_cells(figure, values, downs, acrosses)
     if columns not in SELF_TOLD:
-        figure.update_xaxes(title_text=figure_text(columns))
+        figure.update_xaxes(title_text="step" if columns == "iteration" else figure_text(columns))
     return figure
 
 

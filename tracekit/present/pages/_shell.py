@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from tracekit.present._figures import DARK, faint
+from tracekit.present._figures import DARK, DARK_SCALES, faint
 from tracekit.present.pages._fragments import environment
 
 
@@ -144,7 +144,7 @@ def library() -> Library:
     faded = {faint(light): faint(dark) for light, dark in DARK.items() if light != "white"}
     blocks = [
         Block("library", "application/octet-stream", Markup(packed)),  # noqa: S704 - letters
-        Block("dark-colours", "application/json", harmless(json.dumps(DARK | faded))),
+        Block("dark-colours", "application/json", harmless(json.dumps(DARK | faded | DARK_SCALES))),
     ]
     return Library(blocks, base64.b64encode(hashlib.sha256(code).digest()).decode())
 

@@ -18,11 +18,9 @@ class Figure {
   }
 
   themed() {
-    let text = this.text;
-    if (isDark() && !printing.matches) {
-      for (const [light, dark] of Object.entries(this.colours)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
-    }
-    return JSON.parse(text);
+    if (!isDark() || printing.matches) return JSON.parse(this.text);
+    const dark = (text) => (this.colours[text.slice(1, -1)] ? `"${this.colours[text.slice(1, -1)]}"` : text);
+    return JSON.parse(this.text.replace(/"(white|#[0-9A-F]{6}|rgba[^"]*)"/g, dark));
   }
 
   draw() {
