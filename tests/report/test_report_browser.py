@@ -10,8 +10,9 @@ import pytest
 from browsing import WIDE, complaints, opened, rows
 from hostile import KERNEL
 
+from tracekit.machine import load_preset
 from tracekit.model import traits
-from tracekit.present import readable_names, save_figure
+from tracekit.present import heat_figure, machine_figure, readable_names, save_figure
 from tracekit.present._stage_figures import breakdown_figure
 
 if TYPE_CHECKING:
@@ -122,6 +123,29 @@ def test_steps_of_a_narrow_figure_are_named_apart(
         page.evaluate("(b => b.scrollWidth - b.clientWidth)(document.querySelector('.scroll'))")
         <= 0
     )
+
+
+def test_figures_fit_a_narrow_page_and_no_number_crosses_another(
+    browser: Any, heard: list[str], tmp_path: Path
+) -> None:
+    cells = [(0, step, -13.25) for step in range(30)]
+    ranks = pl.DataFrame(cells, ["rank", "iteration", "v"], orient="row")
+    figures = {
+        "map": heat_figure(ranks, "rank", "iteration", "v", title="", subtitle=""),
+        "machine": machine_figure(load_preset("dgx1v"), title="", subtitle=""),
+    }
+    numbers = []
+    for name, figure in figures.items():
+        save_figure(figure, tmp_path / f"{name}.html")
+        page = opened(browser, tmp_path / f"{name}.html", heard, 1100)
+        over = "(b => b.scrollWidth - b.clientWidth)(document.querySelector('.scroll'))"
+        assert page.evaluate(over) <= 0
+        numbers.append(page.locator(".heatmap-label").count())
+        page.set_viewport_size({"width": 1920, "height": 800})
+        page.wait_for_function("() => document.querySelector('.main-svg').clientWidth > 1100")
+        numbers.append(page.locator(".heatmap-label").count())
+    assert numbers == [0, 30, 0, 0]
+    assert heard == []
 
 
 NAMES = "() => [...document.querySelectorAll('.ytick text')].map((each) => each.textContent)"

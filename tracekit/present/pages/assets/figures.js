@@ -3,6 +3,8 @@
 const NARROWEST = 140;
 const LETTER = 6.6;
 const SIDE = 0.4;
+const LEAST_NAMES = 94;
+const SMALLEST = 0.75;
 const printing = matchMedia("print");
 
 class Figure {
@@ -27,7 +29,8 @@ class Figure {
     this.wide = this.place.clientWidth;
     const { data, layout, config } = this.themed();
     data.forEach((trace) => { if (this.hidden.has(groupOf(trace))) trace.visible = false; });
-    if (layout.meta.is_fluid) fit(layout, this.wide);
+    if (layout.meta.is_fluid) fit(layout, this.wide); else shrink(layout, this.wide);
+    hideNumbers(data, layout);
     this.data = data;
     Plotly.react(this.place, data, layout, config).then(() => { this.box.dataset.ready = "yes"; });
   }
@@ -66,7 +69,8 @@ function plain(text) {
 // Where the place is narrow, names at the side give way first; then the place scrolls.
 function fit(layout, wide) {
   const { across, least } = layout.meta;
-  narrowNames(layout, Math.round(wide * SIDE));
+  const most = least ? Math.max(wide - layout.margin.r - least, LEAST_NAMES) : wide;
+  narrowNames(layout, Math.round(Math.min(wide * SIDE, most)));
   const { l, r } = layout.margin;
   layout.width = Math.max(wide, l + r + (least || NARROWEST * across));
   if (layout.width >= layout.meta.width) return;
@@ -81,6 +85,22 @@ function fit(layout, wide) {
       const every = Math.ceil(longest * texts.length / room);
       for (const part of ["ticktext", "tickvals"]) axis[part] = axis[part].filter((_, place) => place % every === 0);
     } else { axis.tickangle = -60; axis.automargin = true; }
+  }
+}
+
+// Where axes share a scale both become shorter, as far as boxes hold their names.
+function shrink(layout, wide) {
+  const { l, r, t, b } = layout.margin, across = layout.width - l - r;
+  const share = Math.min(Math.max((wide - l - r) / across, SMALLEST), 1);
+  layout.width = l + r + share * across;
+  layout.height = t + b + share * (layout.height - t - b);
+}
+
+// Numbers of a map are left to the pointer where its cells are too narrow for them.
+function hideNumbers(data, { width, margin }) {
+  for (const trace of data.filter((each) => each.type === "heatmap" && each.texttemplate)) {
+    const longest = Math.max(0, ...trace.text.flat().map((text) => (text || "").length));
+    if ((width - margin.l - margin.r) / trace.x.length < longest * LETTER) delete trace.texttemplate;
   }
 }
 
