@@ -78,6 +78,18 @@ def test_the_parts_lead_from_one_step_time_to_the_other() -> None:
     )  # fmt: skip
 
 
+def test_a_change_that_is_not_shown_has_its_whisker() -> None:
+    """The largest bar of a real pair is one that may as well be a change the other way."""
+    rows = [("FP", 60e6, 40e6, -20e6, -21e6, -19e6), ("idle", 1e6, 21e6, 20e6, -27e6, 66e6)]
+    frame = pl.DataFrame(rows, {**PARTS, "low_ns": pl.Float64, "high_ns": pl.Float64}, orient="row")
+    figure = comparison_figure(frame, names=("one", "two"), title="Change", subtitle="one, two")
+    whiskers = next(t for t in figure.data if t.type == "scatter" and t.marker.symbol)
+    assert whiskers.x == (1, 1, None, 2, 2, None)
+    assert whiskers.y == (40.0, 42.0, None, 14.0, 107.0, None)
+    assert figure.layout.yaxis2.range[1] > 107
+    assert "whiskers: 95 % interval of each change" in texts(figure)
+
+
 def test_a_small_change_is_seen_and_the_axis_said_to_be_cut() -> None:
     figure = steps([("FP", 60, 58), ("BP", 40, 41)])
     assert figure.layout.yaxis2.range[0] > 50

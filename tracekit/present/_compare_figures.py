@@ -25,6 +25,7 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     legend_lines,
+    readable_on,
     signed,
     text_width,
 )
@@ -39,6 +40,7 @@ from tracekit.present._waterfall import (
     levels_of,
     on_gpus,
     parts_of,
+    reaches_of,
     stage_colour,
     stage_name,
     stage_tick,
@@ -53,14 +55,14 @@ VERDICT_COLOURS = {
     "too small to matter": "#BBBBBB",
     "no difference shown": "#7A8794",
     "not enough iterations": "#E4E8EC",
-    "unknown": "#F0E442",
+    "unknown": "#F3F5F7",
 }
 """Colour of each verdict of a comparison; none is a stage's colour."""
 
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
 _INTERVAL = "95 % interval"
-_LEAST_SHARE = 0.06
+_LEAST_SHARE, _LEAST_COLUMN = 0.06, 56
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
@@ -89,7 +91,8 @@ def comparison_figure(
     ----------
     contributions
         One row per stage, ``idle``, or ``between`` iterations: ``stage``, ``a_ns``, ``b_ns``
-        (exposed time per iteration, ns) and ``delta_ns``; null where unknown, drawn as ``?``.
+        (exposed time per iteration, ns) and ``delta_ns``; null where unknown, drawn as ``?``. With
+        ``low_ns`` and ``high_ns`` each change has its interval.
     names
         Plain names of the runs A and B.
     title, subtitle
@@ -104,7 +107,8 @@ def comparison_figure(
     gpus = on_gpus(devices)
     unit = step_unit(max(total(parts, "a"), total(parts, "b")))
     levels = levels_of(parts)
-    first = first_shown(levels)
+    reaches = reaches_of(parts, levels)
+    first = first_shown(reaches)
     labels = [f"A  {shorten(printable(names[0]), _WIDEST_RUN)}"]
     labels.append(f"B  {shorten(printable(names[1]), _WIDEST_RUN)}")
     left = max(text_width(labels, 13) + 24, 88)
@@ -115,14 +119,14 @@ def comparison_figure(
         height=high + 166,
         margin={"l": left, "r": 96, "t": 118, "b": 48},
         notes=_comparison_notes(parts, first, len(gpus) - MOST_GPUS),
-        least=76 * (len(parts) + 2),
+        least=_LEAST_COLUMN * (len(parts) + 2),
     )
     figure.update_layout({**layout, "barmode": "stack", "legend": legend_above(layout)})
     figure.add_traces(_stacks(parts, unit), rows=1, cols=1)
-    changes = [*waterfall(parts, levels, unit), _step_labels(parts, levels, unit)]
+    changes = [*waterfall(parts, levels, unit), _step_labels(parts, reaches, unit)]
     figure.add_traces(changes, rows=2, cols=1)
     _stack_axes(figure, parts, labels, unit)
-    _step_axes(figure, parts, levels, first, unit)
+    _step_axes(figure, parts, reaches, first, unit)
     if gpus:
         add_gpus(figure, gpus[:MOST_GPUS], unit, first_row=3)
     return figure
@@ -165,6 +169,7 @@ def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
                     for text, value in zip(texts, (part.a, part.b), strict=True)
                 ],
                 textposition="inside",
+                insidetextfont_color=readable_on(stage_colour(part.stage)),
                 insidetextanchor="middle",
                 textangle=0,
                 hoverinfo="text",
@@ -202,12 +207,12 @@ def _stack_axes(
 
 
 def _step_labels(
-    parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
+    parts: Sequence[Part], reaches: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> go.Scatter:
     """Return the labels above the bars: step times, and changes with their share of A's step."""
     before, after = total(parts, "a"), total(parts, "b")
     decimals = _decimals(parts, unit)
-    tops = [before, *(max(level) for level in levels), after]
+    tops = [before, *(high for _, high in reaches), after]
     return go.Scatter(
         x=list(range(len(tops))),
         y=[top / unit[0] for top in tops],
@@ -241,14 +246,14 @@ def _decimals(parts: Sequence[Part], unit: tuple[int, str]) -> int:
 def _step_axes(
     figure: go.Figure,
     parts: Sequence[Part],
-    levels: Sequence[tuple[float, float]],
+    reaches: Sequence[tuple[float, float]],
     first: float,
     unit: tuple[int, str],
 ) -> None:
     names = ["<b>A</b>", *(stage_tick(part.stage) for part in parts), "<b>B</b>"]
     look = {**PLAIN_AXIS, "tickvals": list(range(len(names))), "ticktext": names}
     figure.update_xaxes(**look, range=[-0.5, len(names) - 0.5], row=2, col=1)
-    high = max(total(parts, "b"), *map(max, levels))
+    high = max(total(parts, "b"), *(end for _, end in reaches))
     ends = [first / unit[0], (high + 0.22 * (high - first)) / unit[0]]
     # Labels stand where lines of a grid would cross them.
     figure.update_yaxes(
@@ -259,10 +264,11 @@ def _step_axes(
 def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[str]:
     notes = {
         "percent: of the step time of A": True,
+        f"whiskers: {_INTERVAL} of each change": any(None not in part for part in parts),
         "between steps: after one, before the next": any(p.stage == "between" for p in parts),
         "the axis of step times does not begin at 0": first > 0,
         f"not shown: {hidden} more GPUs": hidden > 0,
-        "? unknown in one of the runs": any(None in part for part in parts),
+        "? unknown in one of the runs": any(None in part[1:4] for part in parts),
     }
     return [note for note, applies in notes.items() if applies]
 

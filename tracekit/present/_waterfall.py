@@ -45,6 +45,8 @@ class Part(NamedTuple):
     a: float | None
     b: float | None
     delta: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 def stage_order(stages: Sequence[str]) -> list[str]:
@@ -76,11 +78,12 @@ def step_unit(largest: float) -> tuple[int, str]:
 
 def parts_of(contributions: pl.DataFrame) -> list[Part]:
     """Return the stages with a known or possible time in either run, in order."""
-    times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
+    names = [f"{name}_ns" for name in Part._fields[1:] if f"{name}_ns" in contributions.columns]
+    times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in names]
     rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
     parts = {row[0]: Part(*row) for row in rows}
     return [
-        parts[stage] for stage in stage_order(list(parts)) if any(v != 0 for v in parts[stage][1:])
+        parts[stage] for stage in stage_order(list(parts)) if any(v != 0 for v in parts[stage][1:4])
     ]
 
 
@@ -98,6 +101,17 @@ def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
     return levels
 
 
+def reaches_of(
+    parts: Sequence[Part], levels: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return the lowest and highest step time of each contribution, its interval included."""
+    ends = [
+        (*level, *(level[0] + end for end in (part.low, part.high) if end is not None))
+        for part, level in zip(parts, levels, strict=True)
+    ]
+    return [(min(each), max(each)) for each in ends]
+
+
 def first_shown(levels: Sequence[tuple[float, float]]) -> float:
     """Return the lower end of the axis: above 0 if the change would be invisible otherwise."""
     low, high = min(map(min, levels)), max(map(max, levels))
@@ -109,7 +123,7 @@ def first_shown(levels: Sequence[tuple[float, float]]) -> float:
 def waterfall(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> list[go.Bar | go.Scatter]:
-    """Return two bars of step times, the contributions between them, and connectors.
+    """Return two bars of step times, contributions with intervals between them, and connectors.
 
     Labels are not included.
     """
@@ -133,6 +147,17 @@ def waterfall(
         y=[y for _, end in levels for y in (end / unit[0], end / unit[0], None)],
         mode="lines", line={"color": INK, "width": 1.5}, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
+    known = [
+        (place, levels[place - 1][0], part.low, part.high) for place, part in enumerate(parts, 1)
+        if part.low is not None and part.high is not None
+    ]  # fmt: skip
+    whiskers = go.Scatter(
+        x=[x for place, *_ in known for x in (place, place, None)],
+        y=[y for _, start, *ends in known
+           for y in (*((start + end) / unit[0] for end in ends), None)],
+        mode="lines+markers", line={"color": INK, "width": 1.2}, hoverinfo="skip", showlegend=False,
+        marker={"symbol": "line-ew", "size": 7, "line": {"color": INK, "width": 1.2}},
+    )  # fmt: skip
     ends = [before, *(end for _, end in levels)]
     joints = go.Scatter(
         x=[x for place in range(last) for x in (place + 0.31, place + 0.69, None)],
@@ -140,7 +165,7 @@ def waterfall(
         mode="lines", line={"color": MUTED, "width": 1, "dash": "dot"}, hoverinfo="skip",
         showlegend=False,
     )  # fmt: skip
-    return [bars, joints, marks]
+    return [bars, joints, marks, *([whiskers] if known else [])]
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
