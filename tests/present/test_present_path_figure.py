@@ -5,8 +5,8 @@ import pytest
 
 from tracekit.analysis.dependencies._job import CAUSES
 from tracekit.model import STAGES
-from tracekit.present import PATH_COLOURS
-from tracekit.present._waits_figures import path_figure, whatif_figure
+from tracekit.present import PATH_COLOURS, STAGE_COLOURS
+from tracekit.present._waits_figures import path_figure, pipeline_figure, whatif_figure
 
 MS = 1_000_000
 PATH = {"iteration": pl.Int64, "part": pl.String, "path_ns": pl.Int64}
@@ -61,3 +61,13 @@ def test_a_bar_per_change_with_what_it_saves() -> None:
     assert whiskers.error_x.array == pytest.approx((0.0, 0.2, 0.2, 0.2, 0.0))
     assert whiskers.error_x.arrayminus == pytest.approx((0.0, 0.2, 0.1, 0.2, 5.0))
     assert figure.layout.yaxis.ticktext[2] == "a &lt; b=2x"
+
+
+def test_work_of_an_unknown_pass_has_no_colour_of_a_stage() -> None:
+    rows = [(0, None, 0, 4), (1, "FP", 4, 9)]
+    schema = {"stage": pl.Int64, "part": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    timeline = pl.DataFrame(rows, schema, orient="row")
+    figure = pipeline_figure(timeline, title="A step", subtitle="run")
+    colours = {bars.name: bars.marker.color for bars in figure.data}
+    assert colours["forward"] == STAGE_COLOURS["FP"]
+    assert colours["work"] not in STAGE_COLOURS.values()

@@ -23,6 +23,7 @@ def _steps(side: str | None, run: str, *lengths: float, far: int | None = None) 
 def test_steps_over_time_and_their_distribution() -> None:
     figure = steps_figure(_steps(None, "one", 9, 3, 4, 3, far=0), title="t", subtitle="s")
     over, spread = figure.data
+    assert not over.showlegend  # the subtitle names the run
     assert (list(over.x), list(over.y)) == ([0, 1, 2, 3], [9, 3, 4, 3])
     assert list(over.marker.symbol) == ["circle-open", "circle", "circle", "circle"]
     # Half of the steps take up to 3 ms, three quarters up to 4.

@@ -268,6 +268,13 @@ def test_heat_maps_of_whole_numbers_of_one_cell_and_of_nothing() -> None:
         heat([("B", 32, 1.0), ("B", 32, 2.0)])
 
 
+def test_a_heat_map_of_ranks_says_so() -> None:
+    ranks = pl.DataFrame({"rank": [0, 1], "iteration": [7, 7], "v": [1.0, -1.0]})
+    figure = heat_figure(ranks, "rank", "iteration", "v", title="Heat", subtitle="run")
+    assert figure.layout.yaxis.ticktext == ("rank 0", "rank 1")
+    assert figure.layout.xaxis.title.text == "step"
+
+
 def test_large_heat_maps_are_cut() -> None:
     figure = heat([(f"N{n}", b, 1.0) for n in range(60) for b in range(3)])
     assert len(figure.layout.yaxis.ticktext) == 50

@@ -31,11 +31,11 @@ MOST_ROWS = 40
 NO_RUNS = "no runs"
 """Text of a figure that has no runs to show."""
 
-SELF_TOLD = {"batch", "gpus", "gpu", "device"}
+SELF_TOLD = {"batch", "gpus", "gpu", "device", "rank"}
 """Columns whose name is part of the text of a label."""
 
 _WIDEST_LABEL = 40
-_WORDS = {"batch": "batch ", "device": "GPU ", "gpu": "GPU "}
+_WORDS = {"batch": "batch ", "device": "GPU ", "gpu": "GPU ", "rank": "rank "}
 _NAMES = {"device": "GPU", "gpu": "GPU", "gpus": "number of GPUs"}
 _HEADING = 1.0
 _GAP = 0.3
@@ -47,6 +47,8 @@ def described(key: str, value: object) -> str:
         return "median of several"
     if value is None:
         return f"{_NAMES.get(key, key)} unknown"
+    if key == "method" and value == "none":
+        return "no exchange"
     if key == "gpus":
         return f"{value} GPU{'' if value == 1 else 's'}"
     return shorten(f"{_WORDS.get(key, '')}{printable(str(value))}", _WIDEST_LABEL)

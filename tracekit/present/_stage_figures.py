@@ -177,7 +177,8 @@ def _of(meta: Mapping[str, Any]) -> str:
     """Return a phrase: what times are means or sums over."""
     if meta.get("per"):
         return f" per {meta['per']}"
-    return f", sum over {meta['sum_over']}" if meta.get("sum_over") else ""
+    over = meta.get("sum_over", "1 GPU")
+    return "" if over == "1 GPU" else f", sum over {over}"
 
 
 def stage_bars_figure(

@@ -19,6 +19,7 @@ from tracekit.present._figures import (
     fitting_ticks,
     signed,
 )
+from tracekit.present._notes import count
 from tracekit.present._text import printable, shorten
 from tracekit.present._waterfall import step_unit
 
@@ -83,7 +84,7 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     room = 0.03 * (high - low) or 0.03 * high
     ends = [low - room, high + room]
     figure.update_xaxes(title_text=f"step ({unit})", range=ends, row=2, col=1)
-    figure.update_yaxes(title_text="steps up to it (%)", range=[0, 102], row=2, col=1)
+    figure.update_yaxes(title_text="steps no longer than this (%)", range=[0, 102], row=2, col=1)
     return figure
 
 
@@ -106,7 +107,7 @@ def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
         name = shorten(printable(row["run"]), _WIDEST)
         if row["side"] is not None:
             name = f"{row['side']}, several" if several else f"{row['side']}  {name}"
-        found.append(_Run(part, name, group, colour, is_new))
+        found.append(_Run(part, name, group, colour, is_new and len(parts) > 1))
     return found
 
 
@@ -138,7 +139,7 @@ def _distribution(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
 def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
     far = int(steps["is_outlier"].sum())
     notes = {
-        f"{steps.height:,} steps": True,
+        count(steps.height, "step"): True,
         f"rings: steps unlike the others ({far:,})": far > 0,
         f"not shown: {hidden:,} more runs": hidden > 0,
     }

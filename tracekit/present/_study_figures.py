@@ -280,7 +280,7 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
             )  # fmt: skip
     what = "modelled share of a step (%)" if are_shares else "modelled value"
     figure.update_xaxes(title_text=what)
-    figure.update_yaxes(title_text="jobs, or workers, up to it (%)", range=[0, 104])
+    figure.update_yaxes(title_text="jobs, or workers, no higher than this (%)", range=[0, 104])
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import polars as pl
@@ -112,7 +113,10 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
                 orientation="h",
                 name=_WORK[part],
                 showlegend=True,
-                marker={"color": STAGE_COLOURS.get(part or "FP"), "line": {"width": 0}},
+                marker={
+                    "color": STAGE_COLOURS.get(part, BUBBLE_COLOURS["working"]),
+                    "line": {"width": 0},
+                },
                 hovertemplate=f"<b>{_WORK[part]}</b><br>from %{{base:,.3f}} {unit}, "
                 f"for %{{x:,.3f}} {unit}<extra></extra>",
             )
@@ -162,8 +166,10 @@ def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     shown = devices.head(MOST_BARS).to_list()
     parts = parts_by(table, "device", shown, "cause", "idle_ns", CAUSE_COLOURS)
     return bars_figure(
-        [f"GPU {device}" for device in shown], parts, axis="idle time", title=title,
-        subtitle=subtitle, notes=not_shown(devices.len() - len(shown), "GPUs"),
+        [f"GPU {device}" for device in shown],
+        [replace(part, name=part.name.replace("_", " ")) for part in parts],
+        axis="idle time", title=title, subtitle=subtitle,
+        notes=not_shown(devices.len() - len(shown), "GPUs"),
     )  # fmt: skip
 
 
