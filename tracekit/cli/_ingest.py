@@ -14,7 +14,6 @@ from tracekit import store as stores
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
-    MANY,
     IterationOption,
     Label,
     RulesOption,
@@ -26,7 +25,7 @@ from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.support.columns import columns
 from tracekit.support.quantities import parse_duration
-from tracekit.support.questions import Folder, Option
+from tracekit.support.questions import MANY, Folder, Option
 from tracekit.support.schemas import Json, one
 
 if TYPE_CHECKING:
