@@ -155,6 +155,8 @@ class TestNames:
         program = Program().run(STEP.removesuffix(UPDATE) * 3 + UPDATE, times)
         check(found(program), program, "order")
         assert found(program).steps.height == times
+        told = f"one thread launches all: names of gradients tell {3 * times} backward passes"
+        assert found(program).evidence[0] == told
 
     def test_steps_of_different_sizes(self) -> None:
         program = Program()
