@@ -42,7 +42,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded Skip carriers change_points check_limit comparability
-        compare compare_recordings history modes outliers steps_of_run typical_step
+        compare compare_recordings history modes outliers steps_of_run typical_step unlike
     """,
     "tracekit.analysis.dependencies": """
         CHANGES critical_path parse_changes path_spans price_of whatif

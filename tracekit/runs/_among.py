@@ -121,6 +121,9 @@ bubbles = among_runs(waiting.bubbles, called_one)
 
 # -- history of the runs of a nightly job
 
+_MORE = 1.5
+"""Ratio of the most steps of a run to the least that is told where the mean changes."""
+
 
 @question_of
 def history(
@@ -170,7 +173,15 @@ def history(
         rows, schema=["value", "run", "created", "step_ns"], orient="row",
     ).with_columns(pl.col("step_ns").cast(pl.Float64))  # fmt: skip
     found = comparison.history(table, label=label, metric=metric)
+    numbers = [run.trace["iterations"].select(pl.col("iteration").n_unique()) for run in chosen]
+    few, *_, many = sorted([each.collect().item() for each in numbers] * 2)
     texts = [f"not comparable: {text}" for text in _apart(chosen)]
+    if found.meta["changes"] and many >= _MORE * few:
+        texts.append(
+            f"runs hold from {few} to {many} steps: the last of each ends with its own work, so "
+            "that few steps have a shorter mean"
+        )
+    texts += [*comparison.unlike(chosen), *warnings_of(chosen)]
     per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
     return replace(
         found.saying(

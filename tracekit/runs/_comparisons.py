@@ -83,7 +83,9 @@ def compare(
         )  # fmt: skip
     title = " → ".join(called(side[0]) if len(side) == 1 else _names(side) for side in sides)
     return replace(
-        found.saying(warnings=warnings_of([*sides[0], *sides[1]])),
+        found.saying(
+            warnings=warnings_of([*sides[0], *sides[1]]) + comparison.unlike([*sides[0], *sides[1]])
+        ),
         title=f"{title} · {found.title}",
         source=names,
         renderer=present.RENDERER,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _LEAST = 3
 """Minimum number of points of a level; fewer are outliers."""
+_FAR, _FAR_SHARE = 5, 0.01
+"""Robust standard deviations, and the share of the level, that a point is far from its level."""
+_MOST_FAR = 3
 _SURE = 0.01
 _ORDERS = 1_999
 METHOD = (
@@ -60,8 +65,8 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     """Answer the question `history`; its declaration lists columns and meta.
 
     Recordings with the same value of the label form one point: the mean of their steps. Points are
-    sorted by value if all values are numbers or dates (such as 2026-11-30), else by the time of
-    their first ingest.
+    sorted by value if all values are numbers, or texts that differ in numbers only (2026-11-30,
+    build-9), else by the time of their first ingest.
 
     Parameters
     ----------
@@ -85,10 +90,11 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     points = _points(timed)
     changes = change_points(points["step_ns"].to_numpy())
     rows = _with_levels(points, changes).select(HISTORY.names()).cast(HISTORY)
+    is_ordered = _order(points["value"].to_list()) is not None
     return Answer(
         rows=rows,
         meta={
-            "headline": _headline(rows, label),
+            "headline": _headline(rows, label) + _drift(rows) + _far_off(rows),
             "label": label,
             "metric": metric,
             "points": rows.height,
@@ -96,7 +102,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
             "untimed": recordings.filter(pl.col("step_ns").is_null())["run"].to_list(),
             "method": METHOD,
         },
-        title=f"history by {label}",
+        title=f"history by {label}" + ", in the order of ingest" * (not is_ordered),
         people=_for_people(rows),
         command="history",
         figures={"figure": "history"},
@@ -131,12 +137,22 @@ def _points(timed: pl.DataFrame) -> pl.DataFrame:
         step_ns=pl.col("step_ns").mean(),
         created=pl.col("created").min(),
     )
-    number = pl.col("value").cast(pl.Float64, strict=False)
-    date = pl.col("value").str.to_datetime(strict=False, format="%Y-%m-%d").cast(pl.Int64)
-    for order in (number, date):
-        if not points.select(order.is_null().any()).item():
-            return points.sort(order, "created")
-    return points.sort("created", "value")
+    order = _order(points["value"].to_list())
+    if order is None:
+        return points.sort("created", "value")
+    return points.with_columns(pl.Series("order", order)).sort("order", "created").drop("order")
+
+
+def _order(values: Sequence[str]) -> list[float] | list[str] | None:
+    """Return keys that sort values: numbers, or texts that differ in whole numbers only."""
+    with suppress(ValueError):
+        return [float(value) for value in values]
+    if len({_DIGITS.sub("0", value) for value in values}) > 1:
+        return None
+    return [_DIGITS.sub(lambda digits: digits[0].zfill(_LONGEST), value) for value in values]
+
+
+_DIGITS, _LONGEST = re.compile(r"[0-9]+"), 20
 
 
 def change_points(values: Floats) -> list[Change]:
@@ -223,3 +239,36 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
         for value, change in changes.select("value", "change_percent").iter_rows()
     ]
     return f"{rows.height} points: {'; '.join(texts)}"
+
+
+def _drift(rows: pl.DataFrame) -> str:
+    """Return a clause if a straight line fits a series with changes no worse than its levels do.
+
+    By the Bayesian information criterion: a line has two numbers, k levels have k and k - 1 places.
+    """
+    number, changes = rows.height, rows["level"].n_unique() - 1
+    values, places = rows["step_ns"].to_numpy(), np.arange(number)
+    slope, begin = np.polyfit(places, values, 1) if changes else (0.0, 0.0)
+    left = values - slope * places - begin
+    within = rows.select(pl.col("step_ns") - pl.col("step_ns").mean().over("level")).to_series()
+    if not changes or (left**2).sum() > (within**2).sum() * number ** ((2 * changes - 1) / number):
+        return ""
+    return f"; a steady {100 * slope / values.mean():+.2g} % a point fits no worse"
+
+
+def _far_off(rows: pl.DataFrame) -> str:
+    """Return a clause that names points far from their level, neighbours together."""
+    off = (rows["step_ns"] / rows["level_ns"] - 1).to_numpy()
+    least = max(_FAR * 1.4826 * float(np.median(np.abs(off))), _FAR_SHARE)
+    signs = np.where(np.abs(off) > least, np.sign(off), 0)
+    groups = [[*places] for sign, places in itertools.groupby(range(len(off)), signs.item) if sign]
+    if not groups or len(off) < 2 * _LEAST:
+        return ""
+    shown = sorted(sorted(groups, key=lambda group: (len(group), group))[-_MOST_FAR:])
+    texts = [
+        " to ".join(dict.fromkeys(rows["value"][places[:1] + places[-1:]]))
+        + f" ({100 * off[places].mean():+.1f} %)"
+        for places in shown
+    ]
+    more = len(groups) - len(shown)
+    return f"; far from their level: {', '.join(texts)}" + f" and {more} more" * (more > 0)
