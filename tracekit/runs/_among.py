@@ -175,7 +175,7 @@ def history(
     found = comparison.history(table, label=label, metric=metric)
     numbers = [run.trace["iterations"].select(pl.col("iteration").n_unique()) for run in chosen]
     few, *_, many = sorted([each.collect().item() for each in numbers] * 2)
-    texts = [f"not comparable: {text}" for text in _apart(chosen)]
+    texts = [f"not comparable: {text}" for text in comparison.apart(chosen)]
     if found.meta["changes"] and many >= _MORE * few:
         texts.append(
             f"runs hold from {few} to {many} steps: the last of each ends with its own work, so "
@@ -190,15 +190,3 @@ def history(
         source=f"{len(chosen)} runs",
         renderer=present.RENDERER,
     )
-
-
-def _apart(chosen: Sequence[OpenedRun]) -> list[str]:
-    """Return sentences that name the runs not comparable with the first one, and why."""
-    first = chosen[0]
-    return [
-        reason
-        for other in chosen[1:]
-        for reason in comparison.comparability(
-            first.trace, other.trace, (first.labels, other.labels), names=(first.name, other.name)
-        )
-    ]

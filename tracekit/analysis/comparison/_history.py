@@ -21,6 +21,7 @@ from tracekit.model import Answer
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison._headline import Metric
+    from tracekit.analysis.comparison._prepared import Recorded
     from tracekit.analysis.statistics import Skip
     from tracekit.model import Trace
 
@@ -29,6 +30,8 @@ _LEAST = 3
 _FAR, _FAR_SHARE = 5, 0.01
 """Robust standard deviations, and the share of the level, that a point is far from its level."""
 _MOST_FAR = 3
+_FED = 0.2
+"""Width, on a logarithmic scale, within which bytes of input of a step count as alike."""
 _SURE = 0.01
 _ORDERS = 1_999
 METHOD = (
@@ -119,6 +122,28 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
     steps = steps_of(found)
     value = steps.mean() if metric == "mean" else np.median(steps)
     return float(value) / max(1, found.devices)
+
+
+def unlike(runs: Sequence[Recorded]) -> list[str]:
+    """Name runs whose steps copy another amount of input than those of the first run.
+
+    Also the first run whose steps hold evaluation where others hold none.
+    """
+    bytes_, is_fed = pl.col("bytes").sum(), (pl.col("kind") == "h2d") & (pl.col("stage") == "IO")
+    in_steps = [run.trace["ops"].drop_nulls("iteration") for run in runs]
+    of_steps = [ops.filter(is_fed).group_by("iteration").agg(bytes_) for ops in in_steps]
+    amounts = [each.select(pl.col("bytes").median()).collect().item() for each in of_steps]
+    unlike = {
+        about: f"a step copies {amounts[0] / 1e6:,.3f} MB of input in {runs[0].name} and "
+        f"{amount / 1e6:,.3f} in {run.name}: batches may differ"
+        for run, amount in reversed(list(zip(runs, amounts, strict=True)))
+        if amount and amounts[0] and (about := round(math.log(amount / amounts[0]) / _FED))
+    }  # fmt: skip
+    evaluated = [ops.filter(pl.col("stage") == "ME").head(1).collect().height for ops in in_steps]
+    if len({*evaluated}) > 1:
+        one, none = (runs[evaluated.index(held)].name for held in (1, 0))
+        unlike[0] = f"steps of {one} hold evaluation, and those of {none} none"
+    return [*reversed(unlike.values())]
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:

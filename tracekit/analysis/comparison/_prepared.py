@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
 
-_FED = 0.2
-"""Width, on a logarithmic scale, within which bytes of input of a step count as alike."""
 _BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
@@ -192,7 +190,7 @@ def prepare(runs: Sequence[Recorded], asked: Asked) -> Prepared:
     """Measure runs, and check that each can be compared with the first."""
     names = [run.name for run in runs]
     verdicts = [verdict_meta(run.trace) for run in runs]
-    reasons = _reasons(runs, asked.keys)
+    reasons = apart(runs, asked.keys)
     traces = _with_names_alike([run.trace for run in runs], asked)
     measured, empty = _measure(traces, asked, names, [run.traffic for run in runs])
     reasons += empty
@@ -264,7 +262,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 # -- measuring ---------------------------------------------------------------------------------
 
 
-def _reasons(runs: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
+def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
     """Return why runs are not all comparable with the first one."""
     first = runs[0]
     found = [
@@ -474,28 +472,6 @@ def _main_sources(trace: Trace) -> dict[str, str]:
         of_stage > _NOTABLE * pl.col("length").sum(), pl.col("length") > _MOST * of_stage
     )
     return dict(main.sort("stage").select("stage", "stage_source").iter_rows())
-
-
-def unlike(runs: Sequence[Recorded]) -> list[str]:
-    """Name runs whose steps copy another amount of input than those of the first run.
-
-    Also the first run whose steps hold evaluation where others hold none.
-    """
-    bytes_, is_fed = pl.col("bytes").sum(), (pl.col("kind") == "h2d") & (pl.col("stage") == "IO")
-    in_steps = [run.trace["ops"].drop_nulls("iteration") for run in runs]
-    of_steps = [ops.filter(is_fed).group_by("iteration").agg(bytes_) for ops in in_steps]
-    amounts = [each.select(pl.col("bytes").median()).collect().item() for each in of_steps]
-    unlike = {
-        about: f"a step copies {amounts[0] / 1e6:,.3f} MB of input in {runs[0].name} and "
-        f"{amount / 1e6:,.3f} in {run.name}: batches may differ"
-        for run, amount in reversed(list(zip(runs, amounts, strict=True)))
-        if amount and amounts[0] and (about := round(math.log(amount / amounts[0]) / _FED))
-    }  # fmt: skip
-    evaluated = [ops.filter(pl.col("stage") == "ME").head(1).collect().height for ops in in_steps]
-    if len({*evaluated}) > 1:
-        one, none = (runs[evaluated.index(held)].name for held in (1, 0))
-        unlike[0] = f"steps of {one} hold evaluation, and those of {none} none"
-    return [*reversed(unlike.values())]
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
