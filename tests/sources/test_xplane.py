@@ -61,6 +61,13 @@ def test_launches_operators_and_steps_are_on_the_thread_that_launches(profile):
     assert column(trace, "reports", "host") == ["juniper"]
 
 
+def test_tpus_are_told(tmp_path):
+    path = tmp_path / "t.xplane.pb"
+    tpu = plane("/device:TPU:0", ("XLA Ops", 1000, [("fusion", 0, 9_000, {})]))
+    path.write_bytes(tpu + plane("/host:CPU", ("python3", 1000, [("f", 0, 9_000, {})])))
+    assert "1 devices are TPUs, which are not read" in read(path).warnings
+
+
 def test_one_that_is_cut_is_refused(profile):
     content = profile.read_bytes()
     for kept in (80, 200, len(content) - 3):

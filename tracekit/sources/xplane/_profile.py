@@ -131,6 +131,8 @@ class _Gathered:
         elif plane.name == _HOST_PLANE:
             for line in plane.lines():
                 self._add_thread(plane, line)
+        elif plane.name.startswith("/device:TPU"):
+            self._lost["devices"] += 1
         elif plane.name == _ENVIRONMENT:
             begun = plane.stats.get("profile_start_time")
             self._begun = begun if isinstance(begun, int) else 0
@@ -303,6 +305,7 @@ class _Gathered:
         losses = {
             "untimed": "GPU ops have no valid times and were left out",
             "untimed host": "events of the host have no valid times and were left out",
+            "devices": "devices are TPUs, which are not read",
         }
         return (*counted(self._lost, losses), *(self._times.losses if self._times else ()))
 
