@@ -22,6 +22,8 @@ import pytest
 import typer
 import typer.testing
 from hypothesis import HealthCheck, settings
+from polars.lazyframe.engine import _LocalEngine
+from polars.lazyframe.opt_flags import QueryOptFlags
 
 if TYPE_CHECKING:
     from tracekit.store import ReportOptions
@@ -176,6 +178,20 @@ def _commands_are_made_once() -> Iterator[None]:
     typer.testing._get_command = known
     yield
     typer.testing._get_command = make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _options_of_polars_are_made_once() -> Iterator[None]:
+    """Let polars make the options of its operations once, and send nothing to its cloud.
+
+    An operation on a small frame takes a quarter less than where each makes its own, and looks into
+    the environment for who wants to hear of it.
+    """
+    options = QueryOptFlags._eager()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QueryOptFlags, "_eager", lambda: options)
+        patch.setattr(_LocalEngine, "_with_monitoring", lambda _, given: given)
+        yield
 
 
 @pytest.fixture(scope="session")
