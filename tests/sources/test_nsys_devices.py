@@ -320,6 +320,16 @@ class TestByVisibleDevices:
         one.kernel(1, 2)
         assert devices(trace_of(one))[0] == (0, "1", True, "visible_devices")
 
+    def test_values_stand_between_quotes_as_nsys_writes_them(self, one):
+        one.gpu(0)
+        one.gpu(1)
+        for name, value in (("CUDA_VISIBLE_DEVICES", "1"), ("RANK", "3"), ("WORLD_SIZE", "8")):
+            one.capture("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"')
+        one.kernel(1, 2)
+        trace = trace_of(one)
+        assert devices(trace)[0] == (0, "1", True, "visible_devices")
+        assert rows(trace, "reports", "rank", "ranks") == [(3, 8)]
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [

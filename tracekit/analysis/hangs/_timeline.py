@@ -109,7 +109,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
         .filter(pl.col("recorded").list.len() > 0)
         .sort(_CALL)
     )
-    return rows, _said(pairs, rows.height, held)
+    return rows, _said(pairs, rows.height, trace)
 
 
 def last_work(trace: Trace) -> pl.DataFrame:
@@ -243,11 +243,11 @@ def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _said(pairs: pl.DataFrame, number: int, held: pl.DataFrame) -> str:
-    processes, all_of_run = pairs["process"].n_unique(), held["process"].n_unique()
+def _said(pairs: pl.DataFrame, number: int, trace: Trace) -> str:
     sized = pairs["is_sized"].sum()
     return (
-        f"{number:,} collectives of the dumps are joined to calls of {processes} of {all_of_run} "
-        f"recorded ranks, by group and {' or '.join(pairs['by'].unique().sort())}"
+        f"{number:,} collectives of the dumps are joined to calls of {pairs['process'].n_unique()} "
+        f"of {process_ranks(trace)['rank'].count()} recorded ranks, by group and "
+        f"{' or '.join(pairs['by'].unique().sort())}"
         + (f": sizes agree in all {sized:,} that have two" if sized else "")
     )

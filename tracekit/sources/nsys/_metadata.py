@@ -115,7 +115,7 @@ def _traced(file: ExportFile) -> frozenset[str]:
 
 
 def _variables(file: ExportFile) -> dict[str, str]:
-    """Return the known environment variables that have a single value."""
+    """Return the known environment variables that have a single value; nsys writes RANK="0"."""
     if not file.has(_CAPTURE_TABLE, "name", "value"):
         return {}
     wanted = (
@@ -125,7 +125,7 @@ def _variables(file: ExportFile) -> dict[str, str]:
     texts = set(file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].to_list())
     names = Counter(text.partition("=")[0] for text in texts)
     known = (text.partition("=") for text in texts)
-    return {name: value for name, _, value in known if names[name] == 1}
+    return {name: value.strip('"') for name, _, value in known if names[name] == 1}
 
 
 def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:
