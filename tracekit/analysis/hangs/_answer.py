@@ -120,8 +120,7 @@ def find_hang(
     answer = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
     # What is last is out of sight on a narrow page.
     each = ranks.join(last, on="rank", how="left")
-    tables = {"ranks": each.select(*last.columns, pl.exclude(*last.columns))}
-    timeline = None
+    tables, timeline = {"ranks": each.select(*last.columns, pl.exclude(*last.columns))}, None
     if trace is not None:
         try:
             tables["collectives"], timeline = on_timeline(calls, trace)
