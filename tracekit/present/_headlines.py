@@ -297,13 +297,14 @@ def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _latency(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    most = _largest(rows, "p50_ns", "operation", "size_bytes")
+    found = [_largest(rows, "p50_ns", "operation", *of) for of in (["size_bytes"], [])]
+    most = found[0] or found[1]
     if most is None:
         return None
-    size = int(most["size_bytes"])
     more = " or more" if meta.get("buckets") == "power2" else ""  # up to the next power of two
-    text = f"{most['operation']} of {message_size(size)}{more}, {duration(most['p50_ns'])}"
-    return f"Longest in the median: {text}"
+    size = most.get("size_bytes")
+    of = "unknown size" if size is None else f"{message_size(int(size))}{more}"
+    return f"Longest in the median: {most['operation']} of {of}, {duration(most['p50_ns'])}"
 
 
 def _bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
@@ -329,7 +330,9 @@ def _study(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     return f"The shortest mean step is {ends[0]}; the longest is {ends[1]}{ratio}"
 
 
-def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+def _overhead(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if "times" in rows.columns and (most := _largest(rows.filter(name="all"), "share", "run")):
+        return f"The profiler takes up to {percent(most['share'])} of a run ({most['run']})"
     if meta.get("min_percent") is None or not meta.get("compared"):
         return None
     ends = dict.fromkeys(f"{meta[name]:+.1f} %" for name in ("min_percent", "max_percent"))
