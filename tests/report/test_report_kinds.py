@@ -158,11 +158,9 @@ MOST_S, MOST_FRAME_S = 1.5, 0.016
 """How long a page may take to open, and a frame while one pans it, of its thread's own time."""
 
 
-def test_it_opens_and_pans_at_once(
-    browser: Any, kind: tuple[Path, tk.Run | None], heard: list[str]
-) -> None:
+def test_it_opens_and_pans_at_once(browser: Any, kind: tuple[Path, tk.Run | None]) -> None:
     """Other programs may run, and pixels are drawn without a GPU: both take no time of its own."""
-    page = opened(browser, kind[0], heard, 1280)
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
     told = page.context.new_cdp_session(page)
     told.send("Performance.enable", {"timeDomain": "threadTicks"})
 
@@ -170,10 +168,9 @@ def test_it_opens_and_pans_at_once(
         metrics = told.send("Performance.getMetrics")["metrics"]
         return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
-    before = spent()
-    page.reload()
+    page.goto(kind[0].as_uri())
     page.wait_for_function(READY)
-    assert spent() - before < MOST_S
+    assert 0.01 < spent() < MOST_S  # a reload counts from zero anew
     page.evaluate("document.querySelector('[data-gantt] canvas').focus()")
     for _ in range(3):
         page.keyboard.press("+")
