@@ -84,14 +84,14 @@ def test_iterations_without_any_work() -> None:
 
 @pytest.mark.parametrize(
     ("structure", "how"),
-    [("threads", "by threads"), ("order", "estimated from the order of launches")],
+    [("threads", "told by threads"), ("order", "estimated from the order of launches")],
 )
 def test_stages_that_structure_tells(structure: str, how: str) -> None:
     found = _told(
         _verdict(structure=structure, decides=True, contradictions="exchanges on another stream")
     )
     assert found == (
-        f"no ranges tell all stages: what they leave is told {how}; {LOOK}",
+        f"no ranges tell all stages: the rest is {how}; {LOOK}",
         "stages told by structure are contradicted: exchanges on another stream",
     )
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+from markupsafe import Markup
 from trace_builder import TraceBuilder
 
 from tracekit.model import KINDS, Answer
+from tracekit.present.pages import fragment
 from tracekit.report import _gantt, _times, _verdict
 from tracekit.report._subject import Close
 
@@ -207,6 +209,16 @@ def test_steps_of_two_kinds_are_no_one_median() -> None:
         f"Steps are of several kinds: {close.of_kinds} (medians); the mean of all 59 steps on 1 GPU"
         " is 750.00 ms."
     )
+    subject = _subject(of_kinds="", idle=close.idle)
+    said = list(_verdict._sentences(subject, {**facts, "iterations": 1}))
+    assert said[0] == "The only step takes 750.00 ms on 1 GPU."
+
+
+def test_a_chart_without_steps_is_of_the_recording() -> None:
+    for step, text in ((None, "Whole recording"), (0, "Whole step")):
+        views = [_gantt.View("first", step)]
+        chart = _gantt.Chart("Ops", "Ops by GPU", views, Markup(""), (), ())
+        assert text in fragment("gantt", chart)
 
 
 def test_findings_on_kernels_lead_to_the_longest_of_them() -> None:

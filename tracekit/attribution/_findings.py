@@ -14,7 +14,7 @@ _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that hold by definition, whatever else is known, and the one that stands for none."""
 _NS_PER_MS = 1_000_000
 _PAIR = 2
-_METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
+_METHODS = {"threads": "told by threads", "order": "estimated from the order of launches"}
 
 
 def findings(
@@ -95,7 +95,7 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["decides"]:
         yield (
-            "no ranges tell all stages: what they leave is told "
+            "no ranges tell all stages: the rest is "
             f"{_METHODS[verdict['structure']]}; see `tracekit info --stages`"
         )
     if verdict["steps_by"]:

@@ -98,7 +98,7 @@ def steps_chart(close: Close, title: str) -> Markup:
     longest = pl.concat(tables)
     if longest.is_empty():
         return drawn
-    return joined(drawn, frame_table(longest, "step-ops", "The longest ops of these steps"))
+    return joined(drawn, frame_table(longest, "step-ops", "The longest ops of the chart"))
 
 
 class Place(NamedTuple):
@@ -185,7 +185,7 @@ def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     first = {
         "span": max(view["span"] for view in drawn.values()),
         "lost": {"ops": sum(view["lost"].get("ops", 0) for view in drawn.values())},
-        "step": None,
+        "step": "begin",
         "lanes": [_of_side(lane, side) for side, view in drawn.items() for lane in view["lanes"]],
     }
     begins = {side: _begins(close, spans[side]) for side, close in sides.items()}

@@ -76,9 +76,9 @@ def provenance(subject: Subject) -> Markup:
 
 
 RUN_SECTIONS = (
-    Section("verdict", "Verdict", "How long does a step take, and on what?", verdict),
+    Section("verdict", "Verdict", "How long does it take, and on what?", verdict),
     Section("findings", "Findings", "What can be made faster, and by how much?", findings),
-    Section("step", "One step", "What runs on each GPU, op by op?", step_chart),
+    Section("step", "Op by op", "What runs on each GPU, and when?", step_chart),
     Section(
         "stages",
         "Stages",

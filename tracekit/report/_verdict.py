@@ -59,6 +59,8 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
             f"Steps are of several kinds: {kinds} (medians); the mean of all {steps} on {where} is "
             f"{duration(step)}."
         )
+    elif facts["iterations"] == 1:
+        yield f"The only step takes {duration(step)} on {where}."
     else:
         yield f"A step takes {duration(step)} in the mean of {steps} on {where} ({_spread(facts)})."
         yield from _without_longest(subject)

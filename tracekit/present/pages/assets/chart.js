@@ -159,6 +159,7 @@ class Chart {
 
   // What is drawn a part of, in words and in the address; and when that begins and ends.
   get whole() { return "step"; }
+  get called() { return this.view.step === null ? "recording" : this.whole; }
   get begin() { return this.view.begin ?? 0; }
   get end() { return this.begin + this.view.span; }
 
@@ -359,7 +360,7 @@ class Chart {
     const name = this.data.full[lane.name[i]], stage = this.data.stages[lane.stage[i]];
     const hatched = !lane.hatched?.[i] ? "" : lane.kind === "link" ? ", modelled" : ", communication";
     return `${name === stage ? name : `${name} · ${stage}`}${hatched} · `
-      + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the ${this.whole} · ${lane.label}`;
+      + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the ${this.called} · ${lane.label}`;
   }
 
   hover(found) {
@@ -385,7 +386,7 @@ class Chart {
     const alike = this.view.lanes.filter((each) => each.kind === lane.kind).flatMap((each) =>
       each.name.map((name, j) => (name === lane.name[i] && each.start[j] >= 0 ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
     const sum = alike.reduce((all, each) => all + each, 0);
-    const like = ["Of this name", `${alike.length.toLocaleString("en")} in this step, ${timeText(sum)} in all`];
+    const like = ["Of this name", `${alike.length.toLocaleString("en")} in this ${this.called}, ${timeText(sum)} in all`];
     const size = (count) => count.toLocaleString("en");
     if (lane.bytes) return [["Bytes", size(lane.bytes[i])], like];
     if (!lane.told) return [like];
@@ -468,7 +469,7 @@ class Chart {
     const [from, to] = this.selected;
     const found = breakdown(this.view, from, to, this.data);
     const over = found.gpus === 1 ? "1 GPU" : `${found.gpus} GPUs, added up`;
-    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the ${this.whole}; on ${over}:`));
+    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the ${this.called}; on ${over}:`));
     const table = document.createElement("table"), head = table.createTHead().insertRow();
     for (const name of ["", "busy", "exposed", "share (%)"]) head.append(element("th", name, { scope: "col", className: name ? "number" : "" }));
     const body = table.createTBody();
@@ -488,7 +489,7 @@ class Chart {
     const causes = Object.entries(found.causes).sort((a, b) => b[1] - a[1]);
     for (const [cause, ns] of causes) add(`idle: ${cause}`, null, ns);
     box.append(table);
-    if (this.view.lost.ops) box.append(element("p", `${this.view.lost.ops.toLocaleString("en")} ops of this step are not in the page: what they cover counts as idle here.`));
+    if (this.view.lost.ops) box.append(element("p", `${this.view.lost.ops.toLocaleString("en")} ops of this ${this.called} are not in the page: what they cover counts as idle here.`));
   }
 
   // -- address
