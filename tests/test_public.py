@@ -180,9 +180,10 @@ PUBLIC = {
         verdict_evidence verdict_meta with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
-        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS QUEUED_NS SWITCHES
-        allocations covered idle_pieces idle_ranges idle_sums idle_windows in_ranges
-        longest_gaps merged merged_in_batches of_part pairs_of plain_name sampled waits
+        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES
+        allocations copies_of covered idle_pieces idle_ranges idle_sums idle_windows in_ranges
+        last_to_work longest_gaps merged merged_in_batches of_part of_parts own_pieces_in pairs_of
+        plain_name sampled waits with_last_gaps
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """

@@ -733,7 +733,9 @@ def test_a_step_begins_where_its_first_gpu_does() -> None:
 
 def test_no_piece_of_a_gap_is_empty() -> None:
     """Gaps end where the next step begins on the GPU."""
-    idle = facts_of(_waiting(100 * US, stage="IO").trace()).idle
+    part = facts_of(_waiting(100 * US, stage="IO").trace())._whole
+    assert part is not None
+    idle = part.idle
     assert idle.filter(pl.col("iteration") == 1)["end"].max() is not None
     assert (idle["end"] > idle["start"]).all()
 

@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.calls import unrecorded_ranks
 from tracekit.analysis.diagnosis import stragglers
-from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
+from tracekit.analysis.diagnosis._facts import facts_of, waits_in_collectives
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _held_behind, _times
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
@@ -81,7 +81,7 @@ def test_who_is_last_and_what_it_costs() -> None:
 
 def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:
     facts = facts_of(_of(PASSES))
-    waits = exposed_waits(facts.collectives, facts.exposed)
+    waits = facts.waits
     idle = pl.DataFrame(
         {"process": [0, 1], "device": [0, 1], "iteration": [0, 2], "cause": ["behind_stage"] * 2,
          "detail": ["GPU 2"] * 2, "idle_ns": [100 * US, 300 * US]},

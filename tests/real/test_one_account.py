@@ -14,7 +14,7 @@ import pytest
 
 import tracekit as tk
 from tracekit.analysis.diagnosis import diagnose
-from tracekit.analysis.diagnosis._facts import LENGTH, facts_of
+from tracekit.analysis.diagnosis._facts import facts_of
 from tracekit.analysis.idle_time import idle
 from tracekit.analysis.step_sums import per_iteration
 from tracekit.model import TABLES, Trace
@@ -48,7 +48,7 @@ def test_commands_agree(real_run: Callable[[str], tk.Run], name: str) -> None:
     assert tk.stalls([run], skip=0)["wait_ns"].sum() == _sums(told, "idle_ns").get("input", 0)
     facts = facts_of(trace)
     usual = told.filter(pl.col("iteration").is_in(facts.steps["iteration"].unique().implode()))
-    assert _sums(facts.idle.with_columns(length=LENGTH), "length") == _sums(usual, "idle_ns")
+    assert _sums(facts.idle, "time") == _sums(usual, "idle_ns")
 
 
 def _sums(rows: pl.DataFrame, length: str) -> dict[str, int]:

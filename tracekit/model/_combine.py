@@ -292,7 +292,8 @@ class _CombinedTables(LaterTables):
             processes = part["processes"].select("process").collect()["process"]
             own["iterations"] = pl.col("process").is_in(processes.implode())
         if with_paths:
-            part._paths = [self._paths[number] for number in reports]
+            tree, numbers = self._tree
+            part._tree = tree, [numbers[number] for number in reports]
         part._is_part = True
         part._of_run = {
             name: pl.DataFrame({

@@ -52,7 +52,7 @@ NEEDS = {
     "breakdown": _Need(30),
     "breakdown inclusive": _Need(200),
     "idle": _Need(850, merged_bytes=30),
-    "diagnose": _Need(2_400),
+    "diagnose": _Need(2_400, merged_bytes=60),
     "stragglers": _Need(1_450, merged_bytes=100),
     "critical-path": _Need(950, beside_bytes=0),
     "whatif": _Need(1_900, beside_bytes=0),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Finding, counted, duration
+from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration
+from tracekit.analysis.diagnosis._parts import (
+    CELL,
+    LENGTH,
+    Part,
+    counted_values,
+    quantile_of,
+)
 from tracekit.analysis.operators import (
     has_sizes,
     memory_bandwidths,
@@ -17,6 +24,7 @@ from tracekit.analysis.operators import (
     work_done,
 )
 from tracekit.machine import peak_flops
+from tracekit.model import Frames
 
 _FASTER = ("tf32", "bf16", "fp16")
 _LAYOUT = "nchwTo[nN]hwc|nhwcTo[nN]chw|NCHW2CNHW|CNHW2NCHW|batched_transpose_|nchwToFolded"
@@ -32,26 +40,29 @@ _OFTEN = 0.1
 _MUCH = 0.05
 """All operators run above their bound: a smaller part of a step is not spoken of."""
 _TERA = 10**12
-_TINY_NS = 10_000
-"""A kernel takes about as long as its launch, if it takes no longer."""
-_RUN = 8
-"""Shorter runs of tiny kernels are not spoken of."""
-_LONGEST_LAUNCH_NS = 1_000_000
+_HALF = 0.5
+_OPERATORS = pl.Schema(
+    {"device": pl.Int32, "iteration": pl.Int64, "operator": pl.String, "bound": pl.String,
+     "sizes": pl.String, "kernel_ns": pl.Int64, "headroom": pl.Int64, "number": pl.Int64}
+)  # fmt: skip
 _CHAIN = 3
 """Shorter chains of elementwise kernels are not spoken of."""
 
 
 def fp32_products(facts: Facts) -> Finding | None:
     """Find FP32 matrix products on GPUs that support TF32."""
-    names = dict(facts.trace.read("devices").select("device", "name").rows())
-    peaks = {device: peak_flops(name) for device, name in names.items()}
+    gpus = dict(facts.trace.read("devices").select("device", "name").rows())
+    peaks = {device: peak_flops(name) for device, name in gpus.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
-    own = _named(facts, "fp32_products")
-    rows = own.filter(pl.col("device").is_in(able))
-    lost = facts.lost(rows)
-    if lost.mean < _OFTEN * facts.step_ns or rows.is_empty():
+    names, sums = (
+        each(facts, "fp32_products").filter(pl.col("device").is_in(able))
+        for each in (_names, _sums)
+    )
+    lost = facts.lost(sums)
+    if lost.mean < _OFTEN * facts.step_ns or sums.is_empty():
         return None
-    first = peaks[rows["device"][0]]
+    device = names.sort("first")["device"][0]
+    first = peaks[device]
     tera = {name: f"{peak / _TERA:.4g}" for name, peak in first.items()}
     times = max(first.get(name, 0) for name in _FASTER) / first["fp32"]
     return Finding(
@@ -63,9 +74,9 @@ def fp32_products(facts: Facts) -> Finding | None:
         high=lost.most * (1 - 1 / times),
         sure="likely",
         evidence=(
-            _most_of(facts, rows),
-            *facts.launched_in(rows),
-            f"{names[rows['device'][0]]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
+            _most_of(facts, names),
+            *_launched_in(facts, "fp32_products", able),
+            f"{gpus[device]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
         "train in bfloat16 or half, where the network bears less exact products. Products that "
@@ -77,8 +88,7 @@ def fp32_products(facts: Facts) -> Finding | None:
 
 def layout_transposes(facts: Facts) -> Finding | None:
     """Find convolutions that transpose the layout of their tensors."""
-    rows = _named(facts, "layout_transposes")
-    lost = facts.lost(rows)
+    lost = facts.lost(_sums(facts, "layout_transposes"))
     if not facts.is_worth(lost.mean):
         return None
     return Finding(
@@ -88,7 +98,10 @@ def layout_transposes(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_most_of(facts, rows), *facts.launched_in(rows)),
+        evidence=(
+            _most_of(facts, _names(facts, "layout_transposes")),
+            *_launched_in(facts, "layout_transposes"),
+        ),
         advice="Keep network and input in `memory_format=torch.channels_last`, so that "
         "convolutions need not turn them; layers that know no such layout turn them back.",
         of_gpu=True,
@@ -98,13 +111,13 @@ def layout_transposes(facts: Facts) -> Finding | None:
 
 def unfused_elementwise(facts: Facts) -> Finding | None:
     """Find chains of elementwise kernels that one fused kernel could replace."""
-    chains = _chains(facts)
+    chains = _sums(facts, "unfused_elementwise")
     lost = facts.lost(chains)
     saved = facts.lost(chains, "saved")
     if not facts.is_worth(saved.mean):
         return None
-    number = chains["run"].n_unique()
-    length = f"{chains.height / number:.3g} kernels in the mean"
+    number, kernels = _runs(facts, "unfused_elementwise")
+    length = f"{kernels / number:.3g} kernels in the mean"
     return Finding(
         finding=f"Chains of elementwise kernels take {duration(lost.mean)} {facts.per} "
         f"({facts.share(lost.mean)}); fused, a chain moves its data once.",
@@ -114,7 +127,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         sure="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
-            *facts.launched_in(chains),
+            *_launched_in(facts, "unfused_elementwise"),
             "it is not recorded whether one reads the output of the one before",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
@@ -126,22 +139,18 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
 
 def tiny_kernels(facts: Facts) -> Finding | None:
     """Find sequences of kernels so short that a GPU waits for the launch of each."""
-    runs = _runs(facts, LENGTH <= _TINY_NS, _RUN)
-    late = facts.gaps.select("gap", op="ended_by").join(runs.select("op"), on="op", how="semi")
-    waits = facts.idle_of("launch", "late_launch").join(late, on="gap", how="semi")
-    own = waits.filter(
-        LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS, ~pl.col("queued").fill_null(value=True)
-    )
-    lost, working = facts.lost(own), facts.lost(runs)
-    spared = facts.lost(runs.with_columns(saved=_but_longest()), "saved")
+    own = facts.idle.filter("is_short", "is_tiny", ~pl.col("queued").fill_null(value=True))
+    runs = _sums(facts, "tiny_kernels")
+    lost, working, spared = facts.lost(own), facts.lost(runs), facts.lost(runs, "saved")
     won = facts.won(lost)
     if not facts.is_worth(won):
         return None
-    number, kernels = runs["run"].n_unique(), runs.height / facts.cells.height
-    long = counted(runs.height / number, "kernel")
-    typical = duration(float(runs.select(LENGTH.median()).item()))
+    number, kernels = _runs(facts, "tiny_kernels")
+    long = counted(kernels / number, "kernel")
+    typical = duration(quantile_of(facts.found(named_kernels)["lengths"], _HALF) or 0.0)
+    each = counted(kernels / facts.cells.height, "kernel")
     return Finding(
-        finding=f"{counted(kernels, 'kernel')} {facts.per_gpu} of about {typical} in runs cost "
+        finding=f"{each} {facts.per_gpu} of about {typical} in runs cost "
         f"{duration(lost.mean + working.mean)} {facts.per}: {duration(working.mean)} of work, "
         f"and {duration(lost.mean)} ({facts.share(lost.mean)}) in which a GPU waits for the next "
         "launch.",
@@ -152,7 +161,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
             "each kernel takes no more than 10 us",
-            *facts.launched_in(runs),
+            *_launched_in(facts, "tiny_kernels"),
         ),
         advice="Launch these together: a CUDA graph around them, `torch.compile`, a fused or "
         "`foreach` optimizer. Fused, they take less work as well.",
@@ -161,7 +170,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
 
 def largest_headroom(facts: Facts) -> Finding | None:
     """Find the operator with the most time above its roofline bound."""
-    rows = _bounded(facts) if has_sizes(facts.trace) else pl.DataFrame()
+    rows = facts.found(operators)["rows"]
     if rows.is_empty():
         return None
     by_operator = rows.group_by("operator").agg(pl.col("headroom").sum())
@@ -173,7 +182,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
     by_bound = own.group_by("bound").agg(pl.col("headroom").sum())
     bound = by_bound.sort("headroom", "bound", descending=[True, False])["bound"][0]
     taken = facts.lost(own, "kernel_ns")
-    by_size = own.group_by("sizes").agg(pl.col("headroom").sum(), number=pl.len())
+    by_size = own.group_by("sizes").agg(pl.col("headroom", "number").sum())
     longest = by_size.sort("headroom", "sizes", descending=[True, False]).row(0, named=True)
     least = 100 * (1 - lost.mean / taken.mean)
     each = counted(longest["number"] / facts.cells.height, "operator")
@@ -196,68 +205,102 @@ def largest_headroom(facts: Facts) -> Finding | None:
     )
 
 
-def _bounded(facts: Facts) -> pl.DataFrame:
-    """Return operators of usual steps with a known bound, and ``headroom``: time above it, ns."""
-    done, _ = with_peaks(facts.trace, work_done(facts.trace, moving=True), None)
-    if facts.has_steps:
-        done = done.join(facts.cells, on=["device", "iteration"], how="semi")
-    else:
+def operators(part: Part) -> Frames:
+    """Return operators of usual steps with a known bound, and the time above it.
+
+    ``device, iteration, operator, bound, sizes``; ``number``, ``kernel_ns``, and ``headroom``,
+    whole ns above the bound.
+    """
+    by = ["device", "iteration", "operator", "bound", "sizes"]
+    if not has_sizes(part.trace):
+        return {"rows": pl.DataFrame(schema=_OPERATORS)}
+    done, _ = with_peaks(part.trace, work_done(part.trace, moving=True), None)
+    if part.steps["process"].null_count():
         done = done.with_columns(iteration=pl.lit(0, pl.Int64))
-    found = with_bounds(facts.trace, done, memory_bandwidths(facts.trace, None))
-    known = found.drop_nulls(["bound_ns", "operator"])
-    return known.with_columns(headroom=(pl.col("kernel_ns") - pl.col("bound_ns")).clip(0))
-
-
-def _runs(facts: Facts, own: pl.Expr, least: int) -> pl.DataFrame:
-    """Return sequences of kernels that meet a condition, sorted by GPU, step and start.
-
-    A sequence (``run``) is `least` or more consecutive kernels of one step and GPU, launched by one
-    thread.
-
-    Returns
-    -------
-    ``op, device, iteration, start, end, run``.
-    """
-    kernels = facts.ops.filter(pl.col("kind") == "compute").select(
-        "op", "device", "iteration", "start", "end", "launch_thread", own=own
+    cells = part.steps.select(CELL).unique()
+    found = with_bounds(
+        part.trace, done.join(cells, on=CELL, how="semi"), memory_bandwidths(part.trace, None)
     )
-    ordered = kernels.sort("device", "iteration", "start", maintain_order=True)
-    run = pl.struct("own", "device", "iteration", "launch_thread").rle_id()
-    marked = ordered.with_columns(run=run).filter("own").drop("own", "launch_thread")
-    return marked.filter(pl.len().over("run") >= least).collect()
+    above = pl.col("kernel_ns") - pl.col("bound_ns").ceil().cast(pl.Int64)
+    known = found.drop_nulls(["bound_ns", "operator"]).with_columns(headroom=above.clip(0))
+    sums = known.group_by(by).agg(pl.col("kernel_ns", "headroom").sum(), number=pl.len())
+    return {"rows": sums.select(_OPERATORS.names()).cast(_OPERATORS)}
 
 
-def _named(facts: Facts, rule: str) -> pl.DataFrame:
-    """Return the kernels of usual steps whose names a rule selects."""
-    return facts.ops.filter(pl.col("kind") == "compute", _is_of(facts, rule)).collect()
+def named_kernels(part: Part) -> Frames:
+    """Return the kernels that rules are about.
 
-
-def _is_of(facts: Facts, rule: str) -> pl.Expr:
-    """Return an expression for the kernels whose names a rule selects; each name is tested once."""
-    names = facts.ops.select(pl.col("name").unique()).collect()
-    text = pl.col("name").cast(pl.String)
-    return pl.col("name").is_in(names.filter(KERNELS_OF[rule](text))["name"].implode())
-
-
-def _most_of(facts: Facts, rows: pl.DataFrame) -> str:
-    """Say the number of kernels, and name the one that takes most time."""
-    each = rows.group_by(pl.col("name").cast(pl.String)).agg(time=LENGTH.sum())
-    longest = each.sort("time", "name", descending=[True, False])["name"][0]
-    number = counted(rows.height / facts.cells.height, "kernel")
-    return f"{number} {facts.per_gpu}, most of the time `{longest}`"
-
-
-def _chains(facts: Facts) -> pl.DataFrame:
-    """Return sequences of elementwise kernels, see `_runs`.
-
-    ``saved`` is the most that fusing wins, ns: all of a sequence but its longest kernel.
+    ``sums``: ``rule, device, iteration``; ``time``, and ``saved`` of it if a sequence were one
+    kernel, ns. ``names``: ``rule, device, name``, and of them ``number``, ``time``, and ``first``,
+    the number of the first one in the run. ``runs``: of each rule on sequences, their number
+    (``runs``) and that of their kernels. ``lengths``: those of tiny kernels, as of `kernels`.
+    ``launched``: see `Part.launched_in`.
     """
-    chains = _runs(facts, _is_of(facts, "unfused_elementwise"), _CHAIN)
-    return chains.with_columns(saved=_but_longest())
+    names = part.ops.select(pl.col("name").unique()).collect()
+    text = pl.col("name").cast(pl.String)
+    of_rule = {
+        rule: pl.col("name").is_in(names.filter(holds(text))["name"].implode())
+        for rule, holds in KERNELS_OF.items()
+    }
+    runs = {
+        "unfused_elementwise": part.runs(of_rule["unfused_elementwise"], _CHAIN),
+        "tiny_kernels": part.tiny,
+    }
+    rows = {
+        rule: part.ops.filter(pl.col("kind") == "compute", of_rule[rule]).collect()
+        for rule in ("fp32_products", "layout_transposes")
+    }
+    each = {rule: own.with_columns(saved=LENGTH) for rule, own in rows.items()} | runs
+    first = {
+        rule: own.hstack([part.trace.in_run(own.select("op"))["op"].alias("first")])
+        for rule, own in rows.items()
+    }
+    return {
+        "sums": pl.concat(
+            own.group_by(CELL).agg(time=LENGTH.sum(), saved=pl.col("saved").sum())
+            .select(pl.lit(rule).alias("rule"), *CELL, "time", "saved")
+            for rule, own in each.items()
+        ),
+        "names": pl.concat(
+            own.group_by("device", pl.col("name").cast(pl.String))
+            .agg(number=pl.len(), time=LENGTH.sum(), first=pl.col("first").min())
+            .select(pl.lit(rule).alias("rule"), "device", "name", "number", "time", "first")
+            for rule, own in first.items()
+        ),
+        "runs": pl.DataFrame([
+            {"rule": rule, "runs": own["run"].n_unique(), "number": own.height}
+            for rule, own in runs.items()
+        ]),
+        "lengths": counted_values(part.tiny.lazy().select(length=LENGTH)),
+        "launched": part.launched_in(each),
+    }  # fmt: skip
 
 
-def _but_longest() -> pl.Expr:
-    """Return lengths of kernels, 0 for the longest of each sequence: fusing does not shorten it."""
-    longest = LENGTH.max().over("run") == LENGTH
-    is_first = pl.int_range(pl.len()).over("run", longest) == 0
-    return pl.when(longest & is_first).then(0).otherwise(LENGTH)
+def _sums(facts: Facts, rule: str) -> pl.DataFrame:
+    """Return ``device, iteration, time, saved`` of the kernels that a rule is about."""
+    return facts.found(named_kernels)["sums"].filter(rule=rule)
+
+
+def _names(facts: Facts, rule: str) -> pl.DataFrame:
+    """Return ``device, name, number, time, first`` of the kernels whose names a rule selects."""
+    return facts.found(named_kernels)["names"].filter(rule=rule)
+
+
+def _runs(facts: Facts, rule: str) -> tuple[int, int]:
+    """Return the number of sequences that a rule is about, and of the kernels in them."""
+    own = facts.found(named_kernels)["runs"].filter(rule=rule)
+    return int(own["runs"].sum()), int(own["number"].sum())
+
+
+def _launched_in(facts: Facts, rule: str, devices: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Name the layers, or ranges, that launch the kernels that a rule is about."""
+    own = facts.found(named_kernels)["launched"].filter(rule=rule)
+    return facts.longest(own if devices is None else own.filter(pl.col("device").is_in(devices)))
+
+
+def _most_of(facts: Facts, names: pl.DataFrame) -> str:
+    """Say the number of kernels, and name the one that takes most time."""
+    each = names.group_by("name").agg(pl.col("time").sum())
+    longest = each.sort("time", "name", descending=[True, False])["name"][0]
+    number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")
+    return f"{number} {facts.per_gpu}, most of the time `{longest}`"

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.diagnosis import _compute_rules, _exchange_rules, _host_rules, _run_rules
+from tracekit.analysis.diagnosis import (
+    _compute_rules,
+    _exchange_rules,
+    _host_rules,
+    _parts,
+    _run_rules,
+    _stragglers,
+)
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, Finding, Sure, facts_of
 from tracekit.analysis.facts import require_ops
 from tracekit.errors import UsageError
@@ -58,6 +65,12 @@ RULES: Mapping[str, Rule] = {
     )
 }
 """Each of them says something, or nothing."""
+_MEASURES = (
+    _parts.idle, _parts.calls, _parts.exchanges, _parts.sends, _parts.kernels, _parts.host_calls,
+    _host_rules.copies, _host_rules.places, _compute_rules.named_kernels, _compute_rules.operators,
+    _stragglers.work_by_name,
+)  # fmt: skip
+"""What rules ask of each part of a run."""
 
 _ENOUGH = 40
 """A rule with fewer judged claims says `likely` at best."""
@@ -145,7 +158,8 @@ def diagnose(
     """
     asked = _chosen(rules)
     require_ops(trace)
-    facts = facts_of(trace, traffic, worth=worth, without=without)
+    known = facts_of(trace, traffic, worth=worth, without=without)
+    facts = replace(known, measures=_MEASURES)
     answers = {name: RULES[name](facts) for name in asked}
     found = [
         _row(facts, name, finding)

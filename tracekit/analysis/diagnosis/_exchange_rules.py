@@ -6,16 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import (
-    CELL,
-    LENGTH,
-    MEMBER,
-    Facts,
-    Finding,
-    counted,
-    duration,
-    rounded,
-)
+from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration, rounded
+from tracekit.analysis.diagnosis._parts import CELL, MEMBER, kernels, quantile_of, sends
 from tracekit.analysis.diagnosis._stragglers import kernel_paces, own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
@@ -84,7 +76,7 @@ def late_buckets(facts: Facts) -> Finding | None:
     lost = facts.lost(late, "avoidable")
     whole = facts.lost(each, "avoidable")
     # No more is hidden than there is to hide it behind.
-    room = facts.busy_in("BP")
+    room = facts.busy_in_backward()
     win = min(0.75 * lost.mean, room.mean)
     if not facts.is_worth(win) or lost.mean <= _HALF * whole.mean:
         return None
@@ -111,12 +103,12 @@ def late_buckets(facts: Facts) -> Finding | None:
 def small_buckets(facts: Facts) -> Finding | None:
     """Find gradient exchange in more collectives than the bytes need."""
     # Those between the layers of a pass hold what the next layer computes with.
-    apart = ~pl.col("stage").cast(pl.String).is_in(["FP", "BP"])
+    apart = ~pl.col("stage").is_in(["FP", "BP"])
     each = facts.exchanges.filter(pl.col("kind") == "collective", apart)
     number = each.height / facts.cells.height
     if number < _SEVERAL:
         return None
-    times = LENGTH - pl.col("wait_ns")
+    times = pl.col("time") - pl.col("wait_ns")
     latency, usual = each.select(times.quantile(_SHORTEST), typical=times.median()).row(0)
     # Of few that take long it is not known whether start-up or bytes take the time.
     if usual > _SMALL * latency or (number < _MANY and usual > _STARTS_NS):
@@ -240,7 +232,9 @@ def central_update(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean):
         return None
     held = facts.idle_of("behind_weight_update", "behind_collective")
-    who = held.group_by("detail").agg(time=LENGTH.sum()).sort("time", descending=True)
+    who = held.group_by("detail").agg(pl.col("time").sum()).sort(
+        "time", "detail", descending=[True, False]
+    )  # fmt: skip
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} behind the weight update of others, "
         f"{facts.share(lost.mean)}.",
@@ -259,14 +253,14 @@ def central_update(facts: Facts) -> Finding | None:
 
 def pipeline_bubbles(facts: Facts) -> Finding | None:
     """Find pipeline stages that wait for each other (bubbles)."""
-    idle = facts.idle_of("behind_stage").select(*CELL, lost=LENGTH)
-    inside = _sends(facts).select(*CELL, lost="exposed")
-    lost = facts.lost(pl.concat([idle, inside]), "lost")
+    idle = facts.idle_of("behind_stage").select(*CELL, "time")
+    inside = facts.found(sends)["rows"]
+    lost = facts.lost(pl.concat([idle, inside]))
     if not facts.is_worth(lost.mean) or (facts.is_of_networks and not _has_stages(facts)):
         return None
     win, evidence = lost.mean / 2, [
-        f"{duration(facts.lost(idle, 'lost').mean)} {facts.per} in which nothing runs",
-        f"{duration(facts.lost(inside, 'lost').mean)} {facts.per} inside sends and receives",
+        f"{duration(facts.lost(idle).mean)} {facts.per} in which nothing runs",
+        f"{duration(facts.lost(inside).mean)} {facts.per} inside sends and receives",
     ]  # fmt: skip
     if facts.is_of_networks:
         # A step ends with the stage that has most to do, and more micro-batches fill its waits.
@@ -306,23 +300,16 @@ def _split_cost(facts: Facts) -> float:
     The shortest quarter of the kernels gives the constant cost of a kernel; waits for launches are
     as frequent as kernels.
     """
-    kernels = facts.ops.filter(pl.col("kind") == "compute").select(
-        number=pl.len(), least=LENGTH.quantile(_FIXED).fill_null(0)
-    ).collect()  # fmt: skip
-    number, least = map(float, kernels.row(0))
+    lengths = facts.found(kernels)["lengths"]
+    number, least = float(lengths["number"].sum()), quantile_of(lengths, _FIXED) or 0.0
     waits = facts.lost(facts.idle_of("launch", "late_launch")).mean
     return number * least / facts.cells.height + waits
-
-
-def _sends(facts: Facts) -> pl.DataFrame:
-    sends = facts.collectives.filter(pl.col("collective") == "send_recv")["op"].drop_nulls()
-    return facts.exposed(pl.col("op").is_in(sends.implode()))
 
 
 def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     number = counted(each.height / facts.cells.height, "collective")
     late = float(each["is_late"].sum()) / facts.cells.height
-    whole, exposed = (facts.lost(each, name).mean for name in (None, "exposed"))
+    whole, exposed = (facts.lost(each, name).mean for name in ("time", "exposed"))
     after = f", {rounded(late)} of them after the backward pass" if facts.has_steps else ""
     return (
         f"{number} {facts.per_gpu}{after}",

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.diagnosis._parts import (
+    CELL,
+    LENGTH,
+    MEMBER,
+    Measure,
+    Measures,
+    Part,
+    calls,
+    exchanges,
+    host_calls,
+    idle,
+    idle_added,
+    kernels,
+)
 from tracekit.analysis.idle_account import (
-    covered,
-    idle_pieces,
-    in_ranges,
-    merged_in_batches,
-    pairs_of,
-    plain_name,
-    sampled,
-    waits,
+    idle_sums,
+    last_to_work,
+    of_part,
+    of_parts,
+    with_last_gaps,
 )
 from tracekit.analysis.statistics import before_a_short_end, cold_steps
-from tracekit.engine import (
-    chosen_windows,
-    counted_steps,
-    cut,
-    range_layers,
-    union_length,
-    with_steps,
-)
-from tracekit.model import Trace, with_clocks
-from tracekit.support.batches import in_batches
+from tracekit.engine import chosen_windows, counted_steps, with_steps
+from tracekit.model import Frames, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
 
-MEMBER = ["process", "device"]
-LENGTH = pl.col("end") - pl.col("start")
-CELL = ["device", "iteration"]
-"""A step on a GPU."""
 _FEW = 2
 """Number of usual steps of which the last counts, however it ends."""
 WORTH = 0.02
@@ -47,16 +46,10 @@ WORTH = 0.02
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
 _MOST_PLACES = 3
-_REPEATED = r"^(\w+::.*) \d+$"
-"""Layer of a program that names no modules: an operator, and which one of its kind."""
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
      "end": pl.Int64()}
 )  # fmt: skip
-_WORK = [
-    "op", "process", "device", "start", "end", "name", "kind", "bytes", "host_memory",
-    "launch_thread", "launch_start", "launch_end", "launch_size", "stage",
-]  # fmt: skip
 
 
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
@@ -91,9 +84,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def exposed_waits(
-    calls: pl.DataFrame, exposed_of: Callable[[pl.Expr], pl.DataFrame]
-) -> pl.DataFrame:
+def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
     """Return the exposed part of waits in collectives of usual steps.
 
     ``caused_ns`` is the mean wait of the others in collectives in which this participant is last.
@@ -102,18 +93,16 @@ def exposed_waits(
     ----------
     calls
         As for `waits_in_collectives`.
-    exposed_of
-        Function of an expression; returns ``op, exposed`` (ns) of the ops for which it is true.
+    exposed
+        ``op, exposed``: ns in which nothing but matched collectives runs beside an op.
     """
     waits = waits_in_collectives(calls).drop_nulls(["step", "op"])
-    own = pl.col("op").is_in(waits["op"].unique().implode())
-    alone = exposed_of(own).group_by("op").agg(pl.col("exposed").sum())
-    known = waits.join(alone, on="op", how="left", maintain_order="left")
-    exposed = pl.min_horizontal("wait_ns", pl.col("exposed").fill_null(0))
+    known = waits.join(exposed, on="op", how="left", maintain_order="left")
+    alone = pl.min_horizontal("wait_ns", pl.col("exposed").fill_null(0))
     others = (pl.len().over("match") - 1).clip(1, None)
     caused = pl.col("wait_ns").sum().over("match") / others
     return (
-        known.with_columns(wait_ns=exposed)
+        known.with_columns(wait_ns=alone)
         .with_columns(caused_ns=pl.when("is_last").then(caused).otherwise(0.0))
         .drop("exposed")
     )
@@ -152,6 +141,8 @@ class Facts:
         The cold steps on each GPU, with the columns of `steps`.
     last_ns
         Length of the last step if it is left out, as it lacks what ends the others.
+    measures
+        What is measured of each part of the run, all at once.
     """
 
     trace: Trace
@@ -162,6 +153,9 @@ class Facts:
     worth: float = WORTH
     cold_windows: pl.DataFrame | None = None
     last_ns: float | None = None
+    measures: tuple[Measure, ...] = ()
+    _known: dict[Measure, Frames] = field(default_factory=dict, init=False, repr=False,
+                                          compare=False)  # fmt: skip
 
     @cached_property
     def step_ns(self) -> float:
@@ -185,67 +179,87 @@ class Facts:
         """Number of usual steps."""
         return self.steps["iteration"].n_unique()
 
+    # -- sums of parts
+
+    @cached_property
+    def _whole(self) -> Part | None:
+        """The run, if it is one part; measures are then taken when they are asked for."""
+        parts = self.trace.parts(with_paths=True)
+        return None if len(parts) > 1 else Part(parts[0], *self._of(parts[0]))
+
+    def _of(self, part: Trace) -> tuple[pl.DataFrame, ...]:
+        """Return the frames of a `Part`."""
+        span = self.steps.select(first=pl.col("start").min(), last=pl.col("end").max())
+        return (of_part(self.trace, part, self.steps), self._ending, span,
+                part.own_ops(self._ops_of_calls))  # fmt: skip
+
+    @cached_property
+    def _ending(self) -> pl.DataFrame:
+        return last_to_work(self.trace, self.steps)
+
+    @cached_property
+    def _calls(self) -> pl.DataFrame:
+        return with_clocks(collective_calls(self.trace), self.trace.read("reports"))
+
+    @cached_property
+    def _ops_of_calls(self) -> pl.DataFrame:
+        several = pl.col("match").is_not_null() & (pl.struct(MEMBER).n_unique().over("match") > 1)
+        return self._calls.select(
+            "op", number="op", meets=several, is_send=pl.col("collective") == "send_recv"
+        ).drop_nulls("op")  # fmt: skip
+
+    def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
+        """Return the frames of a measure, of all parts together.
+
+        Each part of the run is read once for all of `measures`; with `more` frames, once again.
+        """
+        if more or measure not in self._known:
+            together = self._whole is None and measure in self.measures
+            asked = Measures(self.measures if together else (measure,))
+            if self._whole is not None:
+                found = asked.of(self._whole, *more)
+            else:
+
+                def work_on(part: Trace) -> partial[Frames]:
+                    return partial(asked, part, *self._of(part), *more)
+
+                found = of_parts(self.trace, work_on, self.trace.sums_of_parts)
+            for each in asked.measures:
+                of_it = f"{each.__name__}."
+                self._known[each] = {name.removeprefix(of_it): frame for name, frame in
+                                     found.items() if name.startswith(of_it)}  # fmt: skip
+        return self._known[measure]
+
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Pieces of gaps in usual steps: ``gap, pair, process, device, start, end, cause, ...``.
+        """Sums of idle time in usual steps, ns: ``process, device, iteration, cause, ..., time``.
 
-        A gap is idle time of a GPU, a piece a part of it with one cause. ``queued``: whether the
-        late op of the gap was launched before the gap began.
+        The other columns are those of the measure `idle`.
         """
-        gaps, pieces = self._account
-        queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
-        found = self._placed(pieces)
-        return found.join(queued, on="gap", how="left", maintain_order="left").cast(
-            {"cause": pl.String, "rests_on": pl.String}
-        )
+        found = self.found(idle)
+        last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
+        both = pl.concat([found["sums"], idle_added(last)])
+        return both.cast({"cause": pl.String, "rests_on": pl.String})
 
-    @property
-    def gaps(self) -> pl.DataFrame:
-        """The gaps of usual steps, with the late op of each (see `gaps_of`)."""
-        return self._account[0]
-
-    @cached_property
-    def _account(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        return idle_pieces(self.trace, self.steps)
+    def gaps(self, rule: str) -> int:
+        """Return the number of gaps that a rule is about (`launch_bound` or `busy_host`)."""
+        return int(self.found(idle)["gaps"][rule].sum())
 
     def cold_idle(self) -> tuple[str | None, float]:
         """Return the main cause of idle time in cold steps, and its time per GPU, ns."""
         windows = self.cold_windows
         if windows is None or windows.is_empty():
             return None, 0.0
-        _, pieces = idle_pieces(self.trace, windows)
-        own = cut(pieces, windows).group_by(pl.col("cause").cast(pl.String)).agg(time=LENGTH.sum())
+        pieces = idle_sums(self.trace, windows, []).pieces
+        own = pieces.group_by(pl.col("cause").cast(pl.String)).agg(time=pl.col("idle_ns").sum())
         if own.is_empty():
             return None, 0.0
         cause, time = own.sort("time", "cause", descending=[True, False]).row(0)
         return cause, time / windows["device"].n_unique()
 
-    def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Name the ranges in which the host was during the given pieces of gaps."""
-        pairs = pairs_of(self.trace, self.gaps)
-        named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
-        return self._named(named.with_columns(name=plain_name(pl.col("name"))))
-
-    def launched_in(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Name the layers of ops; for ops without a layer, the ranges that launched them."""
-        work = self.trace["ops"].select("op", "range").drop_nulls().collect()
-        own = rows.select("op", "start", "end").join(work, on="op")
-        if own.is_empty():
-            return ()
-        found = range_layers(self.trace)
-        ranges = self.trace["ranges"].select("range", around=plain_name(pl.col("name"))).collect()
-        by_range = pl.DataFrame({"range": pl.int_range(found.of_range.len(), eager=True),
-                                 "layer": found.layers.gather(found.of_range)})  # fmt: skip
-        placed = own.join(by_range.cast({"range": own.schema["range"]}), on="range", how="left")
-        layer = pl.col("layer").str.replace(_REPEATED, "${1}")
-        named = placed.join(ranges, on="range", how="left").select(
-            "start", "end", name=pl.coalesce(layer, "around")
-        )
-        return self._named(named.drop_nulls())
-
-    def _named(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Return the names with most time, each with its time in words, longest first."""
-        by_name = rows.group_by("name").agg(time=LENGTH.sum()).sort(
+    def longest(self, rows: pl.DataFrame) -> tuple[str, ...]:
+        """Return the names with most time (``name, time``), each with it in words."""
+        by_name = rows.group_by("name").agg(pl.col("time").sum()).sort(
             "time", "name", descending=[True, False]
         )  # fmt: skip
         return tuple(
@@ -253,71 +267,31 @@ class Facts:
             for name, time in by_name.head(_MOST_PLACES).rows()
         )
 
-    def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Name the functions that the host ran during pieces of gaps, from sampled call stacks."""
-        met = sampled(self.trace, pieces, pairs_of(self.trace, self.gaps))
-        each = met.group_by("name").len().sort("len", "name", descending=[True, False])
-        functions = each.head(_MOST_PLACES).rows()
-        return tuple(f"{number} of {met.height} samples in {name}" for name, number in functions)
-
-    @cached_property
-    def ops(self) -> pl.LazyFrame:
-        """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
-
-        The frame is in memory; it is lazy so that readers copy only what they need.
-        """
-        work = in_batches(self.trace["ops"].select(_WORK))
-        return pl.concat([self._placed(batch) for batch in work]).lazy()
-
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """Participants of collectives, with ``clock`` and ``step`` (null if not a usual one)."""
-        calls = with_clocks(collective_calls(self.trace), self.trace.read("reports"))
-        own = self.ops.filter(pl.col("op").is_in(calls["op"].drop_nulls().implode()))
-        steps = own.select("op", step="iteration").collect()
-        known = steps.unique("op", keep="first", maintain_order=True)
-        return calls.join(known, on="op", how="left", maintain_order="left")
+        steps = self.found(calls)["rows"].select("op", "step")
+        return self._calls.join(steps, on="op", how="left", maintain_order="left")
 
     @cached_property
     def waits(self) -> pl.DataFrame:
         """Exposed waits of participants of collectives for the last one; see `exposed_waits`."""
-        return exposed_waits(self.collectives, self.exposed)
+        exposed = self.found(calls)["rows"].select("op", "exposed").drop_nulls()
+        return exposed_waits(self.collectives, exposed)
 
-    @cached_property
-    def members(self) -> pl.DataFrame:
-        """The GPUs that work in usual steps, by process: ``process, device``."""
-        return self.ops.select(MEMBER).unique().collect()
-
-    @cached_property
-    def busy(self) -> pl.DataFrame:
-        """Busy time by stage without collectives: ``process, device, stage, length`` (ns)."""
-        return self.busy_without(self.collectives["op"].drop_nulls())
-
-    def busy_without(self, exchange: pl.Series) -> pl.DataFrame:
-        """Return busy time by stage without the ops in `exchange`; columns as in `busy`."""
-        work, by = self.ops.filter(~pl.col("op").is_in(exchange.implode())), [*MEMBER, "stage"]
-        return union_length(merged_in_batches(work, by), by)
-
-    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Cut rows (``device, start, end``) to usual steps, and add ``iteration``."""
-        pieces = cut(rows, self.steps).filter(LENGTH > 0)
-        step = self.steps["iteration"].gather(pieces["window"])
-        return pieces.select(rows.columns).with_columns(iteration=step)
-
-    def lost(self, rows: pl.DataFrame, length: str | None = None) -> Lost:
+    def lost(self, rows: pl.DataFrame, length: str = "time") -> Lost:
         """Return the time per step that the given rows take.
 
         Parameters
         ----------
         rows
-            ``device, iteration, start, end``.
+            ``device, iteration`` and times.
         length
-            Name of the column to add up; None: the lengths of rows.
+            Name of the column to add up, ns.
         """
         if rows.is_empty():
             return Lost(0.0, 0.0, 0.0)
-        value = LENGTH if length is None else pl.col(length)
-        sums = rows.group_by(CELL).agg(lost=value.sum())
+        sums = rows.group_by(CELL).agg(lost=pl.col(length).sum())
         each, lost = self.cells.join(sums, on=CELL, how="left"), pl.col("lost").fill_null(0)
         steps = each.group_by("iteration").agg(least=lost.min(), mean=lost.mean(), most=lost.max())
         means = steps.select(pl.col("least", "mean", "most").mean()).row(0)
@@ -332,70 +306,44 @@ class Facts:
         return lost.mean if self.waits.is_empty() else lost.least
 
     def idle_of(self, *causes: str) -> pl.DataFrame:
-        """Return the pieces of gaps that have one of these causes."""
+        """Return the idle time that has one of these causes."""
         return self.idle.filter(pl.col("cause").is_in(causes))
-
-    def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the ops for which `own` holds, with ``exposed``: ns in which no others run."""
-        chosen = self.ops.filter(own).collect()
-        if chosen.is_empty():
-            return chosen.with_columns(exposed=LENGTH)
-        others = merged_in_batches(self.ops.filter(~own), ["device"])
-        hidden = covered(chosen, others, ["device"], "hidden")
-        return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
         """Collectives of usual steps, with the part of each that could be hidden.
 
-        Columns of ops, and ``exposed`` (ns); ``wait_ns``, the time for which the collective waits
+        ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
+        ``wait_ns``, the time for which the collective waits
         for its last participant; ``is_late``, whether it begins after the backward pass, with no
         other collective running when the pass ended; ``avoidable``, ``exposed`` limited to its
         length less waiting (0 for the last of several collectives of a step, since the next ops
         need its result).
         """
         own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
-        names = own["op"].unique()
-        each = self.exposed(pl.col("op").is_in(names.implode()))
         waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
             "op", wait_ns=LENGTH - LENGTH.min().over("match")
         ).unique("op", keep="first")  # fmt: skip
-        backward = self.ops.filter(pl.col("stage") == "BP").group_by(CELL).agg(
-            passed=pl.col("end").max()
-        ).collect()  # fmt: skip
-        goes_on = (pl.col("start") < pl.col("passed")) & (pl.col("end") > pl.col("passed"))
-        # Where one goes on, the others are late because that one takes so long.
-        is_idle = ~goes_on.any().over(CELL)
-        is_last = pl.col("start") == pl.col("start").max().over(CELL)
-        several = pl.len().over(CELL) > 1
-        working = pl.min_horizontal("exposed", LENGTH - pl.col("wait_ns"))
-        return (
-            each.join(waits, on="op", how="left", maintain_order="left")
-            .join(backward, on=CELL, how="left", maintain_order="left")
-            .with_columns(pl.col("wait_ns").fill_null(0))
-            .with_columns(
-                is_late=((pl.col("start") >= pl.col("passed")) & is_idle).fill_null(value=False),
-                avoidable=pl.when(is_last & several).then(0).otherwise(working.clip(0, None)),
-            )
+        each = self.found(exchanges)["rows"]
+        known = each.join(waits, on="op", how="left", maintain_order="left")
+        working = pl.min_horizontal("exposed", pl.col("time") - pl.col("wait_ns"))
+        return known.with_columns(pl.col("wait_ns").fill_null(0)).with_columns(
+            avoidable=pl.when("ends_step").then(0).otherwise(working.clip(0, None))
         )
 
     @cached_property
     def winnable_ns(self) -> float:
         """Upper bound of a win: time of a step outside of compute kernels, ns."""
-        busy = self._busy(pl.lit(value=True))
+        busy = self.found(kernels)["busy"].select(*CELL, busy="length")
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
             busy, on=CELL, how="left"
         )  # fmt: skip
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
 
-    def busy_in(self, stage: str) -> Lost:
-        """Return the time per step, ns, in which compute kernels of a stage run."""
-        return self.lost(self._busy(pl.col("stage") == stage), "busy")
-
-    def _busy(self, chosen: pl.Expr) -> pl.DataFrame:
-        kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]), chosen)
-        return union_length(merged_in_batches(kernels, CELL), CELL).rename({"length": "busy"})
+    def busy_in_backward(self) -> Lost:
+        """Return the time per step, ns, in which compute kernels of the backward pass run."""
+        return self.lost(self.found(kernels)["busy"], "backward")
 
     def shortened(self, gain: float) -> float:
         """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
@@ -414,19 +362,22 @@ class Facts:
 
     @cached_property
     def _waited_for(self) -> float:
-        return self.waited_for(waits(self.trace))
+        return self.waited_for("waiting")
 
-    def waited_for(self, calls: pl.DataFrame) -> float:
+    def waited_for(self, calls: str) -> float:
         """Return the time per step in which calls wait for a GPU busy with earlier work, ns.
 
         The copy of a blocking copy call itself is not earlier work.
+
+        Parameters
+        ----------
+        calls
+            ``waiting``, or ``waiting_in_loop``, the calls of threads after whose waits GPUs idle.
         """
-        spans = self.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        inside = calls.filter(pl.col("start").is_between(*spans))
-        blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
-        copying = self.ops.filter(blocks).select(LENGTH.sum()).collect().item()
-        whole = inside.select(LENGTH.sum()).item() - copying
-        mean = float(whole) / max(self.cells.height, 1)
+        whole, copying = (
+            self.found(host_calls)["sums"].select(pl.col(calls, "copying").sum()).row(0)
+        )
+        mean = float(whole - copying) / max(self.cells.height, 1)
         return max(mean - self.lost(self.idle_of("waiting_call")).mean, 0.0)
 
     @cached_property

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import (
+from tracekit.analysis.diagnosis._facts import Facts, Finding, Lost, counted, duration, rounded
+from tracekit.analysis.diagnosis._parts import (
+    CELL,
+    COMPUTES,
     LENGTH,
-    Facts,
-    Finding,
-    Lost,
-    counted,
-    duration,
-    rounded,
+    Part,
+    host_calls,
+    kernels,
+    quantile_of,
 )
 from tracekit.analysis.facts import RECORDERS
 from tracekit.analysis.facts import Facts as RunFacts
@@ -20,17 +21,24 @@ from tracekit.analysis.idle_account import (
     ITEM,
     OS_CALLS,
     SWITCHES,
-    allocations,
-    waits,
+    in_ranges,
+    pairs_of,
+    plain_name,
+    sampled,
 )
+from tracekit.model import Frames
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""
-_PINNED_BYTES_PER_NS = 12.0
+_PINNED_BYTES_PER_NS = 12
 """What copies from pinned memory reach over PCIe 3.0 x16; newer buses are faster."""
 _MOST_NAMES = 3
-_LONGEST_LAUNCH_NS = 1_000_000
-"""A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
+_HALF = 0.5
+_COPIES = pl.Schema(
+    {"rule": pl.String, "device": pl.Int32, "iteration": pl.Int64, "kind": pl.String,
+     "is_pageable": pl.Boolean,
+     **dict.fromkeys(("number", "bytes", "time", "exposed", "sure", "gain", "blocking"), pl.Int64)}
+)  # fmt: skip
 _SLEEP = (SWITCHES, OS_CALLS)
 _ASLEEP = "asleep in "
 _KEPT = "lock|timedwait"
@@ -54,9 +62,8 @@ _SURE = 0.9
 
 def input_bound(facts: Facts) -> Finding | None:
     """Find GPUs that wait for input, or for a host that is outside of its steps."""
-    kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
     # A GPU that only copies, as one that serves another, has nothing to wait for input with.
-    devices = kernels.select(pl.col("device").unique()).collect()["device"]
+    devices = facts.found(kernels)["busy"]["device"].unique()
     computes = pl.col("device").is_in(devices.implode())
     own = facts.idle_of("input").filter(computes)
     outside = facts.idle_of("between_steps").filter(computes)
@@ -109,8 +116,7 @@ def off_cpu(facts: Facts) -> Finding | None:
     A thread that sleeps until another thread has work for it (a condition, a pipe) does not count.
     """
     sleeps = facts.idle_of("off_cpu")
-    by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
-    own = sleeps.filter(~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES))
+    own = sleeps.filter(_is_kept_off())
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean):
         return None
@@ -131,7 +137,7 @@ def off_cpu(facts: Facts) -> Finding | None:
         evidence=(
             *([turns] if locked.mean else []),
             *_asleep(facts, own),
-            *facts.places(own),
+            *_places(facts, "off_cpu"),
         ),
         advice=(
             "Another thread of the process holds Python's lock: have it do less in Python, or in a "
@@ -143,6 +149,53 @@ def off_cpu(facts: Facts) -> Finding | None:
         )
         + " The win holds if it then launches ahead of the GPU.",
     )
+
+
+def _is_kept_off() -> pl.Expr:
+    """Tell which times off the CPU a thread did not choose, as by waiting for work."""
+    by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
+    return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
+
+
+def places(part: Part) -> Frames:
+    """Return where the host was while GPUs waited.
+
+    ``ranges``: ``rule, name, time`` (ns); ``samples``: ``name, number`` of functions that it ran
+    during launches that are late by more than 1 ms.
+    """
+    late = pl.col("is_short") & ~pl.col("queued").fill_null(value=True)
+    asks = {
+        "off_cpu": (pl.col("cause") == "off_cpu") & _is_kept_off(),
+        "sync_in_loop": pl.col("cause") == "waiting_call",
+        "launch_bound": late,
+        "busy_host": pl.col("is_long"),
+        "allocation_in_loop": pl.col("cause") == "allocation",
+    }
+    pairs = pairs_of(part.trace, part.found.gaps)
+    asked = part.idle.with_columns(own.fill_null(value=False).alias(rule)
+                                   for rule, own in asks.items())  # fmt: skip
+    named = in_ranges(part.trace, asked.filter(pl.any_horizontal(*asks)), pairs, "name")
+    known = named.drop_nulls("name").with_columns(name=plain_name(pl.col("name")))
+    ranges = pl.concat(
+        known.filter(rule).group_by("name").agg(time=LENGTH.sum())
+        .select(pl.lit(rule).alias("rule"), "name", "time")
+        for rule in asks
+    )  # fmt: skip
+    met = sampled(part.trace, asked.filter("busy_host"), pairs)
+    return {"ranges": ranges, "samples": met.group_by("name").agg(number=pl.len())}
+
+
+def _places(facts: Facts, rule: str) -> tuple[str, ...]:
+    """Name the ranges in which the host was during the idle time that a rule is about."""
+    return facts.longest(facts.found(places)["ranges"].filter(rule=rule))
+
+
+def _executed(facts: Facts) -> tuple[str, ...]:
+    """Name the functions that the host ran while it launched nothing, from sampled call stacks."""
+    each = facts.found(places)["samples"].group_by("name").agg(pl.col("number").sum())
+    functions = each.sort("number", "name", descending=[True, False]).head(_MOST_NAMES).rows()
+    return tuple(f"{number} of {each['number'].sum()} samples in {name}"
+                 for name, number in functions)  # fmt: skip
 
 
 def compilation(facts: Facts) -> Finding | None:
@@ -183,13 +236,11 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     lost = facts.lost(own)
     late = facts.idle_of("late_launch", "launch", "between_steps")
     behind = facts.lost(late.filter(~pl.col("queued").fill_null(value=True)))
-    threads = facts.gaps.join(own, on="gap", how="semi")["launch_thread"].unique()
-    calls = waits(facts.trace).filter(pl.col("thread").is_in(threads.implode()))
     # What it is late by may have other reasons: no more of it counts than is seen.
-    hidden = min(facts.waited_for(calls), behind.mean, lost.mean)
+    hidden = min(facts.waited_for("waiting_in_loop"), behind.mean, lost.mean)
     if not facts.is_worth(lost.mean + hidden):
         return None
-    by_name = _during(facts, waits(facts.trace))
+    by_name = _by_time(facts.found(host_calls)["waits"])
     most = by_name.row(0, named=True)["name"] if by_name.height else ""
     hidden_text = (
         f"{duration(hidden)} {facts.per} late otherwise, which a host that had not waited hides"
@@ -205,7 +256,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
             *([hidden_text] if hidden >= 1 else []),
             *_called(facts, by_name),
-            *facts.places(own),
+            *_places(facts, "sync_in_loop"),
         ),
         advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
         "ahead of the GPU.",
@@ -214,15 +265,12 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 def pageable_copies(facts: Facts) -> Finding | None:
     """Find copies to the GPU from pageable memory, or that block the host as these do."""
-    copies = facts.exposed(_is_large_copy("h2d") & _is_pageable())
+    copies = _copies_of(facts, "pageable_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
-    recorded = facts.lost(copies.filter(pl.col("host_memory") == "pageable"), "exposed")
-    pinned = pl.col("bytes") / _PINNED_BYTES_PER_NS
-    least = facts.lost(copies.with_columns(
-        gain=(pl.col("exposed") - pinned).clip(0, None)), "gain"
-    )  # fmt: skip
+    recorded = facts.lost(copies.filter("is_pageable"), "exposed")
+    least = facts.lost(copies.with_columns(gain=pl.col("gain") / _PINNED_BYTES_PER_NS), "gain")
     return Finding(
         finding=f"Copies to the GPU hold the host and the GPU for {duration(lost.mean)} "
         f"{facts.per}, {facts.share(lost.mean)}, at {_rate(copies)}.",
@@ -232,7 +280,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *facts.launched_in(copies),
+            *_launched_in(facts, "pageable_copies"),
             f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
@@ -244,15 +292,14 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 def unhidden_copies(facts: Facts) -> Finding | None:
     """Find exposed copies: to the host, or from its pinned memory, while no other op runs."""
-    is_other = (pl.col("kind") == "d2h") | ~_is_pageable()
-    copies = facts.exposed(_is_large_copy("h2d", "d2h") & is_other)
+    copies = _copies_of(facts, "unhidden_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
     to_gpu, back = (copies.filter(pl.col("kind") == kind) for kind in ("h2d", "d2h"))
     where = "to the host" if to_gpu.is_empty() else "from and to the host"
-    sure = facts.lost(_that_could_begin_earlier(facts, to_gpu), "sure")
-    blocking = to_gpu.filter(_holds_its_call()).height
+    sure = facts.lost(to_gpu, "sure")
+    blocking = int(to_gpu["blocking"].sum())
     held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
     returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
     waited = "they begin when they are launched: whether a batch was there before is unknown"
@@ -271,7 +318,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *facts.launched_in(copies),
+            *_launched_in(facts, "unhidden_copies"),
             *([] if back.is_empty() else [returned]),
             *([held] if blocking else []),
             *([] if to_gpu.is_empty() else [waited]),
@@ -287,13 +334,13 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 def small_copies(facts: Facts) -> Finding | None:
     """Find many small exposed copies from and to the host."""
-    is_small = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("bytes") <= _PAGEABLE_BYTES)
-    copies = facts.exposed((is_small & (pl.col("stage") != "ME")).fill_null(value=False))
+    copies = _copies_of(facts, "small_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
-    number = copies.height / facts.cells.height
-    to_gpu = copies.filter(pl.col("kind") == "h2d").height
+    every = int(copies["number"].sum())
+    number = every / facts.cells.height
+    to_gpu = int(copies.filter(pl.col("kind") == "h2d")["number"].sum())
     return Finding(
         of_gpu=True,
         finding=f"{counted(number, 'copy', 'copies')} of no more than 64 KiB {facts.per_gpu} run "
@@ -303,8 +350,8 @@ def small_copies(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="likely",
         evidence=(
-            f"{to_gpu:,} from the host, {copies.height - to_gpu:,} to it, at {_rate(copies)}",
-            *facts.launched_in(copies),
+            f"{to_gpu:,} from the host, {every - to_gpu:,} to it, at {_rate(copies)}",
+            *_launched_in(facts, "small_copies"),
         ),
         advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
         "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
@@ -313,7 +360,7 @@ def small_copies(facts: Facts) -> Finding | None:
 
 def unified_memory(facts: Facts) -> Finding | None:
     """Find migrations of unified memory pages while no other op runs."""
-    copies = facts.exposed((pl.col("host_memory") == "managed").fill_null(value=False))
+    copies = _copies_of(facts, "unified_memory")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
@@ -325,7 +372,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_number(copies), *facts.launched_in(copies)),
+        evidence=(_number(copies), *_launched_in(facts, "unified_memory")),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
         "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
     )
@@ -333,11 +380,11 @@ def unified_memory(facts: Facts) -> Finding | None:
 
 def _number(copies: pl.DataFrame) -> str:
     size = int(copies["bytes"].sum())
-    return f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all"
+    return f"{copies['number'].sum():,} copies of {rounded(size / 1e6, 4)} MB in all"
 
 
 def _rate(copies: pl.DataFrame) -> str:
-    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    size, time = copies.select(pl.col("bytes", "time").sum()).row(0)
     return f"{size / max(time, 1):.3g} GB/s"
 
 
@@ -358,15 +405,63 @@ def _holds_its_call() -> pl.Expr:
     return (2 * held >= LENGTH).fill_null(value=False)
 
 
-def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
+def copies(part: Part) -> Frames:
+    """Return the copies that rules are about, and how long nothing else runs meanwhile.
+
+    ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
+    ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have begun), ns;
+    ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
+    ``blocking``, the number that hold their call. ``launched``: see `Part.launched_in`.
+    """
+    asks = {
+        "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
+        "unhidden_copies": _is_large_copy("h2d", "d2h")
+        & ((pl.col("kind") == "d2h") | ~_is_pageable()),
+        "small_copies": (
+            pl.col("kind").is_in(["h2d", "d2h"])
+            & (pl.col("bytes") <= _PAGEABLE_BYTES) & (pl.col("stage") != "ME")
+        ).fill_null(value=False),
+        "unified_memory": (pl.col("host_memory") == "managed").fill_null(value=False),
+    }  # fmt: skip
+    rows = {rule: part.exposed(is_own) for rule, is_own in asks.items()}
+    rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
+    gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - pl.col("bytes")
+    sums = [
+        each.with_columns(
+            pl.lit(rule).alias("rule"), pl.col("kind").cast(pl.String),
+            is_pageable=(pl.col("host_memory") == "pageable").fill_null(value=False),
+        ).group_by("rule", *CELL, "kind", "is_pageable").agg(
+            pl.col("bytes", "exposed").sum(), number=pl.len(), time=LENGTH.sum(),
+            gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
+            sure=pl.col("sure").sum() if "sure" in each.columns else pl.lit(0, pl.Int64),
+        ).select(_COPIES.names()).cast(_COPIES)
+        for rule, each in rows.items()
+    ]  # fmt: skip
+    return {"sums": pl.concat(sums), "launched": part.launched_in(rows)}
+
+
+def _copies_of(facts: Facts, rule: str) -> pl.DataFrame:
+    return facts.found(copies)["sums"].filter(rule=rule)
+
+
+def _launched_in(facts: Facts, rule: str) -> tuple[str, ...]:
+    """Name the layers, or ranges, that launch the copies that a rule is about."""
+    return facts.longest(facts.found(copies)["launched"].filter(rule=rule))
+
+
+def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``sure``: how much earlier a copy, and the kernel after it, could have begun, ns.
 
     A launched copy could have run since its launch; the next kernel could have run in its place
     since its own launch.
     """
-    kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"])).sort("start")
-    others = kernels.select("device", "start", ready="launch_end").collect()
-    after = copies.sort("end").join_asof(
+    others = (
+        part.ops.filter(COMPUTES)
+        .sort("start")
+        .select("device", "start", ready="launch_end")
+        .collect()
+    )
+    after = rows.sort("end").join_asof(
         others, left_on="end", right_on="start", by="device", strategy="forward",
         check_sortedness=False,
     )  # fmt: skip
@@ -382,8 +477,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
     Launch cost shows in many short gaps; in a long gap the host does other work.
     """
-    waits = facts.idle_of("launch", "late_launch")
-    short = waits.filter(LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS)
+    short = facts.idle.filter("is_short")
     late = short.filter(~pl.col("queued").fill_null(value=True))
     lost = facts.lost(late)
     won = facts.won(lost)
@@ -404,8 +498,8 @@ def launch_bound(facts: Facts) -> Finding | None:
         high=facts.lost(short).most,
         sure="measured" if is_short else "likely",
         evidence=(
-            *pace_texts, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
-            *_in_ranges(facts, late), *facts.places(late),
+            *pace_texts, f"in {facts.gaps('launch_bound'):,} gaps of no more than 1 ms",
+            *_in_ranges(facts, late), *_places(facts, "launch_bound"),
         ),
         advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
         "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
@@ -415,8 +509,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 def busy_host(facts: Facts) -> Finding | None:
     """Find a host that spends long times on work other than launching."""
-    waits = facts.idle_of("late_launch")
-    own = waits.filter(LENGTH.sum().over("gap") > _LONGEST_LAUNCH_NS)
+    own = facts.idle.filter("is_long")
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean):
         return None
@@ -429,10 +522,10 @@ def busy_host(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="likely" if is_seen else "hint",
         evidence=(
-            f"in {own['gap'].n_unique():,} gaps; "
+            f"in {facts.gaps('busy_host'):,} gaps; "
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
-            *facts.places(own),
-            *facts.executed(own),
+            *_places(facts, "busy_host"),
+            *_executed(facts),
         ),
         advice=f"Look at what it does there (`tracekit idle --longest 10`{_stacks(facts)}): work "
         "that could wait, be done once, or by another thread or process.",
@@ -459,8 +552,8 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
         high=facts.lost(facts.idle_of("allocation", "waiting_call", "late_launch", "launch")).most,
         sure="measured",
         evidence=(
-            *_called(facts, _during(facts, allocations(facts.trace))),
-            *facts.places(own),
+            *_called(facts, _by_time(facts.found(host_calls)["allocations"])),
+            *_places(facts, "allocation_in_loop"),
         ),
         advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
         "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
@@ -468,11 +561,9 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
     )
 
 
-def _during(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
+def _by_time(calls: pl.DataFrame) -> pl.DataFrame:
     """Return ``name, number, time`` of calls during usual steps, by time, longest first."""
-    first, last = facts.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    inside = calls.filter((pl.col("start") >= first) & (pl.col("start") < last))
-    by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
+    by_name = calls.group_by("name").agg(pl.col("number", "time").sum())
     return by_name.sort("time", "name", descending=[True, False])
 
 
@@ -487,17 +578,8 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
     """Return the medians of kernels' lengths, and of up to 1 ms between a thread's launches, ns."""
-    kernels = facts.ops.filter(pl.col("kind") == "compute")
-    launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
-    apart = pl.col("launch_start").diff().over("launch_thread")
-    medians = (
-        kernels.select(LENGTH.median()),
-        launches.sort("launch_thread", "launch_start").select(
-            apart.filter(apart <= _LONGEST_LAUNCH_NS).median()
-        ),
-    )
-    kernel, launch = (median.collect().item() for median in medians)
-    return kernel, launch
+    found = facts.found(kernels)
+    return quantile_of(found["lengths"], _HALF), quantile_of(found["apart"], _HALF)
 
 
 def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, Finding, duration, rounded
+from tracekit.analysis.diagnosis._facts import Facts, Finding, duration, rounded
+from tracekit.analysis.diagnosis._parts import LENGTH, kernels
 from tracekit.analysis.diagnosis._stragglers import kernel_paces, waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import merged
@@ -121,10 +122,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
     if paces.height <= 1:
         return None
     worst = paces.sort("pace", "device", descending=[True, False]).row(0, named=True)
-    kernels = facts.ops.filter(
-        (pl.col("kind") == "compute") & (pl.col("device") == worst["device"])
-    )
-    busy = facts.lost(kernels.select(*CELL, "start", "end").collect()).most
+    busy = facts.lost(facts.found(kernels)["busy"].filter(device=worst["device"]), "sum").most
     longer = busy * (1 - 1 / worst["pace"])
     if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(longer):
         return None
@@ -192,7 +190,7 @@ def _unexplained(facts: Facts) -> tuple[str, str] | None:
 
 
 def _unstaged(facts: Facts) -> tuple[str, str] | None:
-    times = facts.ops.group_by("stage").agg(time=LENGTH.sum()).collect()
+    times = facts.found(kernels)["stages"]
     if "training" not in facts.trace.read("verdicts")["verdict"].cast(pl.String):
         return None
     other = int(times.filter(pl.col("stage") == "OTHER")["time"].sum())

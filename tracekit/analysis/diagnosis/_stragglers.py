@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -11,18 +11,18 @@ import polars as pl
 from tracekit.analysis.calls import (
     MEMBERS,
     OF_GROUPS,
-    collective_calls,
     groups_of_ops,
     members_of_rows,
     process_ranks,
     unnamed_groups,
     unrecorded_ranks,
 )
-from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, exposed_waits, facts_of
+from tracekit.analysis.diagnosis._facts import Facts, facts_of
+from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, Part, calls, kernels, work
 from tracekit.analysis.facts import require_ops
-from tracekit.analysis.idle_account import BEHIND, idle_sums, of_part
+from tracekit.analysis.idle_account import BEHIND, idle_sums
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace, with_clocks
+from tracekit.model import Answer, Frames, Trace
 
 _MOSTLY = 0.8
 """Least share of time in equal kernels for GPUs to be compared."""
@@ -40,73 +40,6 @@ _WORST = {
 """Columns on the rank of a group for which the others wait longest."""
 
 
-class FactsOfParts(Facts):
-    """Facts from sums of ops, which each part of the run (its reports) computes by itself."""
-
-    @cached_property
-    def _calls(self) -> pl.DataFrame:
-        return with_clocks(collective_calls(self.trace), self.trace.read("reports"))
-
-    @cached_property
-    def _summed(self) -> Mapping[str, pl.DataFrame]:
-        several = pl.col("match").is_not_null() & (pl.struct(MEMBER).n_unique().over("match") > 1)
-        calls = self._calls.select("op", number="op", meets=several).drop_nulls("op")
-        parts = self.trace.parts(with_paths=True)
-        work = [
-            partial(_work_of_part, part, of_part(self.trace, part, self.steps), part.own_ops(calls))
-            for part in parts
-        ]
-        found = self.trace.sums_of_parts(work)
-        return {name: pl.concat([each[name] for each in found]) for name in found[0]}
-
-    @cached_property
-    def collectives(self) -> pl.DataFrame:
-        """The participants of collectives: see `Facts`."""
-        steps = self._summed["calls"].select("op", "step")
-        return self._calls.join(steps, on="op", how="left", maintain_order="left")
-
-    @cached_property
-    def waits(self) -> pl.DataFrame:
-        """Exposed waits of participants: see `Facts`."""
-        exposed = self._summed["calls"].select("op", "exposed").drop_nulls()
-        return exposed_waits(self.collectives, lambda _: exposed)
-
-    @cached_property
-    def members(self) -> pl.DataFrame:
-        """The GPUs that work in usual steps, by process: ``process, device``."""
-        return self._summed["members"]
-
-    @cached_property
-    def busy(self) -> pl.DataFrame:
-        """Time in which ops run: see `Facts`."""
-        return self._summed["busy"]
-
-
-def _work_of_part(part: Trace, steps: pl.DataFrame, calls: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Add up the ops of one part of a run (some of its reports) in usual steps.
-
-    Parameters
-    ----------
-    part, steps
-        As for `Facts`.
-    calls
-        Ops of collectives: ``op``, its ``number`` in the run, and ``meets``, whether other
-        participants are recorded.
-    """
-    facts = Facts(part, steps, pl.DataFrame(), has_steps=True)
-    own = pl.col("op").is_in(calls["op"].implode())
-    meeting = pl.col("op").is_in(calls.filter("meets")["op"].implode())
-    exposed = facts.exposed(meeting).group_by("op").agg(pl.col("exposed").sum())
-    placed = facts.ops.filter(own).select("op", step="iteration").collect()
-    first = placed.unique("op", keep="first", maintain_order=True)
-    known = first.join(exposed, on="op", how="left").join(calls, on="op")
-    return {
-        "calls": known.select("step", "exposed", op="number"),
-        "members": facts.members,
-        "busy": facts.busy_without(calls["op"]),
-    }
-
-
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
     """Return idle time behind other GPUs: ``process, device, iteration, by, held`` (ns)."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
@@ -119,7 +52,7 @@ def waited_for(facts: Facts, device: int) -> float | None:
 
     Since some GPU is always last, the mean wait for one of the other GPUs is subtracted.
     """
-    held = _held_behind(facts.idle.with_columns(idle_ns=LENGTH))
+    held = _held_behind(facts.idle.rename({"time": "idle_ns"}))
     if facts.waits.is_empty() and held.is_empty():
         return None
     others = max(facts.steps["device"].n_unique() - 1, 1)
@@ -140,20 +73,37 @@ def own_times(facts: Facts) -> pl.DataFrame:
     layers of a pipeline stage: a rank that is late by its share of the job is not slow.
     """
     same = ["kind", "name"]
-    number = facts.ops.group_by(*same, *MEMBER).len("number").collect()
+    number = facts.found(work_by_name)["rows"]
     ranks = number.select(MEMBER).n_unique()
     is_alike = (pl.col("number").n_unique() == 1) & (pl.len() == ranks)
-    shared = number.group_by(same).agg(is_alike=is_alike).filter("is_alike").select(same).lazy()
-    work = facts.ops.join(shared, on=same, how="semi", nulls_equal=True)
-    gaps = facts.gaps.lazy().select("gap", op="after")
-    ended = gaps.join(work.select("op").unique(), on="op", how="semi").collect()
-    own = ~pl.col("cause").is_in(BEHIND)
-    idle = facts.idle.filter(own).join(ended, on="gap", how="semi")
+    shared = number.group_by(same).agg(is_alike=is_alike).filter("is_alike").select(same)
+    sums = facts.found(shared_work, shared.sort(same))["rows"]
+    return sums.group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL)
+
+
+def work_by_name(part: Part) -> Frames:
+    """Return ``kind, name, process, device`` and the ``number`` of such ops."""
+    named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
+    return {"rows": named.group_by("kind", "name", *MEMBER).len("number").collect()}
+
+
+def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
+    """Return the time of ops of the given kinds and names, and idle time before them: `own_times`.
+
+    Returns
+    -------
+    ``process, device, iteration, own_ns``.
+    """
+    named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
+    own = named.join(shared.lazy(), on=["kind", "name"], how="semi", nulls_equal=True)
+    gaps = part.found.gaps.lazy().select("gap", op="after")
+    ended = gaps.join(own.select("op").unique(), on="op", how="semi").collect()
+    idle = part.idle.filter(~pl.col("cause").is_in(BEHIND)).join(ended, on="gap", how="semi")
     sums = (
-        work.filter(pl.col("kind") != "collective").group_by(_CELL).agg(own_ns=LENGTH.sum()),
+        own.filter(pl.col("kind") != "collective").group_by(_CELL).agg(own_ns=LENGTH.sum()),
         idle.lazy().group_by(_CELL).agg(own_ns=LENGTH.sum()),
     )
-    return pl.concat(sums).group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL).collect()
+    return {"rows": pl.concat(sums).collect()}
 
 
 def kernel_paces(facts: Facts) -> pl.DataFrame:
@@ -165,13 +115,7 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
     """
     same = ["name", "launch_size"]
     devices = facts.steps["device"].unique()
-    kernels = facts.ops.filter(pl.col("kind") == "compute")
-    each = pl.concat(  # which takes as much memory as one of them
-        kernels.filter(pl.col("device") == device).group_by(*same, "device").agg(
-            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
-        ).collect()
-        for device in devices
-    )  # fmt: skip
+    each = facts.found(kernels)["paces"].sort("device", *same)
     is_shared = (pl.len().over(same) == devices.len()) & (
         pl.col("number").n_unique().over(same) == 1
     )
@@ -193,8 +137,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
     require_ops(trace)
-    facts = FactsOfParts(**vars(facts_of(trace)))
-    # Of each part of the run sums are enough.
+    facts = replace(facts_of(trace), measures=(calls, work))
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
     waits, held = facts.waits, _held_behind(idle)
     if waits.is_empty() and held.is_empty():
@@ -222,7 +165,7 @@ def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
     """Return ``step_ns, waited_ns, own_ns, last`` of each step on each GPU of each process."""
     steps = facts.steps
     if not facts.has_steps:
-        steps = steps.drop("process").join(facts.members, on="device")
+        steps = steps.drop("process").join(facts.found(work)["members"], on="device")
     waited = waits.rename({"step": "iteration"}).group_by(_CELL).agg(
         waited=pl.col("wait_ns").sum(), last=pl.col("is_last").sum().cast(pl.Int64)
     )  # fmt: skip
@@ -317,11 +260,13 @@ def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
 
     Of two ranks, the other one is the reference.
     """
-    busy = facts.busy.select(*MEMBER, what=pl.col("stage").cast(pl.String), time="length")
+    busy = facts.found(work)["busy"].select(
+        *MEMBER, what=pl.col("stage").cast(pl.String), time="length"
+    )
     own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())
     each = pl.concat([busy, alone.select(busy.columns)])
-    members = facts.members
+    members = facts.found(work)["members"]
     whole = members.join(each.select("what").unique(), how="cross").join(
         each, on=[*MEMBER, "what"], how="left"
     ).with_columns(pl.col("time").fill_null(0))  # fmt: skip
@@ -349,7 +294,7 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
         missing = [*missing, f"rank {which}: a rank that was not recorded may be the last"]
     return {
         "steps": facts.number if facts.has_steps else 0,
-        "ranks": facts.members.height,
+        "ranks": facts.found(work)["members"].height,
         "collectives": waits["match"].n_unique(),
         "per": "step/GPU" if facts.has_steps else "recording/GPU",
         **({"missing": missing} if missing else {}),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.idle_account._gaps import BEHIND
+    from tracekit.analysis.idle_account._gaps import BEHIND, last_to_work
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
         ITEM,
@@ -21,17 +21,22 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name
     from tracekit.analysis.idle_account._idle_sums import (
         IdleSums,
+        copies_of,
         idle_pieces,
         idle_sums,
         longest_gaps,
         of_part,
+        of_parts,
     )
     from tracekit.analysis.idle_account._pieces import (
         CAUSES,
         OS_CALLS,
         QUEUED_NS,
         SWITCHES,
+        OwnPieces,
         idle_windows,
+        own_pieces_in,
+        with_last_gaps,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 

@@ -87,7 +87,7 @@ def idle_sums(
         frames = [of_part(trace, part, each) for each in (windows, edges)] + [ending]
         return partial(ask, part, *frames, *([] if of_ops is None else [part.own_ops(of_ops)]))
 
-    found = _of_parts(trace, work_on, trace.sums_of_parts)
+    found = of_parts(trace, work_on, trace.sums_of_parts)
     last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
     names = _raw(keys)
     pieces = pl.concat([found["sums"], _added(last, names)])
@@ -117,7 +117,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     def work_on(part: Trace) -> partial[Frames]:
         return partial(_pieces_of_part, part, of_part(trace, part, windows), ending)
 
-    found = _of_parts(trace, work_on, trace.spread)  # too large to be kept
+    found = of_parts(trace, work_on, trace.spread)  # too large to be kept
     in_order = found["gaps"].drop("pair").sort("device", "start", "end", maintain_order=True)
     gaps = with_pairs(in_order.with_row_index("number"), pairs_of(trace, in_order))
     numbers = gaps.select("gap", "number", "pair")
@@ -136,10 +136,10 @@ def _pieces_of_part(part: Trace, windows: pl.DataFrame, ending: pl.DataFrame) ->
         part.in_run(own.gaps.select(op=name))["op"].alias(name)
         for name in ("before", "ended_by", "after")
     ]
-    return {**vars(own), "gaps": own.gaps.with_columns(around), "copies": _copies(part)}
+    return {**vars(own), "gaps": own.gaps.with_columns(around), "copies": copies_of(part)}
 
 
-def _of_parts(
+def of_parts(
     trace: Trace,
     work_on: Callable[[Trace], partial[Frames]],
     spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
@@ -220,7 +220,7 @@ class _IdleOfPart:
             "sums": _added(own, names), "gaps": _gaps(own, names),
             "longest": self._longest(part, found, own) if self.longest else own.clear(),
             "last_pieces": self._longest(part, found, last) if self.longest else last,
-            "last": found.last, "blocks": found.blocks, "copies": _copies(part),
+            "last": found.last, "blocks": found.blocks, "copies": copies_of(part),
         }  # fmt: skip
 
     def _longest(self, part: Trace, found: OwnPieces, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -286,7 +286,7 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
     return known.with_columns(detail=detail).drop("executed")
 
 
-def _copies(part: Trace) -> pl.DataFrame:
+def copies_of(part: Trace) -> pl.DataFrame:
     """Return ``device, other``: GPUs of this part, and GPUs of other parts that they copy with."""
     ends = ["src_device", "dst_device"]
     pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))

@@ -1,0 +1,398 @@
+"""Ops and idle time of one part of a run (some of its reports), added up for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from tracekit.analysis.idle_account import (
+    OwnPieces,
+    allocations,
+    copies_of,
+    covered,
+    merged,
+    merged_in_batches,
+    own_pieces_in,
+    plain_name,
+    waits,
+)
+from tracekit.engine import cut, range_layers, union_length
+from tracekit.model import Frames, Trace
+from tracekit.support.batches import in_batches
+
+LENGTH = pl.col("end") - pl.col("start")
+MEMBER = ["process", "device"]
+CELL = ["device", "iteration"]
+"""A step on a GPU."""
+LONGEST_LAUNCH_NS = 1_000_000
+"""A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
+COMPUTES = pl.col("kind").is_in(["compute", "graph"])
+TINY_NS = 10_000
+"""A kernel takes about as long as its launch, if it takes no longer."""
+RUN = 8
+"""Shorter runs of tiny kernels are not spoken of."""
+_HALF = 0.5
+_IDLE_BY = [
+    "process", "device", "iteration", "cause", "rests_on", "detail", "queued", "is_short",
+    "is_long", "is_tiny",
+]  # fmt: skip
+_REPEATED = r"^(\w+::.*) \d+$"
+"""Layer of a program that names no modules: an operator, and which one of its kind."""
+_WORK = [
+    "op", "process", "device", "start", "end", "name", "kind", "bytes", "host_memory", "range",
+    "launch_thread", "launch_start", "launch_end", "launch_size", "stage",
+]  # fmt: skip
+_NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "time": pl.Int64})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a run in usual steps.
+
+    Parameters
+    ----------
+    trace, steps
+        The part, and the usual steps on its GPUs: see `Facts`.
+    ending
+        The GPUs of the run that end steps, from `last_to_work`.
+    span
+        ``first, last``: time of the first and the last usual step of the run, one row.
+    calls
+        Ops of collectives: ``op``, its ``number`` in the run, ``is_send``, and ``meets``, whether
+        other participants are recorded.
+    """
+
+    trace: Trace
+    steps: pl.DataFrame
+    ending: pl.DataFrame
+    span: pl.DataFrame
+    calls: pl.DataFrame
+
+    @cached_property
+    def ops(self) -> pl.LazyFrame:
+        """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
+
+        The frame is in memory; it is lazy so that readers copy only what they need.
+        """
+        work = in_batches(self.trace["ops"].select(_WORK))
+        return pl.concat([self._placed(batch) for batch in work]).lazy()
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Cut rows (``device, start, end``) to usual steps, and add ``iteration``."""
+        pieces = cut(rows, self.steps).filter(LENGTH > 0)
+        step = self.steps["iteration"].gather(pieces["window"])
+        return pieces.select(rows.columns).with_columns(iteration=step)
+
+    @cached_property
+    def found(self) -> OwnPieces:
+        """The gaps of usual steps, and their pieces with one cause each."""
+        return own_pieces_in(self.trace, self.steps, self.ending)
+
+    @cached_property
+    def idle(self) -> pl.DataFrame:
+        """The pieces of gaps, see `idle`; those that launches are late in are of one kind."""
+        gaps = self.found.gaps.select(
+            "gap", queued=pl.col("launch_end") <= pl.col("start"),
+            is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
+        )  # fmt: skip
+        pieces = self.found.pieces
+        late = pl.col("cause") == "late_launch"
+        launching = late | (pl.col("cause") == "launch")
+        in_all, own = (
+            pl.when(of).then(LENGTH).otherwise(0).sum().over("gap") for of in (launching, late)
+        )
+        return pieces.join(gaps, on="gap", how="left", maintain_order="left").with_columns(
+            is_short=launching & (in_all <= LONGEST_LAUNCH_NS),
+            is_long=late & (own > LONGEST_LAUNCH_NS),
+        )
+
+    @cached_property
+    def tiny(self) -> pl.DataFrame:
+        """Runs of tiny kernels: see `runs`."""
+        return self.runs(LENGTH <= TINY_NS, RUN)
+
+    def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
+        """Return sequences of kernels that meet a condition, sorted by GPU, step and start.
+
+        A sequence (``run``) is `least` or more consecutive kernels of one step and GPU, launched by
+        one thread.
+
+        Returns
+        -------
+        ``op, device, iteration, start, end, range, run``; ``saved``, ns: lengths of kernels, 0 for
+        the longest of each sequence, which fusing does not shorten.
+        """
+        kernels = self.ops.filter(pl.col("kind") == "compute").select(
+            "op", "device", "iteration", "start", "end", "range", "launch_thread", own=own
+        )
+        ordered = kernels.sort("device", "iteration", "start", maintain_order=True)
+        run = pl.struct("own", "device", "iteration", "launch_thread").rle_id()
+        marked = ordered.with_columns(run=run).filter("own").drop("own", "launch_thread")
+        found = marked.filter(pl.len().over("run") >= least).collect()
+        longest = LENGTH.max().over("run") == LENGTH
+        is_first = pl.int_range(pl.len()).over("run", longest) == 0
+        return found.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
+
+    def exposed(self, own: pl.Expr) -> pl.DataFrame:
+        """Return the copies and collectives for which `own` holds.
+
+        ``exposed``: ns in which no others run.
+        """
+        chosen = self._asked_about.filter(own).collect()
+        if chosen.is_empty():
+            return chosen.with_columns(exposed=LENGTH)
+        few = self._asked_about.filter(~own).select("device", "start", "end").collect()
+        others = merged(pl.concat([self._rest, few]), ["device"])
+        hidden = covered(chosen, others, ["device"], "hidden")
+        return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
+
+    @cached_property
+    def _asked_about(self) -> pl.LazyFrame:
+        """The ops of which any rule asks how long they run alone."""
+        return self.ops.filter(self._is_asked_about).collect().lazy()
+
+    @cached_property
+    def _rest(self) -> pl.DataFrame:
+        """The times in which others run: ``device, start, end``."""
+        return merged_in_batches(self.ops.filter(~self._is_asked_about), ["device"])
+
+    @property
+    def _is_asked_about(self) -> pl.Expr:
+        is_copy = pl.col("kind").is_in(["h2d", "d2h"]) | (pl.col("host_memory") == "managed")
+        return is_copy.fill_null(value=False) | pl.col("op").is_in(self.calls["op"].implode())
+
+    def launched_in(self, rows: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        """Name the layers of ops; for ops without a layer, the ranges that launched them.
+
+        Parameters
+        ----------
+        rows
+            Rule -> ``device, range, start, end``.
+
+        Returns
+        -------
+        ``rule, device, name, time`` (ns).
+        """
+        by = ["rule", "device", "range"]
+        times = pl.concat(
+            each.drop_nulls("range").group_by("range", "device").agg(time=LENGTH.sum())
+            .select(pl.lit(rule).alias("rule"), "device", "range", "time")
+            for rule, each in rows.items()
+        )  # fmt: skip
+        if times.is_empty():
+            return _NAMED.to_frame()
+        named = times.select(*by, "time").join(self._names, on="range").drop_nulls("name")
+        return named.group_by("rule", "device", "name").agg(pl.col("time").sum()).cast(_NAMED)
+
+    @cached_property
+    def _names(self) -> pl.DataFrame:
+        """The layer of each range, else its name: ``range, name``."""
+        found = range_layers(self.trace)
+        around = self.trace["ranges"].select("range", around=plain_name(pl.col("name"))).collect()
+        layers = found.layers.str.replace(_REPEATED, "${1}").gather(found.of_range)
+        by_range = pl.DataFrame({"range": pl.int_range(layers.len(), eager=True), "layer": layers})
+        return around.join(
+            by_range.cast({"range": around.schema["range"]}), on="range", how="left"
+        ).select("range", name=pl.coalesce("layer", "around"))  # fmt: skip
+
+
+Measure = Callable[..., Frames]
+"""Function of a `Part`, and perhaps more frames, that adds up what some rules need of it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Measures:
+    """Measures a part of a run."""
+
+    measures: tuple[Measure, ...]
+
+    def __repr__(self) -> str:
+        return f"Measures({', '.join(each.__qualname__ for each in self.measures)})"
+
+    def __call__(
+        self,
+        trace: Trace,
+        steps: pl.DataFrame,
+        ending: pl.DataFrame,
+        span: pl.DataFrame,
+        calls: pl.DataFrame,
+        *more: pl.DataFrame,
+    ) -> Frames:
+        """Return the frames of all measures: ``name of the measure.name of the frame``."""
+        part = Part(trace, steps, ending, span, calls)
+        return {**self.of(part, *more), "copies": copies_of(trace)}
+
+    def of(self, part: Part, *more: pl.DataFrame) -> Frames:
+        """Return the frames of all measures of a part; see `__call__`."""
+        return {
+            f"{measure.__name__}.{name}": frame
+            for measure in self.measures
+            for name, frame in measure(part, *more).items()
+        }
+
+
+# -- what rules share --------------------------------------------------------------------------
+
+
+def calls(part: Part) -> Frames:
+    """Return ``op`` (number in the run), ``step`` and ``exposed`` of collectives in usual steps."""
+    own = pl.col("op").is_in(part.calls["op"].implode())
+    meeting = pl.col("op").is_in(part.calls.filter("meets")["op"].implode())
+    exposed = part.exposed(meeting).group_by("op").agg(pl.col("exposed").sum())
+    placed = part.ops.filter(own).select("op", step="iteration").collect()
+    first = placed.unique("op", keep="first", maintain_order=True)
+    numbers = part.calls.select("op", "number").unique()
+    known = first.join(exposed, on="op", how="left").join(numbers, on="op")
+    return {"rows": known.select("step", "exposed", op="number")}
+
+
+def work(part: Part) -> Frames:
+    """Return the GPUs that work, and ``stage, length`` (ns) of them without collectives."""
+    rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
+    by = [*MEMBER, "stage"]
+    return {
+        "members": part.ops.select(MEMBER).unique().collect(),
+        "busy": union_length(merged_in_batches(rest, by), by),
+    }
+
+
+def exchanges(part: Part) -> Frames:
+    """Return collectives other than sends, with their exposed time: see `Facts.exchanges`."""
+    own = part.calls.filter(~pl.col("is_send")).select("op", "number").unique("op")
+    each = part.exposed(pl.col("op").is_in(own["op"].implode()))
+    backward = part.ops.filter(pl.col("stage") == "BP").group_by(CELL).agg(
+        passed=pl.col("end").max()
+    ).collect()  # fmt: skip
+    goes_on = (pl.col("start") < pl.col("passed")) & (pl.col("end") > pl.col("passed"))
+    # Where one goes on, the others are late because that one takes so long.
+    is_idle = ~goes_on.any().over(CELL)
+    is_last = pl.col("start") == pl.col("start").max().over(CELL)
+    several = pl.len().over(CELL) > 1
+    rows = (
+        each.join(own, on="op", how="left", maintain_order="left")
+        .join(backward, on=CELL, how="left", maintain_order="left")
+        .select(
+            *CELL, "exposed", pl.col("kind", "stage").cast(pl.String), op="number", time=LENGTH,
+            is_late=((pl.col("start") >= pl.col("passed")) & is_idle).fill_null(value=False),
+            ends_step=is_last & several,
+        )
+    )  # fmt: skip
+    return {"rows": rows}
+
+
+def sends(part: Part) -> Frames:
+    """Return by step and GPU how long sends and receives run alone, ns."""
+    own = part.calls.filter("is_send")["op"]
+    each = part.exposed(pl.col("op").is_in(own.implode()))
+    return {"rows": with_exposed(each)}
+
+
+def kernels(part: Part) -> Frames:
+    """Return busy time of kernels, their lengths, and times between launches.
+
+    ``busy``: of each step and GPU, ns; ``backward`` of it in the backward pass, and ``sum``, the
+    lengths of its kernels. ``lengths`` and ``apart``: ``length`` (ns) and its ``number``, of
+    kernels, and between launches of a thread up to 1 ms. ``stages``: ``stage, time`` of all ops.
+    ``paces``: ``device, name, launch_size``, median length ``own``, ``number`` and ``total``.
+    """
+    own = part.ops.filter(COMPUTES)
+    computing = part.ops.filter(pl.col("kind") == "compute")
+
+    def busy(rows: pl.LazyFrame) -> pl.DataFrame:
+        return union_length(merged_in_batches(rows, CELL), CELL)
+
+    backward = busy(own.filter(pl.col("stage") == "BP")).rename({"length": "backward"})
+    sums = computing.group_by(CELL).agg(sum=LENGTH.sum()).collect()
+    launches = part.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
+    apart = launches.sort("launch_thread", "launch_start").select(
+        length=pl.col("launch_start").diff().over("launch_thread")
+    )
+    same = ["device", "name", "launch_size"]
+    return {
+        "busy": busy(own)
+        .join(backward, on=CELL, how="left").join(sums, on=CELL, how="left")
+        .select(*CELL, pl.col("length", "backward", "sum").fill_null(0)),
+        "lengths": counted_values(computing.select(length=LENGTH)),
+        "apart": counted_values(apart.filter(pl.col("length") <= LONGEST_LAUNCH_NS)),
+        "stages": part.ops.group_by(pl.col("stage").cast(pl.String)).agg(time=LENGTH.sum())
+        .collect(),
+        "paces": computing.group_by(same).agg(
+            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
+        ).with_columns(pl.col("name").cast(pl.String)).collect(),
+    }  # fmt: skip
+
+
+def counted_values(rows: pl.LazyFrame) -> pl.DataFrame:
+    """Return distinct values of ``length`` and their ``number``, from which quantiles follow."""
+    return rows.group_by("length").agg(number=pl.len()).collect()
+
+
+def quantile_of(values: pl.DataFrame, share: float) -> float | None:
+    """Return a quantile of counted values as polars does: the nearest one; of 0.5 the median."""
+    each = values.drop_nulls("length").group_by("length").agg(pl.col("number").sum())
+    if each.is_empty():
+        return None
+    ordered = each.sort("length").with_columns(until=pl.col("number").cum_sum())
+    last = int(ordered["until"][-1]) - 1
+    middle = (last // 2, last - last // 2)
+    places = middle if share == _HALF else (int(share * last + _HALF),)
+    found = [ordered["length"][int(ordered["until"].search_sorted(at, "right"))] for at in places]
+    return float(sum(found) / len(found))
+
+
+def idle(part: Part) -> Frames:
+    """Return sums of idle time, and what other parts may explain of it.
+
+    ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
+    op of the gap was launched before it; ``is_short``, ``is_long``: whether launches that are late
+    take up to 1 ms of the gap, or more, see `with_kinds`; ``is_tiny``, whether a tiny kernel of a
+    run ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
+    """
+    own, last = part.idle, part.found.last["gap"]
+    is_last = pl.col("gap").is_in(last.implode())
+    late = own.filter("is_short", ~pl.col("queued").fill_null(value=True))["gap"].n_unique()
+    gaps = {"launch_bound": late, "busy_host": own.filter("is_long")["gap"].n_unique()}
+    return {
+        "sums": idle_added(own.filter(~is_last)),
+        "gaps": pl.DataFrame(gaps), "last_pieces": own.filter(is_last),
+        "last": part.found.last, "blocks": part.found.blocks,
+    }  # fmt: skip
+
+
+def idle_added(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Add up pieces of gaps: see `idle`."""
+    return pieces.group_by(_IDLE_BY).agg(time=LENGTH.sum())
+
+
+def host_calls(part: Part) -> Frames:
+    """Return calls of the host during usual steps.
+
+    ``sums``: ``waiting``, ns in calls that wait for a GPU; ``waiting_in_loop``, of threads that
+    launch late after waiting; ``copying``, lengths of copies whose call waits for them.
+    ``waits, allocations``: ``name, number, time`` (ns) of calls that wait, or allocate or free.
+    """
+    first, last = part.span.row(0)
+    waiting, loops = waits(part.trace), part.idle.filter(pl.col("cause") == "waiting_call")
+    threads = part.found.gaps.join(loops, on="gap", how="semi")["launch_thread"].unique()
+    inside = waiting.filter(pl.col("start").is_between(first, last))
+    blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
+    copying = part.ops.filter(blocks).select(LENGTH.sum()).collect().item()
+    sums = inside.select(
+        waiting=LENGTH.sum(), copying=copying,
+        waiting_in_loop=LENGTH.filter(pl.col("thread").is_in(threads.implode())).sum(),
+    )  # fmt: skip
+
+    def by_name(rows: pl.DataFrame) -> pl.DataFrame:
+        own = rows.filter(pl.col("start").is_between(first, last, closed="left"))
+        return own.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
+
+    return {"sums": sums, "waits": by_name(waiting),
+            "allocations": by_name(allocations(part.trace))}  # fmt: skip
+
+
+def with_exposed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``device, iteration, time``: the sums of ``exposed``."""
+    return rows.group_by(CELL).agg(time=pl.col("exposed").sum())
