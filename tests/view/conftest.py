@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hostile import SAMPLES, hostile_trace
 
@@ -37,6 +38,39 @@ def runs(store: Path) -> list[tracekit.Run]:
 def served(runs: list[tracekit.Run]) -> Iterator[View]:
     with View(runs, opens=False) as view:
         yield view
+
+
+@pytest.fixture(scope="module")
+def counted(runs: list[tracekit.Run]) -> tracekit.Run:
+    """The first run with samples of two counters and of memory, which no sample trace has."""
+    trace = runs[0].trace
+    first, last = (
+        trace["ops"].select(pl.col("start").min(), last=pl.col("end").max()).collect().row(0)
+    )
+    count = 6_000
+    place = pl.int_range(count, eager=True)
+    samples = pl.DataFrame({"time": first + place * ((last - first) // count)}).with_columns(
+        report=0, metric=pl.lit("pcie_rx"), unit=pl.lit("percent"), value=(place * 7919 % 101) * 1.0
+    )
+    frames = [
+        samples.with_columns(device=0, recorded_name=pl.lit("PCIe RX <img> [Throughput %]")),
+        samples.gather_every(3).with_columns(
+            device=None, nic=pl.lit("mlx5_0"), recorded_name=pl.lit("Bytes sent"),
+            unit=pl.lit("bytes"), value=pl.col("value") * 1e6 + 0.5,
+        ),
+    ]  # fmt: skip
+    at = [first + (last - first) * part // 10 for part in (1, 2, 5, 9)]
+    used = {"time": at, "change": [4096, 8192, -4096, 512], "in_use": [4096, 12288, 8192, 8704]}
+    tables = {
+        "metrics": pl.concat(frames, how="diagonal"),
+        "memory": pl.DataFrame(used).with_columns(report=0, process=0, device=0),
+    }
+    for name, rows in tables.items():
+        tables[name] = rows.select(
+            (pl.col(column) if column in rows.columns else pl.lit(None)).cast(kind).alias(column)
+            for column, kind in trace[name].collect_schema().items()
+        )
+    return runs[0].with_trace(trace.with_tables(tables))
 
 
 class Client:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tracekit.support import batches
 from tracekit.view import _asked, _blocks, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._blocks import broken_down
+from tracekit.view._counters import IN_USE, Counter
 from tracekit.view._lanes import RunLanes
 from tracekit.view._sums import RunSums, drawn_ops, drawn_ranges
 from tracekit.view._tiles import LOOKS
@@ -162,21 +165,21 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
 @pytest.fixture(params=["made at once", "made in many batches", "kept"], scope="module")
 def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run], RunLanes]]:
     """Lanes of a run, whose sums are made in different ways, or read."""
-    known: dict[str, RunLanes] = {}
+    known: dict[int, RunLanes] = {}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "made in many batches":
             patch.setattr(batches, "ROWS", 40)
 
         def find(run: tracekit.Run) -> RunLanes:
-            if run.name not in known:
-                known[run.name] = lanes = RunLanes(run.trace)
+            if id(run) not in known:
+                known[id(run)] = lanes = RunLanes(run.trace)
                 if request.param == "kept":
                     read = RunSums.unpacked(lanes.sums.packed(), run.trace)
                     assert read.names.equals(lanes.sums.names)
                     assert read.few.keys() == lanes.sums.few.keys()
                     assert all(own.equals(lanes.sums.few[key]) for key, own in read.few.items())
-                    known[run.name] = RunLanes(run.trace, Kept(lanes.sums.packed()))
-            return known[run.name]
+                    known[id(run)] = RunLanes(run.trace, Kept(lanes.sums.packed()))
+            return known[id(run)]
 
         yield find
 
@@ -314,6 +317,54 @@ def exposed_ns(shown: dict[str, Any]) -> dict[str, int]:
     for start, end, look, _ in spans_of(shown):
         sums[look] = sums.get(look, 0) + end - start
     return sums
+
+
+@pytest.mark.parametrize("pixels", [1, 8_000])
+def test_counters_are_what_a_plain_loop_and_sql_find(
+    counted: tracekit.Run, lanes_of: Callable[[tracekit.Run], RunLanes], pixels: int
+) -> None:
+    lanes, asked, samples = lanes_of(counted), AskedRuns([counted]), samples_by_name(counted)
+    widths = set()
+    for start, end in [lanes.edges, *stretches(counted, 2)]:
+        drawn = lanes.drawn(start, end, pixels)["lanes"]
+        for lane, shown in zip(lanes.lanes, drawn, strict=True):
+            if isinstance(lane.tiles, Counter):
+                widths.add(shown["width"] > 0)
+                check_counter(shown, samples[lane.tiles.key[4]], start, end)
+        for by in ("metrics", "memory"):
+            told = asked.table({"run": "0", "from": str(start), "to": str(end), "by": by})
+            *command, query = shlex.split(told["shell"])
+            assert command == ["tracekit", "sql", counted.name]
+            assert told["rows"] == counted.sql(query).to_dicts()
+    assert (False in widths) == (pixels > 1)
+
+
+def samples_by_name(run: tracekit.Run) -> dict[str, list[tuple[int, float]]]:
+    used = run.trace.read("memory")
+    found = {IN_USE: [*used["time", "in_use"].iter_rows()]}
+    for name, *sample in run.trace.read("metrics")["recorded_name", "time", "value"].iter_rows():
+        found.setdefault(name, []).append((sample[0], sample[1]))
+    return found
+
+
+def check_counter(
+    shown: dict[str, Any], samples: list[tuple[int, float]], start: int, end: int
+) -> None:
+    length, places = shown["width"] or 1, list(itertools.accumulate(shown["bin"]))
+    inside: dict[int, list[float]] = {}
+    for time, value in samples:
+        inside.setdefault((time - shown["begin"]) // length, []).append(value)
+    names = ("count", "low", "mean", "high", "last")
+    for place, *told in zip(places, *(shown[each] for each in names), strict=True):
+        values = inside.get(place, [])
+        if not told[0]:  # what was in use before
+            assert place == places[0]
+            values = [[value for time, value in samples if time < start][-1]]
+        mean = sum(values) / len(values)
+        expected = [told[0] and len(values), min(values), mean, max(values), values[-1]]
+        assert told == pytest.approx(expected, rel=1e-12)
+    in_sight = {(time - shown["begin"]) // length for time, _ in samples if start <= time < end}
+    assert in_sight <= {*places}
 
 
 def test_damaged_sums_are_made_again(

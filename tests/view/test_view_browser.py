@@ -15,6 +15,8 @@ from tracekit.view import View
 from tracekit.view._lanes import RunLanes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import tracekit
 
 pytestmark = pytest.mark.slow

@@ -23,6 +23,7 @@ from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Query, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS
+from tracekit.view._counters import SAMPLED, Counter, sampled
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -33,6 +34,7 @@ KEYS = {
 }  # fmt: skip
 """Keys by which the time of a selection can be broken down, or its idle time, by cause."""
 _WHICH = ("longest", "next", "previous")
+    "metrics": "counters", "memory": "memory in use",
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
 _MOST_NAMES = 200
@@ -100,14 +102,16 @@ class AskedRuns:
 
     def prepare(self) -> None:
         """Compute the sums that pictures and searches of the first run need, in advance."""
-        _ = self._runs[0].lanes.sums
+        _ = self._runs[0].lanes.counters
 
     def runs(self, query: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""
         _only(query)
         names = [printable(each.run.name) for each in self._runs]
         colours = {CAUSES[cause]: colour for cause, colour in CAUSE_COLOURS.items()}
-        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS, "causes": CAUSES,
+        none = {each for each in SAMPLED if not any(s.run.trace.height(each) for s in self._runs)}
+        keys = {key: label for key, label in KEYS.items() if key not in none}
+        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": keys, "causes": CAUSES,
                 "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
 
     def run(self, query: Query) -> dict[str, Any]:
@@ -120,7 +124,8 @@ class AskedRuns:
             "span": end - begin,
             "lanes": [
                 {"kind": each.kind, "label": each.label, "brief": each.brief,
-                 "is_first": each.is_first}
+                 "is_first": each.is_first,
+                 **(each.tiles.told if isinstance(each.tiles, Counter) else {})}
                 for each in lanes
             ],
             "lost": seen.lanes.lost,
@@ -184,18 +189,20 @@ class AskedRuns:
         return self._seen(query).lanes.idle(*_stretch(query), pixels)
 
     def table(self, query: Query) -> dict[str, Any]:
-        """Return `breakdown` or `idle` for an interval of time, and the command that prints it."""
+        """Return `breakdown`, `idle` or counters of an interval, and the command that prints it."""
         _only(query, "run", "from", "to", "by")
         seen, (start, end), by = self._seen(query), _stretch(query), _word(query, "by", [*KEYS])
-        if by == _IDLE:
+        options = ["--between", f"{_seconds(start)}:{_seconds(end)}"]
+        if by in SAMPLED:
+            answer = sampled(seen.run.trace, by, start, end)
+            options = [str(answer.meta["query"])]
+        elif by == _IDLE:
             answer = seen.run.idle.answer(between=(start, end))
         else:
             answer = broken_down(seen.run, seen.lanes.sums, by, start, end)
         rows = answer.rows.head(_MOST_ROWS)
         text = to_json(answer.command, answer.run, answer.meta, rows)
-        command = ["tracekit", answer.command, seen.run.name]
-        command += [] if by == _IDLE else ["--by", by]
-        command += ["--between", f"{_seconds(start)}:{_seconds(end)}"]
+        command = ["tracekit", answer.command, seen.run.name, *options]
         command += [] if self._store is None else ["--store", str(self._store)]
         return {
             **json.loads(text),
@@ -227,6 +234,7 @@ class AskedRuns:
         if which == "longest":
             most = names.top_k(1, by="most")
             ops = seen.run.trace["ops"].filter(pl.col("op").is_in(most["longest"].implode()))
+            options = ["--by", by, *options]
             return {"hit": next((_place(seen, row) for row in ops.collect().to_dicts()), None)}
         return {"hit": self._beside(seen, names["name"], time, is_after=which == "next")}
 

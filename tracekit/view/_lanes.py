@@ -17,6 +17,7 @@ from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
 from tracekit.support.batches import stoppable
+from tracekit.view._counters import KEY, Counter, counters_of, samples_of
 from tracekit.view._sums import (
     DRAWN,
     HOST,
@@ -32,7 +33,7 @@ from tracekit.view._sums import (
 )
 from tracekit.view._tiles import LOOKS, Ints, Level, Spans, Summing, Tiles, width_below
 
-_KINDS = ("stages", "exposed", "idle", "ops")
+_KINDS = ("stages", "exposed", "idle", "ops", "counter")
 """Lanes of a GPU, in order."""
 _MOST_LANES = 200
 _WORTH_KEEPING = 100_000
@@ -59,7 +60,8 @@ class Lane:
     kind
         ``stages`` of a GPU, each where it is exposed; ``exposed``, where only communication runs on
         a GPU; ``idle``, its causes of idle time (see `RunLanes.idle`); ``ops`` of a stream;
-        ``range`` of a thread; ``way``, copies from one GPU, or the host, to another.
+        ``range`` of a thread; ``way``, copies from one GPU, or the host, to another; ``counter``,
+        samples of a GPU or NIC.
     key
         Values that identify its spans, in the order of the key columns of its kind.
     label, brief
@@ -67,7 +69,7 @@ class Lane:
     is_first
         Whether a separating line is drawn above it.
     tiles
-        Sums of its spans in bins, at several resolutions.
+        Sums of its spans or samples in bins, at several resolutions.
     """
 
     kind: str
@@ -75,7 +77,7 @@ class Lane:
     label: str
     brief: str
     is_first: bool
-    tiles: Tiles
+    tiles: Tiles | Counter
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class RunLanes:
 
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
         self._trace, self._kept = trace, kept
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
         """The ops and the ranges read last, of all lanes, with their interval of time."""
 
@@ -157,6 +159,16 @@ class RunLanes:
         """Sums of the lanes: read from the cache, else computed and cached."""
         with self._making, stoppable(None):  # others wait for it
             return self._sums
+
+    @property
+    def counters(self) -> Sequence[Counter]:
+        """Sampled counters: read from the cache, else computed and cached."""
+        with self._making, stoppable(None):
+            return self._counters
+
+    @cached_property
+    def _counters(self) -> Sequence[Counter]:
+        return counters_of(self._trace, self.edges)
 
     @cached_property
     def _sums(self) -> RunSums:
@@ -181,8 +193,9 @@ class RunLanes:
         tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
             tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
-        order = sorted(tiles, key=_order)
-        return [_lane(*key, tiles[key], several=several) for key in order]
+        lanes = [_lane(*key, own, several=several) for key, own in tiles.items()]
+        lanes += [_counter_lane(number, each) for number, each in enumerate(self.counters)]
+        return sorted(lanes, key=lambda lane: _order((lane.kind, lane.key)))
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -222,10 +235,13 @@ class RunLanes:
         spans = self._read(single, start, end)
         names: dict[str, int] = {}
         drawn = [
-            spans[lane.kind, lane.key].told(names)
+            counted[lane.key]
+            if isinstance(lane.tiles, Counter)
+            else spans[lane.kind, lane.key].told(names)
             if level is None
             else _of_bins(lane.tiles, level, start, end)
             for lane, level in zip(self.lanes, levels, strict=True)
+        counted = self._counted(start, end, width, pixels)
         ]
         full = [printable(name) for name in names]
         short = readable_names(full)
@@ -240,6 +256,27 @@ class RunLanes:
         lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
         edges = step_detail.whole_spans(self._trace).group_by("device").agg(
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
+    def _counted(
+        self, start: int, end: int, width: float, pixels: int
+    ) -> dict[tuple[int | None, ...], dict[str, Any]]:
+        """Return the values of counters in an interval of time, by key of the lane."""
+        lanes = {each.key: each.tiles for each in self.lanes if isinstance(each.tiles, Counter)}
+        most = min(_MOST_SPANS, pixels)
+        found = {key: own.level(width, start, end, most) for key, own in lanes.items()}
+        if None in found.values():
+            around = max(own.width for own in lanes.values())
+            near = pl.col("time").is_between(start - around, end + around)
+            samples = samples_of(self._trace).filter(near).collect()
+            own = samples.partition_by(*KEY, as_dict=True, include_key=False)
+            none = samples.clear().select("time", "value")
+            for key, counter in lanes.items():
+                rows = own.get(counter.key, none)
+                found[key] = found[key] or counter.singly(rows, start)
+        return {
+            key: own.drawn(level, start, end)
+            for key, own in lanes.items() if (level := found[key])
+        }  # fmt: skip
+
         )  # fmt: skip
         edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
         cause = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
@@ -272,7 +309,7 @@ class RunLanes:
         found: list[Level | None] = []
         left = _MOST_IN_ALL
         for lane in self.lanes:
-            if lane.kind == "idle":
+            if lane.kind == "idle" or isinstance(lane.tiles, Counter):
                 found.append(None)
                 continue
             level, spans = lane.tiles.level(width), lane.tiles.count(start, end)
@@ -284,7 +321,8 @@ class RunLanes:
 
     def _read(self, lanes: Sequence[Lane], start: int, end: int) -> Mapping[Key, _Drawn]:
         """Return the spans of lanes that overlap an interval of time, by kind and key."""
-        keys = [(lane.kind, lane.key) for lane in lanes if lane.kind != "idle"]
+        none = ("idle", "counter")
+        keys = [(lane.kind, lane.key) for lane in lanes if lane.kind not in none]
         found = {key: self._few[key].during(start, end) for key in keys if key in self._few}
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
@@ -386,6 +424,17 @@ _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
     """Return the bins that have any span, for the script."""
+def _counter_lane(number: int, counter: Counter) -> Lane:
+    """Return the lane of a counter; several reports, or processes, may count for one GPU."""
+    device, nic, process, report, name, unit = counter.key
+    of = f"NIC {nic}" if device is None else f"GPU {device}"
+    more = f", process {process}" if process is not None else f", report {report}" if report else ""
+    what = str(name).partition(" [")[0]
+    label = f"{printable(of)} · {printable(what)}{more} ({printable(unit)})"
+    brief = printable(f"{of} {what}")
+    return Lane("counter", (device, number), label, brief, is_first=False, tiles=counter)
+
+
     first, last = tiles.bins(level, start, end)
     busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
     count = level.count[first:last].astype(np.int64)

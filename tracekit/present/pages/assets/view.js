@@ -74,6 +74,24 @@ class RunChart extends Chart {
   }
 
   // Of a run that was not looked at yet.
+// Samples of a counter: each holds since the one before it, or, of memory, until the next.
+function samplesOf(lane, got, last) {
+  const { held } = lane, long = got.width || 1;
+  let at = 0;
+  const times = got.bin.map((step) => { at += step; return got.begin + at * long; });
+  const start = got.width || held ? times : times.map((time, i) => times[i - 1] ?? time);
+  const end = times.map((time, i) => (held ? times[i + 1] ?? last : got.width ? time + long : time));
+  return { ...lane, samples: { ...got, times }, bins: got.width ? got : null, start, end, levels: [], count: times.length, longest: got.width };
+}
+
+const numberText = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
+const valueText = (value, unit) => `${numberText(value)} ${unit === "percent" ? "%" : unit}`;
+
+function valuesText({ held, unit }, low, mean, high) {
+  const most = low === high ? "" : ` to ${valueText(high, unit)}${held ? "" : `, mean ${valueText(mean, unit)}`}`;
+  return `${most ? numberText(low) : valueText(low, unit)}${most}`;
+}
+
   restore() {
     const asked = new URLSearchParams(location.hash.slice(1)), below = asked.get("below");
     this.flags = (asked.get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
@@ -264,8 +282,9 @@ class RunChart extends Chart {
     const chosen = this.picked && [this.view.lanes.indexOf(this.picked.lane), this.picked.lane.number?.[this.picked.i]];
     this.data.full = got.full;
     this.data.names = got.names;
-    this.view.lanes = this.view.lanes.map(({ label, brief, is_first, kind }, number) => {
-      const lane = { label, brief, is_first, kind }, own = got.lanes[number];
+    this.view.lanes = this.view.heads.map((lane, number) => {
+      const own = got.lanes[number];
+      if (lane.kind === "counter") return samplesOf(lane, own, this.end);
       return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own });
     });
     this.have = { ...have, isFinest: this.view.lanes.every((lane) => !lane.bins) };
@@ -289,7 +308,7 @@ class RunChart extends Chart {
     full.push(...got.names);
     this.data.names.push(...got.names);
     for (const [number, own] of Object.entries(got.lanes)) {
-      const { label, brief, is_first, kind } = this.view.lanes[number], lane = { label, brief, is_first, kind, isKnown: true };
+      const lane = { ...this.view.heads[number], isKnown: true };
       this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) });
     }
     this.figure.dataset.explained = "yes";
@@ -331,7 +350,28 @@ class RunChart extends Chart {
     return `${many}${longest}; busy: ${parts.join(", ") || "nothing"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
   }
 
+  // Up to the least value, lighter up to the largest one; a line at the mean.
+  samples(c, lane, top, high, look) {
+    const { low, mean, high: most, last, width, times } = lane.samples, floor = top + high - 1;
+    const tall = (value) => Math.min(Math.max(value / lane.top, 0), 1) * (high - 3) || 0;
+    const bar = (from, to, low, high, strength) => {
+      c.globalAlpha = strength;
+      c.fillRect(this.x(from), floor - tall(high), Math.max(this.x(to) - this.x(from), 0.7), Math.max(tall(high) - tall(low), low === high ? 1 : 0));
+    };
+    c.fillStyle = look.ink;
+    for (let i = Math.max(firstFrom(lane.start, this.from) - 1, 0); i < lane.count && lane.start[i] < this.to; i += 1) {
+      const end = lane.held && width ? Math.min(times[i] + width, lane.end[i]) : lane.end[i];
+      bar(lane.start[i], end, 0, low[i], 0.4);
+      bar(lane.start[i], end, low[i], most[i], 0.2);
+      if (!lane.held) bar(lane.start[i], end, mean[i], mean[i], 0.9);
+      if (end < lane.end[i]) bar(end, lane.end[i], 0, last[i], 0.4);
+      this.marks += 1;
+    }
+    c.globalAlpha = 1;
+  }
+
   facts() { return []; }
+    if (lane.samples) { this.samples(c, lane, top, high, look); return; }
 
   pick(found) {
     super.pick(found);
@@ -351,6 +391,11 @@ class RunChart extends Chart {
   search(words) {
     this.words = words.trim();
     this.matching = new Set();
+    if (lane.samples) {
+      const { low, mean, high, count, width, last } = lane.samples, many = width && count[i] ? `, ${size(count[i])} samples in ${timeText(width)}` : "";
+      const value = many ? valuesText(lane, low[i], mean[i], high[i]) : valueText(last[i], lane.unit);
+      return `${value}${many} · from ${timeText(lane.start[i])} of the run · ${lane.label}`;
+    }
     this.mark();
     clearTimeout(this.typed);
     if (!this.words) { this.find(".hits").replaceChildren(); this.find(".found").textContent = ""; return; }
@@ -475,6 +520,7 @@ class RunChart extends Chart {
   }
 }
 
+      if (lane.samples) return valuesRow(lane, from, to);
 // Shows as long a time as the chart above, as far from the step of the same number.
 class LowerChart extends RunChart {
   restore() { this.flags = []; }
@@ -536,7 +582,21 @@ function cellText(column, value) {
   if (value === null) return "";
   if (column.endsWith("share")) return (100 * value).toFixed(1);
   if (/_ns$/.test(column)) return timeText(value);
-  return typeof value === "number" && column !== "device" ? size(value) : String(value);
+  return typeof value === "number" && column !== "device" ? numberText(value) : String(value);
+// The samples of a counter in sight: how many, and their values.
+function valuesRow(lane, from, to) {
+  const { times, count, mean, low, high } = lane.samples, row = document.createElement("tr");
+  const own = times.flatMap((time, i) => (count[i] && time >= from && time < to ? [i] : []));
+  const many = own.reduce((sum, i) => sum + count[i], 0), of = (values) => own.map((i) => values[i]);
+  const average = own.reduce((sum, i) => sum + mean[i] * count[i], 0) / many;
+  const before = lane.held ? times.findLastIndex((time) => time < from) : -1;
+  const held = before < 0 ? "" : valueText(lane.samples.last[before], lane.unit);
+  const text = many ? valuesText(lane, Math.min(...of(low)), average, Math.max(...of(high))) : held;
+  row.append(element("th", lane.label, { scope: "row" }), element("td", size(many), { className: "number" }));
+  row.append(element("td", ""), element("td", ""), element("td", ""), element("td", text));
+  return row;
+}
+
 }
 
 function tableOf(got, causes) {
@@ -555,8 +615,9 @@ function tableOf(got, causes) {
     }
   }
   const { window_ns: all, idle_ns: idle, sum_over: over } = got.meta;
-  const told = element("p", `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %)${over ? `, sum over ${over}` : ""}`, { className: "idle-time" });
-  told.dataset.ns = idle;
+  const text = all === undefined ? "" : `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %)${over ? `, sum over ${over}` : ""}`;
+  const told = element("p", text, { className: "idle-time" });
+  told.dataset.ns = idle ?? "";
   const shell = element("p", ""), copied = async (button) => { await copy(got.shell); say("Copied"); button.textContent = "Copied"; };
   shell.append(element("code", got.shell), " ", buttonOf("Copy the command", copied));
   const scroll = element("div", "", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "The selection" });
@@ -567,7 +628,7 @@ function tableOf(got, causes) {
 
 function fill(view, got) {
   const none = { start: [], length: [], stage: [], name: [], number: [] };
-  Object.assign(view, got, { lanes: got.lanes.map((lane) => ({ ...lane, ...none })) });
+  Object.assign(view, got, { heads: got.lanes, lanes: got.lanes.map((lane) => ({ ...lane, ...none })) });
   return view;
 }
 
