@@ -206,6 +206,70 @@ def check_words(page: Any, causes: list[str]) -> None:
     ]
 
 
+def test_counters_are_drawn_and_told(browser: Any, counted: tracekit.Run, heard: list[str]) -> None:
+    with View([counted], opens=False) as view:
+        page = opened(browser, view.address, heard)
+        page.wait_for_selector("[data-listed]")
+        shown = dict(
+            page.eval_on_selector_all(
+                ".sight tbody tr",
+                "rows => rows.map(({cells: [first, ...rest]}) =>"
+                " [first.textContent, rest.at(-1).textContent])",
+            )
+        )
+        value = counted.trace.read("metrics").filter(device=0)["value"]
+        assert shown["GPU 0 · PCIe RX <img> (percent)"] == f"0 to 100 %, mean {value.mean():.8g} %"
+        assert shown["GPU 0 · memory in use, process 0 (bytes)"] == "4,096 to 12,288 bytes"
+        row = [*shown].index("GPU 0 · PCIe RX <img> (percent)")
+        page.locator("canvas").hover(position={"x": 700, "y": 22 + 17 * row + 8})
+        page.wait_for_function("document.querySelector('.hovered').textContent.includes('samples')")
+        page.keyboard.press("v")
+        page.keyboard.type("0ms-1s")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="counters").click()
+        page.wait_for_selector(".selection td[data-column=mean]")
+        assert "SELECT report, device, nic" in page.locator(".selection code").text_content()
+        assert page.locator("img").count() == 0
+        assert heard == []
+
+
+PERFETTO = """<script>addEventListener("message", ({ data, source, origin }) => {
+    if (data === "PING") source.postMessage("PONG", origin);
+    if (data.perfetto) document.title = `${data.perfetto.title} ${data.perfetto.buffer.byteLength}`;
+})</script>"""
+
+
+def test_steps_are_handed_to_perfetto_on_a_click_alone(
+    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str], tmp_path: Path
+) -> None:
+    page = opened(browser, served.address, heard)
+    asked: list[str] = []
+    context = page.context
+    context.on("request", lambda request: asked.append(request.url))
+    context.route("https://**", lambda each: each.fulfill(body=PERFETTO, content_type="text/html"))
+    page.wait_for_function("() => document.querySelector('.steps').textContent.includes('6 steps')")
+    page.locator("canvas").focus()
+    page.keyboard.press("]")
+    page.wait_for_function("() => location.hash.includes('t=')")
+    asked += page.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert all(url.startswith("http://127.0.0.1:") for url in asked)
+    page.get_by_role("button", name="Write them to a file").click()
+    with page.expect_download() as download:
+        page.locator(".timeline a").click()
+    written, expected = tmp_path / "steps.json.gz", tmp_path / "own.json.gz"
+    download.value.save_as(written)
+    file = download.value.suggested_filename
+    step = int(file.removesuffix(".json.gz").split("-")[-1])
+    assert file == f"hostile-{step}-{step}.json.gz"  # of its neighbours only edges are in sight
+    runs[0].export(expected, to="chrome", iterations=(step, step))
+    assert written.read_bytes() == expected.read_bytes()
+    with context.expect_page() as window:
+        page.get_by_role("button", name="Open these steps in Perfetto").click()
+    window.value.wait_for_function("() => document.title")
+    assert window.value.title() == f"{file} {expected.stat().st_size}"
+    assert window.value.url == "https://ui.perfetto.dev/"
+
+
 def test_two_runs_are_aligned_by_step(
     browser: Any, runs: list[tracekit.Run], heard: list[str]
 ) -> None:

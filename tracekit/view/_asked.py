@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -17,13 +19,14 @@ from tracekit.analysis import step_detail
 from tracekit.analysis.diagnosis import longest_examples
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
+from tracekit.errors import UsageError
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
+from tracekit.view._counters import SAMPLED, Counter, sampled
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Query, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS
-from tracekit.view._counters import SAMPLED, Counter, sampled
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -31,10 +34,10 @@ if TYPE_CHECKING:
 _IDLE = "idle"
 KEYS = {
     **{key: f"by {key}" for key in ("stage", "kind", "kernel", "device")}, _IDLE: "idle by cause",
+    "metrics": "counters", "memory": "memory in use",
 }  # fmt: skip
 """Keys by which the time of a selection can be broken down, or its idle time, by cause."""
 _WHICH = ("longest", "next", "previous")
-    "metrics": "counters", "memory": "memory in use",
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
 _MOST_NAMES = 200
@@ -43,6 +46,8 @@ _FEW = 8
 _LONGEST_WORDS = 200
 _LONG_RUN = 1_000_000
 """Number of ranges from which details of an op are found from the step around it only."""
+_MOST_EXPORTED = 100_000
+"""Largest number of ops of the steps that are handed to Perfetto."""
 _PIECES = 64
 """The next hit is first searched in one part in 64 of a run."""
 _QUICK, _SLOW = 4, 2
@@ -63,6 +68,11 @@ class AskedRun(Protocol):
     @property
     def trace(self) -> Trace:
         """Tables of the run."""
+
+    def export(
+        self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None
+    ) -> None:
+        """Write the run, or some of its steps, for another program."""
 
     @property
     def kept(self) -> Kept | None:
@@ -97,6 +107,7 @@ class AskedRuns:
             "/op": (self.op, quick),
             "/steps": (self.steps, slow),
             "/findings": (self.findings, slow),
+            "/timeline": (self.timeline, slow),
             "/table": (self.table, slow),
         }
 
@@ -176,6 +187,31 @@ class AskedRuns:
         ]  # fmt: skip
         return {"findings": rows, "empty": answer.empty}
 
+    def timeline(self, query: Query) -> dict[str, str]:
+        """Return the steps in an interval (without steps the run) as a file for Perfetto."""
+        _only(query, "run", "from", "to")
+        seen, (start, end) = self._seen(query), _stretch(query)
+        steps = step_detail.step_spans(seen.run.trace).drop_nulls("iteration")
+        inside = pl.min_horizontal("end", end) - pl.max_horizontal("start", start)
+        length = pl.min_horizontal(pl.col("end") - pl.col("start"), end - start)
+        # Around one step, the edges of its neighbours are in sight.
+        own = steps.filter(10 * inside > length)
+        begin, until, *numbers = own.select(
+            pl.col("start").min(), pl.col("end").max(), first=pl.col("iteration").min(),
+            last=pl.col("iteration").max(),
+        ).row(0)  # fmt: skip
+        edges = seen.lanes.edges if steps.is_empty() else (begin, until)
+        if None in edges or seen.lanes.starting(*edges) > _MOST_EXPORTED:
+            raise UsageError("there is no step in sight, or one of too many ops to be written",
+                             f"show steps of {_MOST_EXPORTED:,} ops at most")  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "steps.json.gz")
+            iterations = None if steps.is_empty() else (numbers[0], numbers[1])
+            seen.run.export(file, to="chrome", iterations=iterations)
+            content = base64.b64encode(file.read_bytes()).decode()
+        name = "-".join([seen.run.name, *(f"{each}" for each in iterations or ())])
+        return {"file": f"{name}.json.gz", "content": content}
+
     def drawn(self, query: Query) -> dict[str, Any]:
         """Return the picture of an interval of time; see `RunLanes.drawn`."""
         _only(query, "run", "from", "to", "pixels")
@@ -200,6 +236,7 @@ class AskedRuns:
             answer = seen.run.idle.answer(between=(start, end))
         else:
             answer = broken_down(seen.run, seen.lanes.sums, by, start, end)
+            options = ["--by", by, *options]
         rows = answer.rows.head(_MOST_ROWS)
         text = to_json(answer.command, answer.run, answer.meta, rows)
         command = ["tracekit", answer.command, seen.run.name, *options]
@@ -234,7 +271,6 @@ class AskedRuns:
         if which == "longest":
             most = names.top_k(1, by="most")
             ops = seen.run.trace["ops"].filter(pl.col("op").is_in(most["longest"].implode()))
-            options = ["--by", by, *options]
             return {"hit": next((_place(seen, row) for row in ops.collect().to_dicts()), None)}
         return {"hit": self._beside(seen, names["name"], time, is_after=which == "next")}
 

@@ -207,6 +207,11 @@ class RunLanes:
         """Number of lanes left out."""
         return len(self._all) - len(self.lanes)
 
+    def starting(self, start: int, end: int) -> int:
+        """Return the number of ops that start in an interval of time, rounded to whole bins."""
+        return sum(own.count(start, end) for (kind, _), (_, own) in self.sums.lanes.items()
+                   if kind == "ops")  # fmt: skip
+
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
         """Return the number of the lane with the ranges of an op's launching thread, or None."""
         return self._numbers.get(("range", (op["process"], op["launch_thread"], 0)))
@@ -234,6 +239,7 @@ class RunLanes:
         single = [lane for lane, level in zip(self.lanes, levels, strict=True) if level is None]
         spans = self._read(single, start, end)
         names: dict[str, int] = {}
+        counted = self._counted(start, end, width, pixels)
         drawn = [
             counted[lane.key]
             if isinstance(lane.tiles, Counter)
@@ -241,7 +247,6 @@ class RunLanes:
             if level is None
             else _of_bins(lane.tiles, level, start, end)
             for lane, level in zip(self.lanes, levels, strict=True)
-        counted = self._counted(start, end, width, pixels)
         ]
         full = [printable(name) for name in names]
         short = readable_names(full)
@@ -251,11 +256,6 @@ class RunLanes:
             "names": [short[name] for name in full],
         }
 
-    def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return the causes of idle time in an interval of time, by number of lane; see `drawn`."""
-        lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
-        edges = step_detail.whole_spans(self._trace).group_by("device").agg(
-            pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
     def _counted(
         self, start: int, end: int, width: float, pixels: int
     ) -> dict[tuple[int | None, ...], dict[str, Any]]:
@@ -277,6 +277,11 @@ class RunLanes:
             for key, own in lanes.items() if (level := found[key])
         }  # fmt: skip
 
+    def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
+        """Return the causes of idle time in an interval of time, by number of lane; see `drawn`."""
+        lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
+        edges = step_detail.whole_spans(self._trace).group_by("device").agg(
+            pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
         )  # fmt: skip
         edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
         cause = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
@@ -419,11 +424,6 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
     return Lane(kind, key, *names, is_first, tiles)
 
 
-_NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
-
-
-def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
-    """Return the bins that have any span, for the script."""
 def _counter_lane(number: int, counter: Counter) -> Lane:
     """Return the lane of a counter; several reports, or processes, may count for one GPU."""
     device, nic, process, report, name, unit = counter.key
@@ -435,6 +435,11 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
     return Lane("counter", (device, number), label, brief, is_first=False, tiles=counter)
 
 
+_NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
+
+
+def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
+    """Return the bins that have any span, for the script."""
     first, last = tiles.bins(level, start, end)
     busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
     count = level.count[first:last].astype(np.int64)

@@ -49,6 +49,20 @@ function report(error) {
   state.textContent = error instanceof TypeError ? "The server has ended: start `tracekit view` again." : error.message;
 }
 
+// As Perfetto documents it: its window answers a ping once it is ready, and is handed the trace.
+const PERFETTO = "https://ui.perfetto.dev";
+const handOver = (page, buffer, title) => new Promise((done) => {
+  const ping = setInterval(() => page.postMessage("PING", PERFETTO), 100);
+  const end = (is) => { clearInterval(ping); clearTimeout(late); removeEventListener("message", heard); done(is); };
+  const late = setTimeout(() => end(false), 15000);
+  const heard = ({ source, origin, data }) => {
+    if (source !== page || origin !== PERFETTO || data !== "PONG") return;
+    page.postMessage({ perfetto: { buffer, title, fileName: title } }, PERFETTO);
+    end(true);
+  };
+  addEventListener("message", heard);
+});
+
 // Bins of a lane: what is drawn of each is how full it is of each stage.
 function binsOf(lane, got, stages) {
   const start = new Float64Array(got.bin.length), end = new Float64Array(got.bin.length);
@@ -60,20 +74,6 @@ function binsOf(lane, got, stages) {
   return { ...lane, bins: got, start, end, stage, levels: [], count: start.length, longest: got.width };
 }
 
-class RunChart extends Chart {
-  get whole() { return "run"; }
-  get number() { return this.views.indexOf(this.view); }
-
-  choose(number) {
-    const view = this.data.views[number];
-    this.have = null;
-    this.find(".sight tbody").replaceChildren();
-    this.find(".diagnosed").open = false;
-    if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
-    this.load(number).then(() => { this.choose(number); this.note(); }, report);
-  }
-
-  // Of a run that was not looked at yet.
 // Samples of a counter: each holds since the one before it, or, of memory, until the next.
 function samplesOf(lane, got, last) {
   const { held } = lane, long = got.width || 1;
@@ -92,6 +92,20 @@ function valuesText({ held, unit }, low, mean, high) {
   return `${most ? numberText(low) : valueText(low, unit)}${most}`;
 }
 
+class RunChart extends Chart {
+  get whole() { return "run"; }
+  get number() { return this.views.indexOf(this.view); }
+
+  choose(number) {
+    const view = this.data.views[number];
+    this.have = null;
+    this.find(".sight tbody").replaceChildren();
+    this.find(".diagnosed").open = false;
+    if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
+    this.load(number).then(() => { this.choose(number); this.note(); }, report);
+  }
+
+  // Of a run that was not looked at yet.
   restore() {
     const asked = new URLSearchParams(location.hash.slice(1)), below = asked.get("below");
     this.flags = (asked.get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
@@ -197,6 +211,20 @@ function valuesText({ held, unit }, low, mean, high) {
     const box = this.find(".diagnosed"), list = box.querySelector("ol");
     const show = (error) => list.replaceChildren(element("li", error.message));
     box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
+    const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
+    const write = (opens) => this.write(told, opens).catch((error) => { told.textContent = error.message; });
+    this.find(".timeline").append(buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
+  }
+
+  // The steps in sight, for Perfetto: in its window, or as a file where that cannot be reached.
+  async write(told, opens) {
+    const page = opens && window.open(PERFETTO);
+    told.textContent = "The steps are being written.";
+    const { file, content } = await ask("timeline", { run: this.number, from: Math.floor(this.from), to: Math.ceil(this.to) });
+    const { buffer } = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+    const link = element("a", file, { href: URL.createObjectURL(new Blob([buffer])), download: file });
+    const isThere = page && await handOver(page, buffer, file);
+    told.replaceChildren(isThere ? `Handed to Perfetto: ${file}` : opens ? `${PERFETTO} does not answer. To open there: ` : "To open in Perfetto: ", isThere ? "" : link);
   }
 
   async diagnose(list) {
@@ -322,34 +350,6 @@ function valuesText({ held, unit }, low, mean, high) {
     return i >= 0;
   }
 
-  spans(c, lane, top, high, look) {
-    if (!lane.bins) { super.spans(c, lane, top, high, look); return; }
-    const { busy, width } = lane.bins, stages = this.data.stages;
-    const wide = (width / (this.to - this.from)) * this.plot;
-    for (let i = firstFrom(lane.start, this.from - width); i < lane.count && lane.start[i] < this.to; i += 1) {
-      const x = this.x(lane.start[i]);
-      let bottom = top + high - 1;
-      for (const name of Object.keys(busy)) {
-        const tall = Math.min((busy[name][i] / width) * (high - 2), bottom - top - 1);
-        if (tall <= 0) continue;
-        c.fillStyle = look.stages[stages.indexOf(name)];
-        c.fillRect(x, bottom - Math.max(tall, 0.7), Math.max(wide, 0.7), Math.max(tall, 0.7));
-        bottom -= tall;
-      }
-      this.marks += 1;
-    }
-  }
-
-  said(found) {
-    const { lane, i } = found;
-    if (!lane.bins) return super.said(found);
-    const { busy, width } = lane.bins;
-    const parts = Object.keys(busy).filter((name) => busy[name][i]).map((name) => `${name} ${(100 * busy[name][i] / width).toFixed(1)} %`);
-    const many = `${size(lane.bins.count[i])} start in ${timeText(width)}`;
-    const longest = lane.bins.count[i] ? `, the longest of ${timeText(lane.bins.longest[i])}` : "";
-    return `${many}${longest}; busy: ${parts.join(", ") || "nothing"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
-  }
-
   // Up to the least value, lighter up to the largest one; a line at the mean.
   samples(c, lane, top, high, look) {
     const { low, mean, high: most, last, width, times } = lane.samples, floor = top + high - 1;
@@ -370,8 +370,41 @@ function valuesText({ held, unit }, low, mean, high) {
     c.globalAlpha = 1;
   }
 
-  facts() { return []; }
+  spans(c, lane, top, high, look) {
     if (lane.samples) { this.samples(c, lane, top, high, look); return; }
+    if (!lane.bins) { super.spans(c, lane, top, high, look); return; }
+    const { busy, width } = lane.bins, stages = this.data.stages;
+    const wide = (width / (this.to - this.from)) * this.plot;
+    for (let i = firstFrom(lane.start, this.from - width); i < lane.count && lane.start[i] < this.to; i += 1) {
+      const x = this.x(lane.start[i]);
+      let bottom = top + high - 1;
+      for (const name of Object.keys(busy)) {
+        const tall = Math.min((busy[name][i] / width) * (high - 2), bottom - top - 1);
+        if (tall <= 0) continue;
+        c.fillStyle = look.stages[stages.indexOf(name)];
+        c.fillRect(x, bottom - Math.max(tall, 0.7), Math.max(wide, 0.7), Math.max(tall, 0.7));
+        bottom -= tall;
+      }
+      this.marks += 1;
+    }
+  }
+
+  said(found) {
+    const { lane, i } = found;
+    if (lane.samples) {
+      const { low, mean, high, count, width, last } = lane.samples, many = width && count[i] ? `, ${size(count[i])} samples in ${timeText(width)}` : "";
+      const value = many ? valuesText(lane, low[i], mean[i], high[i]) : valueText(last[i], lane.unit);
+      return `${value}${many} · from ${timeText(lane.start[i])} of the run · ${lane.label}`;
+    }
+    if (!lane.bins) return super.said(found);
+    const { busy, width } = lane.bins;
+    const parts = Object.keys(busy).filter((name) => busy[name][i]).map((name) => `${name} ${(100 * busy[name][i] / width).toFixed(1)} %`);
+    const many = `${size(lane.bins.count[i])} start in ${timeText(width)}`;
+    const longest = lane.bins.count[i] ? `, the longest of ${timeText(lane.bins.longest[i])}` : "";
+    return `${many}${longest}; busy: ${parts.join(", ") || "nothing"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
+  }
+
+  facts() { return []; }
 
   pick(found) {
     super.pick(found);
@@ -391,11 +424,6 @@ function valuesText({ held, unit }, low, mean, high) {
   search(words) {
     this.words = words.trim();
     this.matching = new Set();
-    if (lane.samples) {
-      const { low, mean, high, count, width, last } = lane.samples, many = width && count[i] ? `, ${size(count[i])} samples in ${timeText(width)}` : "";
-      const value = many ? valuesText(lane, low[i], mean[i], high[i]) : valueText(last[i], lane.unit);
-      return `${value}${many} · from ${timeText(lane.start[i])} of the run · ${lane.label}`;
-    }
     this.mark();
     clearTimeout(this.typed);
     if (!this.words) { this.find(".hits").replaceChildren(); this.find(".found").textContent = ""; return; }
@@ -492,6 +520,7 @@ function valuesText({ held, unit }, low, mean, high) {
     const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
     this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed; idle by cause.`;
     this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
+      if (lane.samples) return valuesRow(lane, from, to);
       const { busy, count, longest } = inSight(lane, from, to, this.data.stages);
       const all = Object.values(busy).reduce((sum, ns) => sum + ns, 0);
       const row = document.createElement("tr");
@@ -520,7 +549,6 @@ function valuesText({ held, unit }, low, mean, high) {
   }
 }
 
-      if (lane.samples) return valuesRow(lane, from, to);
 // Shows as long a time as the chart above, as far from the step of the same number.
 class LowerChart extends RunChart {
   restore() { this.flags = []; }
@@ -555,6 +583,20 @@ function inSight(lane, from, to, stages) {
   return { busy: ordered, count, longest };
 }
 
+// The samples of a counter in sight: how many, and their values.
+function valuesRow(lane, from, to) {
+  const { times, count, mean, low, high } = lane.samples, row = document.createElement("tr");
+  const own = times.flatMap((time, i) => (count[i] && time >= from && time < to ? [i] : []));
+  const many = own.reduce((sum, i) => sum + count[i], 0), of = (values) => own.map((i) => values[i]);
+  const average = own.reduce((sum, i) => sum + mean[i] * count[i], 0) / many;
+  const before = lane.held ? times.findLastIndex((time) => time < from) : -1;
+  const held = before < 0 ? "" : valueText(lane.samples.last[before], lane.unit);
+  const text = many ? valuesText(lane, Math.min(...of(low)), average, Math.max(...of(high))) : held;
+  row.append(element("th", lane.label, { scope: "row" }), element("td", size(many), { className: "number" }));
+  row.append(element("td", ""), element("td", ""), element("td", ""), element("td", text));
+  return row;
+}
+
 function named(text) {
   const box = document.createElement("details");
   box.append(element("summary", "Name in full"), element("p", text));
@@ -583,20 +625,6 @@ function cellText(column, value) {
   if (column.endsWith("share")) return (100 * value).toFixed(1);
   if (/_ns$/.test(column)) return timeText(value);
   return typeof value === "number" && column !== "device" ? numberText(value) : String(value);
-// The samples of a counter in sight: how many, and their values.
-function valuesRow(lane, from, to) {
-  const { times, count, mean, low, high } = lane.samples, row = document.createElement("tr");
-  const own = times.flatMap((time, i) => (count[i] && time >= from && time < to ? [i] : []));
-  const many = own.reduce((sum, i) => sum + count[i], 0), of = (values) => own.map((i) => values[i]);
-  const average = own.reduce((sum, i) => sum + mean[i] * count[i], 0) / many;
-  const before = lane.held ? times.findLastIndex((time) => time < from) : -1;
-  const held = before < 0 ? "" : valueText(lane.samples.last[before], lane.unit);
-  const text = many ? valuesText(lane, Math.min(...of(low)), average, Math.max(...of(high))) : held;
-  row.append(element("th", lane.label, { scope: "row" }), element("td", size(many), { className: "number" }));
-  row.append(element("td", ""), element("td", ""), element("td", ""), element("td", text));
-  return row;
-}
-
 }
 
 function tableOf(got, causes) {
