@@ -506,6 +506,29 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     )
 
 
+def test_launches_are_those_of_the_ops_in_sight(
+    runs: list[tracekit.Run], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, (start, end) = runs[0], stretches(runs[0], 1)[0]
+    monkeypatch.setattr(_lanes, "_MOST_FLOWS", 10_000)
+    told = client.data("flows", run=0, from_=start, to=end)
+    labels = [lane["label"] for lane in client.data("run", run=0)["lanes"]]
+    drivers = {*run.trace.read("iterations")["process", "thread"].iter_rows()}
+    expected = []
+    for op in run.trace.read("ops").iter_rows(named=True):
+        if op["start"] < end and op["end"] > start and op["launch_start"] is not None:
+            is_drawn = (op["process"], op["launch_thread"]) in drivers
+            expected.append((f"GPU {op['device']} · stream {op['stream']}", op["start"], is_drawn,
+                             op["launch_start"]))  # fmt: skip
+    shown = [
+        (labels[to], at, thread is not None, launch) for to, at, thread, launch in told["flows"]
+    ]
+    assert sorted(shown) == sorted(expected)
+    assert all(labels[thread].startswith("NVTX") for _, _, thread, _ in told["flows"] if thread)
+    monkeypatch.setattr(_lanes, "_MOST_FLOWS", len(expected) - 1)
+    assert client.data("flows", run=0, from_=start, to=end)["flows"] is None
+
+
 def test_details_in_long_runs_are_told_by_the_step_of_the_op(
     asked: AskedRuns, runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

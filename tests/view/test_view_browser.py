@@ -103,6 +103,7 @@ def test_by_keys_alone(
     assert page.locator(".search").input_value() == "onerror"
     check_steps(page, runs[0])
     check_marks(page)
+    check_launches(page)
     # Lanes, ops and zoom; another run by its button.
     for key in ("Escape", "0", "w", "w", "d", "ArrowDown", "ArrowDown", "n", "p", "s", "a", "f"):
         keys.press(key)
@@ -113,6 +114,23 @@ def test_by_keys_alone(
     assert "GPU 2" not in page.locator(".sight").text_content()
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+def check_launches(page: Any) -> None:
+    """Draw launches where few ops are in sight; the address says so."""
+    page.get_by_role("button", name="Launches").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "() => / of .* launches/.test(document.querySelector('.launches').textContent)"
+    )
+    page.wait_for_function("() => location.hash.includes('&flows')")
+    page.locator("canvas").focus()
+    page.keyboard.press("0")
+    page.wait_for_function(
+        "() => document.querySelector('.launches').textContent.includes('zoom in')"
+    )
+    page.get_by_role("button", name="Launches").focus()
+    page.keyboard.press("Enter")
 
 
 def check_marks(page: Any) -> None:

@@ -104,6 +104,7 @@ class AskedRuns:
             "/idle": (self.idle, slow),
             "/find": (self.find, quick),
             "/hit": (self.hit, quick),
+            "/flows": (self.flows, quick),
             "/op": (self.op, quick),
             "/steps": (self.steps, slow),
             "/findings": (self.findings, slow),
@@ -217,6 +218,11 @@ class AskedRuns:
         _only(query, "run", "from", "to", "pixels")
         pixels = _number(query, "pixels", 1, _MOST_PIXELS)
         return self._seen(query).lanes.drawn(*_stretch(query), pixels)
+
+    def flows(self, query: Query) -> dict[str, Any]:
+        """Return the launches of the ops in an interval of time; see `RunLanes.flows`."""
+        _only(query, "run", "from", "to")
+        return self._seen(query).lanes.flows(*_stretch(query))
 
     def idle(self, query: Query) -> dict[str, Any]:
         """Return the causes of idle time in an interval of time; see `RunLanes.idle`."""

@@ -44,6 +44,8 @@ anew for each picture."""
 _MOST_SPANS = 4_000
 """Largest number of spans of a lane that are drawn singly; more are drawn as bins."""
 _MOST_IN_ALL = 20_000
+_MOST_FLOWS = 500
+"""Largest number of ops in an interval whose launches are drawn."""
 _MOST_NEAR = 30_000
 """Largest number of spans around a picture that are read with it."""
 _PIXELS = 4
@@ -276,6 +278,28 @@ class RunLanes:
             key: own.drawn(level, start, end)
             for key, own in lanes.items() if (level := found[key])
         }  # fmt: skip
+
+    def flows(self, start: int, end: int) -> dict[str, Any]:
+        """Return the launches of the ops in an interval of time: ``lane, start, thread's, launch``.
+
+        Lanes are null where none shows the op or its launching thread. More than ``most`` ops have
+        no flows.
+        """
+        inside = (pl.col("start") < end) & (pl.col("end") > start)
+        columns = (*OF_OP, "launch_thread", "start", "launch_start")
+        flows = None
+        if self.starting(start, end) <= _MOST_NEAR:
+            ops = (
+                self._trace["ops"]
+                .filter(inside)
+                .select(columns)
+                .collect()
+                .drop_nulls("launch_start")
+            )
+            if ops.height <= _MOST_FLOWS:
+                flows = [(self.of(op), op["start"], self.of_thread(op), op["launch_start"])
+                         for op in ops.iter_rows(named=True)]  # fmt: skip
+        return {"flows": flows, "most": _MOST_FLOWS}
 
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
         """Return the causes of idle time in an interval of time, by number of lane; see `drawn`."""

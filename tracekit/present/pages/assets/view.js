@@ -110,6 +110,7 @@ class RunChart extends Chart {
     const asked = new URLSearchParams(location.hash.slice(1)), below = asked.get("below");
     this.flags = (asked.get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
     this.tellFlags();
+    this.toggleFlows(asked.has("flows"));
     const number = this.views.findIndex((view) => view.step === asked.get("run"));
     const restore = () => { super.restore(); if (below && !this.lower) this.beside(below); };
     if (number < 0 || this.data.views[number].lanes) restore();
@@ -154,6 +155,7 @@ class RunChart extends Chart {
   address() {
     super.address();
     if (this.lower) history.replaceState(null, "", `${location.hash}&below=${encodeURIComponent(this.lower.view.step)}`);
+    if (this.flows) history.replaceState(null, "", `${location.hash}&flows`);
     if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
   }
 
@@ -169,7 +171,7 @@ class RunChart extends Chart {
     this.draw();
   }
 
-  // Own marks, and the way from the call that launched the pinned op.
+  // Own marks, and the ways from calls to the ops that they launched: all in sight, and the pinned one.
   marksOf(c, look, top, high) {
     super.marksOf(c, look, top, high);
     c.strokeStyle = c.fillStyle = look.ink;
@@ -179,14 +181,19 @@ class RunChart extends Chart {
       c.fillRect(x, 14, 1, this.canvas.height);
       c.fillRect(x - 3, 14, 7, 4);
     }
-    const { launch_start: from, launch_lane: lane, op } = this.told ?? {};
-    if (!this.picked || this.picked.lane.number?.[this.picked.i] !== op || !(lane >= 0)) return;
-    const y = (number) => top + (number + 0.5) * high, x = this.x(this.picked.lane.start[this.picked.i]);
-    const first = this.x(from), last = y(this.view.lanes.indexOf(this.picked.lane));
+    const y = (number) => top + (number + 0.5) * high;
+    const flow = ([to, start, from, launched]) => {
+      const first = this.x(launched), x = this.x(start);
+      c.beginPath(); c.moveTo(first, y(from)); c.bezierCurveTo(first + 20, y(to), x - 20, y(from), x, y(to)); c.stroke();
+      c.beginPath(); c.arc(first, y(from), 3, 0, 7); c.fill();
+    };
     c.save();
     c.beginPath(); c.rect(this.labels, 0, this.plot, this.canvas.height); c.clip();
-    c.beginPath(); c.moveTo(first, y(lane)); c.bezierCurveTo(first + 20, last, x - 20, y(lane), x, last); c.stroke();
-    c.beginPath(); c.arc(first, y(lane), 3, 0, 7); c.fill();
+    c.globalAlpha = 0.45;
+    this.flows?.forEach(flow);
+    c.globalAlpha = 1;
+    const { launch_start: from, launch_lane: lane, op } = this.told ?? {};
+    if (this.picked && this.picked.lane.number?.[this.picked.i] === op && lane >= 0) flow([this.view.lanes.indexOf(this.picked.lane), this.picked.lane.start[this.picked.i], lane, from]);
     c.restore();
   }
 
@@ -211,9 +218,32 @@ class RunChart extends Chart {
     const box = this.find(".diagnosed"), list = box.querySelector("ol");
     const show = (error) => list.replaceChildren(element("li", error.message));
     box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
+    const launches = buttonOf("Launches", () => { this.toggleFlows(!this.flows); this.note(); }, { className: "flows", ariaPressed: "false" });
+    this.find(".marks").after(launches, " ", element("span", "", { className: "launches hint", role: "status" }));
     const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
     const write = (opens) => this.write(told, opens).catch((error) => { told.textContent = error.message; });
     this.find(".timeline").append(buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
+  }
+
+  toggleFlows(isOn) {
+    this.flows = isOn ? [] : null;
+    this.flowing = null;
+    this.find(".flows").ariaPressed = String(isOn);
+    this.find(".launches").textContent = "";
+    this.draw();
+  }
+
+  // Launches of the ops in sight, where they are few.
+  async wantFlows() {
+    const from = Math.floor(this.from), to = Math.ceil(this.to), key = `${this.number} ${from} ${to}`;
+    if (!this.flows || key === this.flowing) return;
+    this.flowing = key;
+    this.askFlows ??= asker("flows");
+    const got = await this.askFlows({ run: this.number, from, to });
+    if (!got || !this.flows) return;
+    this.flows = (got.flows ?? []).filter((flow) => !flow.includes(null));
+    this.find(".launches").textContent = got.flows ? `${size(this.flows.length)} of ${size(got.flows.length)} launches are drawn: those of threads with a lane.` : `More than ${size(got.most)} ops are in sight: zoom in to see their launches.`;
+    this.draw();
   }
 
   // The steps in sight, for Perfetto: in its window, or as a file where that cannot be reached.
@@ -282,7 +312,7 @@ class RunChart extends Chart {
     super.paint();
     this.want();
     clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.list(), 120);
+    this.soon = setTimeout(() => { this.list(); this.wantFlows().catch(report); }, 120);
   }
 
   // Half as much again is asked for on both sides, and nothing where what is there will do.
