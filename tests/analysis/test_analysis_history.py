@@ -93,8 +93,9 @@ def test_input_of_another_size_is_told() -> None:
     for name, size in (("a", 100), ("b", 200), ("c", 104), ("d", 198)):
         b = TraceBuilder()
         b.op("weights", 0, kind="h2d", bytes=size, stage="WU", iteration=0)
-        for step in range(3):
-            b.op("x", 10 + step, kind="h2d", stage="IO", bytes=size * 10_000, iteration=step)
+        for step, stage in enumerate(("IO", "IO", "OTHER")):  # the latter of a server
+            row = {"stage": stage, "bytes": size * 10_000, "iteration": step}
+            b.op("x", 10 + step, kind="h2d", **row)
         runs.append(Recorded(b.trace(), name, {}))
     assert unlike(runs) == [
         "a step copies 1.000 MB of input in a and 2.000 in b: batches may differ"

@@ -129,7 +129,8 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
 
     Also the first run whose steps hold evaluation where others hold none.
     """
-    bytes_, is_fed = pl.col("bytes").sum(), (pl.col("kind") == "h2d") & (pl.col("stage") == "IO")
+    bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
+    is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
     in_steps = [run.trace["ops"].drop_nulls("iteration") for run in runs]
     of_steps = [ops.filter(is_fed).group_by("iteration").agg(bytes_) for ops in in_steps]
     amounts = [each.select(pl.col("bytes").median()).collect().item() for each in of_steps]
