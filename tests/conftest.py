@@ -225,17 +225,21 @@ def real_sample() -> Callable[[str], Path]:
 
 
 class _ReadOnce:
-    """Makes the report of a bundled trace once for all processes; others copy it."""
+    """Makes the report of a bundled trace once for all processes; others copy it.
+
+    Of files in `folders`, too, to which fixtures of a session add theirs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.folders = [BUNDLED]
 
     def __call__(
         self, path: Path, folder: Path, options: ReportOptions, progress: Callable[..., None]
     ) -> ReportMade:
         from tracekit.store._report import make_report
 
-        if not path.resolve().is_relative_to(BUNDLED):
+        if not any(map(path.resolve().is_relative_to, self.folders)):
             return make_report(path, folder, options, progress)
         rules = options.rules
         look = options.look
@@ -248,6 +252,7 @@ class _ReadOnce:
                 made = make_report(path, kept, options, progress)
                 told.write_bytes(pickle.dumps((kept, made)))
         kept, made = pickle.loads(told.read_bytes())
+        progress("copy", 0, 1)
         shutil.copytree(kept, folder)
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from many_helpers import KERNELS, write_ranks
@@ -19,9 +20,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def ranks(tmp_path_factory: pytest.TempPathFactory, _read_once: Any) -> list[Path]:
     """Four small reports."""
-    return write_ranks(tmp_path_factory.mktemp("ranks"), 4)
+    _read_once.folders.append(folder := tmp_path_factory.mktemp("ranks"))
+    return write_ranks(folder, 4)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ import tracekit
 from tracekit.errors import InputError, NotATraceError, StoreError, UsageError
 from tracekit.store import run_digest
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
+
 
 @pytest.mark.slow
 def test_one_run_of_many_reports(ranks) -> None:

@@ -41,7 +41,7 @@ ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHT
 
 
 @pytest.fixture(scope="module")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def run_of(samples_read_once: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Give a run of a bundled trace."""
     store = tmp_path_factory.mktemp("whatif") / "store"
 

@@ -29,6 +29,8 @@ from tracekit.store import Store
 from tracekit.store._staging import MARK
 from tracekit.store._store import read_id
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
+
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE, OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite", SAMPLES / "p2p_4gpu_star.sqlite"
 OWN = "0123abcd-0123456789abcdef"
