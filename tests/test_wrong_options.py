@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
+def run(samples_read_once: None, tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
     return tracekit.ingest(SAMPLE, store=tmp_path_factory.mktemp("wrong") / "store")[0]
 
 

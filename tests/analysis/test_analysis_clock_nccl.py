@@ -118,7 +118,7 @@ def test_what_graphs_replay_is_not_compared() -> None:
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
+def stages(samples_read_once: None, tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
     """The four processes of a pipeline as reports of their own, its calls naming their peers.
 
     Activations go to the next stage and gradients to the one before.

@@ -82,7 +82,7 @@ def test_times_against_every_nanosecond(ops: list[Op], edges: list[int]) -> None
 
 
 @pytest.fixture(scope="module")
-def ddp(tmp_path_factory: pytest.TempPathFactory) -> tk.Run:
+def ddp(samples_read_once: None, tmp_path_factory: pytest.TempPathFactory) -> tk.Run:
     store = tmp_path_factory.mktemp("stretch")
     return tk.ingest(SAMPLES / "ddp_4gpu.sqlite", name="ddp", store=store)[0]
 

@@ -137,6 +137,7 @@ SAMPLE = "ddp_4gpu"
     params=[SAMPLE, *(pytest.param(name, marks=pytest.mark.nightly) for name in REAL)],
 )
 def run(
+    samples_read_once: None,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     real_trace: Callable[[str], Path],

@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
+def run(samples_read_once: None, tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
     store = tmp_path_factory.mktemp("figures") / "store"
     return tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", name="ddp", store=store)[0]
 
