@@ -66,6 +66,15 @@ class TestNoTrace:
     def test_a_folder(self, folder):
         _refused(folder, NotATraceError, "is a directory", "give the file of a trace")
 
+    def test_a_folder_of_logs_is_named_by_its_first_file(self, folder):
+        (folder / "a.jsonl").write_text('{"coll_perf": {"coll": "AllReduce"}}')
+        what, hint = "its file a.jsonl is a log of NCCL's inspector", f"nccl-inspector {folder}"
+        _refused(folder, UnsupportedTraceError, what, hint)
+
+    def test_a_folder_of_traces(self, folder):
+        _trace(folder / "rank0.sqlite")
+        _refused(folder, NotATraceError, "a trace in it, rank0.sqlite", f"ingest {folder}/*")
+
     def test_a_pipe_is_not_waited_for(self, folder):
         os.mkfifo(folder / "pipe")
         _refused(folder / "pipe", NotATraceError, "is no regular file")

@@ -102,7 +102,7 @@ def check_readable(path: Path) -> None:
     """Raise an `InputError` with the reason if `path` is no file that could hold a trace."""
     try:
         if path.is_dir():
-            table_files(path)
+            _check_folder(path)
             return
         if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
             raise NotATraceError(f"{path} is no regular file", "give the file of a trace")
@@ -123,6 +123,25 @@ def check_readable(path: Path) -> None:
     if any(each.begins(path) for each in FORMATS):
         return
     raise refusal(path)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise an error that names what the first file of a folder is, if it is no columnar export."""
+    try:
+        table_files(folder)
+    except NotATraceError:
+        files = (file for file in sorted(folder.iterdir()) if file.is_file() and _head(file))
+        if (first := next(files, None)) is None:
+            raise
+        if any(each.begins(first) for each in FORMATS):
+            raise NotATraceError(
+                f"{folder} is a directory with a trace in it, {first.name}",
+                f"give its files, --run NAME makes one run of them: tracekit ingest {folder}/*",
+            ) from None
+        if (known := _known(head_of(first)[:HEAD])) and known[1] != _FOLDER:
+            what = f"{folder} is a directory, and its file {first.name} is {known[0]}"
+            raise UnsupportedTraceError(what, known[1].format(path=folder)) from None
+        raise
 
 
 def _head(path: Path) -> bytes:
