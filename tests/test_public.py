@@ -8,7 +8,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 
@@ -367,26 +367,32 @@ def test_a_breakdown_loads_what_it_takes(tmp_path: Path) -> None:
         assert not [name for name in loaded if name.startswith(NOTHING_OF)]
 
 
-def _imports(file: Path) -> Iterator[str]:
-    """Yield the full names of what a module imports of this package."""
+@cache
+def _imports(file: Path) -> list[str]:
+    """Return the full names of what a module imports of this package."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name.startswith("tracekit"))
+            found += (each.name for each in node.names if each.name.startswith("tracekit"))
         elif isinstance(node, ast.ImportFrom):
             # Annotations are loaded by another name into programs whose Python has no tracekit.
             assert node.level == 0 or file.parent.name == "annotation", f"{file}: relative import"
             if (node.module or "").partition(".")[0] == "tracekit":
-                yield from (f"{node.module}.{each.name}" for each in node.names)
+                found += (f"{node.module}.{each.name}" for each in node.names)
+    return found
+
+
+def _imported_by(names: list[str]) -> list[tuple[str, str]]:
+    return [(name, imported) for name in names for imported in _imports(PACKAGE / name)]
 
 
 FILES = sorted(file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_imports_follow_the_design(name: str) -> None:
-    file = PACKAGE / name
-    part = name.partition("/")[0].removesuffix(".py")
-    for imported in _imports(file):
+@pytest.mark.slow
+def test_imports_follow_the_design() -> None:
+    for name, imported in _imported_by(FILES):
+        part = name.partition("/")[0].removesuffix(".py")
         _, _, target = imported.partition(".")
         other, _, rest = target.partition(".")
         if other == part:
@@ -406,10 +412,10 @@ def test_what_analysis_holds_is_in_wings() -> None:
     assert set(SHARED) <= {name.split("/")[1] for name in WINGED}
 
 
-@pytest.mark.parametrize("name", WINGED)
-def test_wings_face_one_way(name: str) -> None:
-    wing = name.split("/")[1]
-    for imported in _imports(PACKAGE / name):
+@pytest.mark.slow
+def test_wings_face_one_way() -> None:
+    for name, imported in _imported_by(WINGED):
+        wing = name.split("/")[1]
         part, _, target = imported.removeprefix("tracekit.").partition(".")
         other, _, rest = target.partition(".")
         if part != "analysis" or other == wing:
