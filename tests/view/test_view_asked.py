@@ -6,7 +6,8 @@ import hashlib
 import itertools
 import random
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -163,25 +164,31 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
 
 
 @pytest.fixture(params=["made at once", "made in many batches", "kept"], scope="module")
-def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run], RunLanes]]:
+def lanes_of(request: pytest.FixtureRequest) -> Callable[[tracekit.Run], RunLanes]:
     """Lanes of a run, whose sums are made in different ways, or read."""
     known: dict[int, RunLanes] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "made in many batches":
-            patch.setattr(batches, "ROWS", 40)
 
-        def find(run: tracekit.Run) -> RunLanes:
-            if id(run) not in known:
-                known[id(run)] = lanes = RunLanes(run.trace)
-                if request.param == "kept":
-                    read = RunSums.unpacked(lanes.sums.packed(), run.trace)
-                    assert read.names.equals(lanes.sums.names)
-                    assert read.few.keys() == lanes.sums.few.keys()
-                    assert all(own.equals(lanes.sums.few[key]) for key, own in read.few.items())
-                    known[id(run)] = RunLanes(run.trace, Kept(lanes.sums.packed()))
-            return known[id(run)]
+    def find(run: tracekit.Run) -> RunLanes:
+        if id(run) not in known:
+            known[id(run)] = lanes = RunLanes(run.trace)
+            with pytest.MonkeyPatch.context() as patch:
+                if request.param == "made in many batches":
+                    patch.setattr(batches, "ROWS", 40)
+                made = lanes.sums
+            if request.param == "kept":
+                read = RunSums.unpacked(made.packed(), run.trace)
+                assert read.names.equals(made.names)
+                assert read.few.keys() == made.few.keys()
+                assert all(own.equals(made.few[key]) for key, own in read.few.items())
+                known[id(run)] = RunLanes(run.trace, Kept(made.packed()))
+        return known[id(run)]
 
-        yield find
+    return find
+
+
+@cache
+def _said(run: tracekit.Run, by: str, between: tuple[int, int]) -> tracekit.Answer:
+    return run.breakdown.answer(by=by, between=between)
 
 
 def test_long_stretches_are_broken_down_without_their_ops(
@@ -197,14 +204,14 @@ def test_long_stretches_are_broken_down_without_their_ops(
         for place, (a, b) in enumerate([sums.edges, aligned, *stretches(run, 4)]):
             asked: list[tuple[int, int]] = []
             by = BY[:2][place % 2] if place else "device"
-            expected = run.breakdown.answer(by=by, between=(a, b))
+            expected = _said(run, by, (a, b))
             answer = broken_down(Watched(run, asked), sums, by, a, b)
             assert answer.rows.to_dicts() == expected.rows.to_dicts()
             for name in ("window_ns", "idle_ns", "sum_over", "warnings"):
                 assert answer.meta.get(name) == expected.meta.get(name)
             assert sum(end - start for start, end in asked) < max(2 * width, last - first >> 8)
             kernels = broken_down(Watched(run, asked), sums, "kernel", a, b)
-            expected = run.breakdown.answer(by="kernel", between=(a, b))
+            expected = _said(run, "kernel", (a, b))
             assert expected.rows.drop("median_ns").equals(kernels.rows.drop("median_ns"))
             if not place:
                 assert kernels.rows["median_ns"].is_null().all()
