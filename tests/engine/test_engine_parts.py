@@ -195,7 +195,8 @@ def test_gpus_that_a_report_lists_and_does_not_use_keep_no_reports_together(monk
     assert both.read("devices").height == 4
     assert len(both.parts()) == 2
     monkeypatch.setattr(_combine, "_OF_PART", 100)
-    assert _answers(replace(both, spread=sent)) == _answers(combine(reports))
+    of_gpus = [n for n, (by, _) in enumerate(ASKED + IDLE) if "device" in by or "rank" in by]
+    assert _answers(replace(both, spread=sent), of_gpus) == _answers(combine(reports), of_gpus)
 
 
 def test_a_run_with_other_ops_is_not_divided(monkeypatch) -> None:

@@ -117,7 +117,7 @@ def test_stretches_next_to_each_other_add_up_to_the_run(ddp: tk.Run) -> None:
     first, last = ops["start"].min(), ops["end"].max()
     assert isinstance(first, int)
     assert isinstance(last, int)
-    edges = [first - 5, first + 1_234_567, first + 9_000_001, ops["start"][500], last + 1]
+    edges = [first - 5, first + 1_234_567, ops["start"][500], last + 1]
     parts = [_sums(ddp, between=pair) for pair in pairwise(sorted(edges))]
     assert _added(parts) == _sums(ddp)
 

@@ -164,11 +164,13 @@ def test_a_worker_that_cannot_see_the_store_says_so() -> None:
     "number", [2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 8))]
 )
 def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -> None:
+    # By day few of what processes are asked, which is sent to them in the same form.
+    few = 2 if number == 2 else None
     with ExitStack() as stack:
         cluster = Cluster(stack, tmp_path)
         for _ in range(number):
             cluster.add_worker()
-        assert answers(tracekit.open("job", store=asked, dask=cluster.address)) == local
+        assert answers(tracekit.open("job", store=asked, dask=cluster.address), few) == local[:few]
         studied, there = (
             tracekit.study.answer(["job"], store=asked, **where)
             for where in ({}, {"dask": cluster.address})
