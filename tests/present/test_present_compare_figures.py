@@ -111,7 +111,7 @@ def test_what_is_unknown_is_said_and_no_zero() -> None:
     figure = compared([("FP", 5000.0, None, None), ("idle", 5000.0, 9000.0, 4000.0)])
     assert labels(figure) == ("<b>10.00 us</b>", "?", "+4.00<br>+40.0 %", "<b>≥ 9.00 us</b>")
     assert "? unknown in one of the runs" in texts(figure)
-    assert stacks(figure)[0].x == (5.0, None)
+    assert stacks(figure)[0].x == (5.0,)
 
 
 def test_no_step_without_time() -> None:

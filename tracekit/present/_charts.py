@@ -326,13 +326,16 @@ def bars_figure(
     reach = sums
     is_stacked = any(sum(bool(part.lengths[n]) for part in parts) > 1 for n in range(number))
     for part in parts:
-        figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
         if upright is None and is_stacked and not part.is_hidden:
-            figure.data[-1].update(_written(part, max(sums), divisor))
+            figure.add_trace(written_bars(part, rows, (divisor, name), max(sums)))
+        else:
+            figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
     if whiskers is not None:
-        texts = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
-        reach = [max(length, high) for length, (_, high) in zip(sums, texts, strict=True)]
-        figure.add_trace(_whiskers(rows, sums, texts, divisor))
+        reach = [max(length, *(both or (0,))) for length, both in zip(sums, whiskers, strict=True)]
+        figure.add_trace(intervals([
+            (row.place, both[0] / divisor, both[1] / divisor)
+            for row, both in zip(rows.rows, whiskers, strict=True) if both
+        ]))  # fmt: skip
     what = f"{axis} ({name})" if name else axis
     most = max(reach, default=0) / divisor
     if upright is None:
@@ -426,32 +429,29 @@ def _amount(value: float, decimals: int) -> str:
     return text if not value or text.strip("0.") else f"<{10**-decimals:.{decimals}f}"
 
 
-def _written(part: Part, longest: float, divisor: float) -> dict[str, Any]:
-    """Return texts with the lengths of segments, drawn inside those that are long enough."""
-    decimals = decimals_of(longest / divisor)
-    there = [length for length in part.lengths if length]
+def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float) -> go.Bar:
+    """Return horizontal segments with their lengths inside of those that are long enough."""
+    decimals = decimals_of(longest / unit[0])
     ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
-    return {
-        "text": [f"{length / divisor:,.{decimals}f}" if length > _LEAST_SHARE * longest else ""
-                 for length in there],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-        "insidetextfont": {"size": 11, "color": ink}, "constraintext": "none",
-    }  # fmt: skip
+    return _bars(part, rows, *unit, is_upright=False).update(
+        text=[f"{length / unit[0]:,.{decimals}f}" if length > _LEAST_SHARE * longest else ""
+              for length in part.lengths if length],
+        textposition="inside", insidetextanchor="middle", textangle=0,
+        insidetextfont={"size": 11, "color": ink}, constraintext="none",
+    )  # fmt: skip
 
 
-def _whiskers(
-    rows: Rows, sums: Sequence[float], ends: Sequence[tuple[float, float]], divisor: float
+def intervals(
+    spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Return intervals at the ends of bars, as whiskers without a marker."""
-    both = list(zip(sums, ends, strict=True))
-    errors = {
-        "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
-        "array": [(high - length) / divisor for length, (_, high) in both],
-        "arrayminus": [(length - low) / divisor for length, (low, _) in both],
-    }  # fmt: skip
+    """Return intervals as whiskers: of each its place across the bars, and its ends along them."""
+    across = [at for place, *_ in spans for at in (place, place, None)]
+    along = [end for _, *ends in spans for end in (*ends, None)]
+    line = {"color": INK, "width": 1.2}
     return go.Scatter(
-        x=[length / divisor for length in sums], y=[row.place for row in rows.rows],
-        mode="markers", marker={"opacity": 0}, error_x=errors, showlegend=False, hoverinfo="skip",
+        x=across if upright else along, y=along if upright else across, mode="lines+markers",
+        line=line, marker={"symbol": f"line-{'ew' if upright else 'ns'}", "size": 8, "line": line},
+        name=name, showlegend=name is not None, hoverinfo="skip",
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tracekit.errors import UsageError
+from tracekit.present._charts import Part as Segment
+from tracekit.present._charts import Row, Rows, intervals, written_bars
 from tracekit.present._figures import (
     GRID,
     INK,
@@ -25,7 +27,7 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     legend_lines,
-    readable_on,
+    named_places,
     signed,
     text_width,
 )
@@ -62,7 +64,7 @@ VERDICT_COLOURS = {
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
 _INTERVAL = "95 % interval"
-_LEAST_SHARE, _LEAST_COLUMN = 0.06, 56
+_LEAST_COLUMN = 56
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
@@ -152,49 +154,17 @@ def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
 
 def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
     """Return one bar trace per stage, with both runs; long segments show their length."""
-    widest = max(total(parts, "a"), total(parts, "b"))
-    bars = []
-    for part in parts:
-        texts = [_time_text(value, unit) for value in (part.a, part.b)]
-        bars.append(
-            go.Bar(
-                x=[value and value / unit[0] for value in (part.a, part.b)],
-                y=[0, 1],
-                width=0.62,
-                orientation="h",
-                name=figure_text(stage_name(part.stage)),
-                marker={"color": stage_colour(part.stage), "line": {"color": "white", "width": 1}},
-                text=[
-                    text.removesuffix(f" {unit[1]}") if (value or 0) > _LEAST_SHARE * widest else ""
-                    for text, value in zip(texts, (part.a, part.b), strict=True)
-                ],
-                textposition="inside",
-                insidetextfont_color=readable_on(stage_colour(part.stage)),
-                insidetextanchor="middle",
-                textangle=0,
-                hoverinfo="text",
-                hovertext=[
-                    f"<b>{figure_text(stage_name(part.stage))}</b> in {run}<br>{text}"
-                    for run, text in zip("AB", texts, strict=True)
-                ],
-            )
-        )
-    return bars
-
-
-def _time_text(value: float | None, unit: tuple[int, str]) -> str:
-    if value is None:
-        return "unknown"
-    number = value / unit[0]
-    return f"{number:,.{decimals_of(number)}f} {unit[1]}"
+    longest = max(total(parts, "a"), total(parts, "b"))
+    rows = Rows([Row(0, "A"), Row(1, "B")], [], 1.5)
+    stages = [Segment(stage_name(part.stage), stage_colour(part.stage), [part.a, part.b])
+              for part in parts]  # fmt: skip
+    return [written_bars(stage, rows, unit, longest) for stage in stages]
 
 
 def _stack_axes(
     figure: go.Figure, parts: Sequence[Part], labels: Sequence[str], unit: tuple[int, str]
 ) -> None:
-    names = [figure_text(label) for label in labels]
-    look = {**PLAIN_AXIS, "tickvals": [0, 1], "ticktext": names, "tickfont_size": 13}
-    figure.update_yaxes(**look, range=[1.5, -0.5], row=1, col=1)
+    figure.update_yaxes(**named_places(labels), tickfont_size=13, row=1, col=1)
     widest = max(total(parts, "a"), total(parts, "b")) / unit[0]
     figure.update_xaxes(
         title_text=f"exposed time per iteration ({unit[1]})", range=[0, widest], row=1, col=1
@@ -328,8 +298,10 @@ def changes_figure(
     legend = legend_above(layout, gap=34)
     figure = go.Figure(layout={**layout, "barmode": "overlay", "legend": legend})
     figure.add_traces(bars)
-    if any(_has_interval(group) for group in groups):
-        figure.add_trace(_intervals(groups, unit))
+    spans = [(y, group["low_ns"] / unit[0], group["high_ns"] / unit[0])
+             for y, group in enumerate(groups) if _has_interval(group)]  # fmt: skip
+    if spans:
+        figure.add_trace(intervals(spans, name=_INTERVAL))
     _changes_axes(figure, groups, labels, unit)
     return figure
 
@@ -435,22 +407,6 @@ def _taken(value: float | None, unit: tuple[int, str]) -> str:
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 
-def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> go.Scatter:
-    """Return the intervals as whiskers."""
-    known = [(y, group) for y, group in enumerate(groups) if _has_interval(group)]
-    ends = [(group["low_ns"] / unit[0], group["high_ns"] / unit[0], None) for _, group in known]
-    return go.Scatter(
-        x=[end for pair in ends for end in pair],
-        y=[place for y, _ in known for place in (y, y, None)],
-        mode="lines+markers",
-        line={"color": INK, "width": 1.3},
-        marker={"symbol": "line-ns", "size": 8, "line": {"color": INK, "width": 1.3}},
-        name=_INTERVAL,
-        hoverinfo="skip",
-        showlegend=True,
-    )
-
-
 def _changes_axes(
     figure: go.Figure,
     groups: Sequence[dict[str, Any]],
@@ -464,10 +420,7 @@ def _changes_axes(
         title_text=f"change per iteration, B {MINUS} A ({unit[1]})",
         range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1,
     )  # fmt: skip
-    figure.update_yaxes(
-        **PLAIN_AXIS, tickvals=list(range(len(groups))), range=[len(groups) - 0.5, -0.5],
-        ticktext=[figure_text(label) for label in labels],
-    )  # fmt: skip
+    figure.update_yaxes(named_places(labels))
     _changes_column(figure, groups)
 
 

@@ -186,10 +186,6 @@ def _memory_use(answer: Answer) -> go.Figure:
     return memory_figure(answer.tables["points"], title="Memory by GPU", subtitle=subtitle)
 
 
-def _of_runs(answer: Answer) -> str:
-    return str(answer.meta.get("of_runs", ""))
-
-
 def _memory_fit(answer: Answer) -> go.Figure:
     root = answer.source["root"]
     return memory_fit_figure(
@@ -304,7 +300,10 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         answer.rows.rename({"extra_percent": "overhead_percent"}),
         title="Memory of the root beyond that of the others",
         subtitle=", ".join(
-            [f"GPU {answer.source['root']}, in training", *filter(None, [_of_runs(answer)])]
+            [
+                f"GPU {answer.source['root']}, in training",
+                *filter(None, [answer.meta.get("of_runs")]),
+            ]
         ),
         axis="extra memory",
     ),

@@ -254,7 +254,7 @@ def named_places(names: Sequence[str]) -> dict[str, Any]:
         "tickvals": list(range(len(names))),
         "ticktext": [figure_text(name) for name in names],
         "range": [len(names) - 0.5, -0.5],
-        "showgrid": False,
+        **PLAIN_AXIS,
     }
 
 
@@ -299,12 +299,9 @@ def _channels(colour: str) -> list[int]:
 
 # More is lighter there, and none is still seen.
 DARK_SCALES = {
+    **dict(zip(DIVERGING, ("#8CC2E6", "#4F86AE", "#2B4A61", "#252C33", "#5E3B2C", "#B8613C",
+                           "#FFA07A"), strict=True)),
     **{colour_at(n / _LEVELS): colour_at(0.85 * (1 - n / _LEVELS)) for n in range(_LEVELS + 1)},
-    **dict(zip(
-        DIVERGING,
-        ("#8CC2E6", "#4F86AE", "#2B4A61", "#252C33", "#5E3B2C", "#B8613C", "#FFA07A"),
-        strict=True,
-    )),
 }  # fmt: skip
 """Colours of scales on dark pages: light colour -> dark colour."""
 

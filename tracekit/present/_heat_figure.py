@@ -14,7 +14,6 @@ from tracekit.present._charts import NO_RUNS, SELF_TOLD, described, distinct, no
 from tracekit.present._figures import (
     DIVERGING,
     MINUS,
-    PLAIN_AXIS,
     colour_bar,
     colour_scale,
     decimals_of,
@@ -22,6 +21,7 @@ from tracekit.present._figures import (
     figure_layout,
     figure_text,
     fitting_ticks,
+    named_places,
     text_width,
 )
 
@@ -68,7 +68,7 @@ def heat_figure(
             f"a heat map by {rows} and {columns} has a cell twice",
             "choose columns that tell all rows apart, or fewer rows",
         )
-    values = _without_nan(table.select(rows, columns, value))
+    values = table.select(rows, columns, value).with_columns(cs.float().fill_nan(None))
     downs, acrosses = distinct(values, rows), distinct(values, columns)
     notes = [
         *(["? unknown"] if values[value].has_nulls() else []),
@@ -105,15 +105,8 @@ def _grid(
     )
     figure = go.Figure(layout=layout)
     figure.update_xaxes(ticks)
-    figure.update_yaxes(
-        **PLAIN_AXIS, tickvals=list(range(len(names))), range=[len(names) - 0.5, -0.5],
-        ticktext=[figure_text(name) for name in names],
-    )  # fmt: skip
+    figure.update_yaxes(named_places(names))
     return figure
-
-
-def _without_nan(values: pl.DataFrame) -> pl.DataFrame:
-    return values.with_columns(cs.float().fill_nan(None))
 
 
 def _add_cells(

@@ -15,9 +15,11 @@ from tracekit.present._figures import (
     BLANK,
     BYTE_UNITS,
     MUTED,
+    PLAIN_AXIS,
     TIME_UNITS,
     colour_bar,
     colour_scale,
+    decimals_of,
     empty_figure,
     figure_layout,
     figure_text,
@@ -49,7 +51,6 @@ _FAR = 10_000
 _DEVICES = ["src_device", "dst_device"]
 _ENDS = ("start", "end")
 _DIRECTION = ["link", "src", "dst"]
-_LABELS = {"showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True}
 _MODELLED_NOTE = f"{_MARK} modelled, not measured"
 
 
@@ -200,7 +201,7 @@ def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str])
     size = range(len(devices))
     z: list[list[float | None]] = [[None for _ in size] for _ in size]
     text, hover = ([["" for _ in size] for _ in size] for _ in range(2))
-    decimals = _decimals(max((cell.most for cell in shown), default=0) / divisor)
+    decimals = decimals_of(max((cell.most for cell in shown), default=0) / divisor)
     for cell in shown:
         row, column = devices.index(cell.src), devices.index(cell.dst)
         z[row][column] = cell.most / divisor
@@ -224,11 +225,6 @@ def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str])
         xgap=2,
         ygap=2,
     )
-
-
-def _decimals(largest: float) -> int:
-    """Return the number of decimals that shows `largest` with about three digits."""
-    return 2 if largest < 10 else 1 if largest < 100 else 0  # noqa: PLR2004
 
 
 def _cell_text(cell: _Cell, divisor: int, decimals: int) -> str:
@@ -271,13 +267,11 @@ def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[
 
 
 def _matrix_axes(figure: go.Figure, devices: Sequence[int]) -> None:
-    places = list(range(len(devices)))
-    labels = [_name(each) for each in devices]
-    look = {"tickvals": places, "ticktext": labels, **_LABELS}
-    ends = [-0.5, len(devices) - 0.5]
+    look = named_places([_name(each) for each in devices])
+    figure.update_yaxes(**look, title_text="from")
+    look["range"] = look["range"][::-1]
     angle = 0 if len(devices) <= _MOST_UPRIGHT else -90
-    figure.update_xaxes(**look, range=ends, side="top", title_text="to", tickangle=angle)
-    figure.update_yaxes(**look, range=ends[::-1], title_text="from")
+    figure.update_xaxes(**look, side="top", title_text="to", tickangle=angle)
 
 
 def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
@@ -505,7 +499,7 @@ def _label_tracks(figure: go.Figure, spans: pl.DataFrame, names: Sequence[str]) 
     figure.update_yaxes(
         tickvals=[place + _TRACK / 2 for place in range(len(names))],
         ticktext=[figure_text(name) for name in names],
-        range=[_TRACK - 1, len(names)], **_LABELS,
+        range=[_TRACK - 1, len(names)], **PLAIN_AXIS,
     )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
                 f"for %{{x:,.3f}} {unit}<extra></extra>",
             )
         )
-    figure.update_yaxes(**named_places(names))
+    figure.update_yaxes(named_places(names))
     figure.update_xaxes(title_text=f"time from the beginning of the step ({unit})")
     return figure
 

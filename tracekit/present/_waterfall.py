@@ -8,6 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 import polars as pl
 
+from tracekit.present._charts import intervals
 from tracekit.present._figures import (
     INK,
     MUTED,
@@ -148,16 +149,10 @@ def waterfall(
         mode="lines", line={"color": INK, "width": 1.5}, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
     known = [
-        (place, levels[place - 1][0], part.low, part.high) for place, part in enumerate(parts, 1)
+        (place, (level[0] + part.low) / unit[0], (level[0] + part.high) / unit[0])
+        for place, (part, level) in enumerate(zip(parts, levels, strict=True), 1)
         if part.low is not None and part.high is not None
-    ]  # fmt: skip
-    whiskers = go.Scatter(
-        x=[x for place, *_ in known for x in (place, place, None)],
-        y=[y for _, start, *ends in known
-           for y in (*((start + end) / unit[0] for end in ends), None)],
-        mode="lines+markers", line={"color": INK, "width": 1.2}, hoverinfo="skip", showlegend=False,
-        marker={"symbol": "line-ew", "size": 7, "line": {"color": INK, "width": 1.2}},
-    )  # fmt: skip
+    ]
     ends = [before, *(end for _, end in levels)]
     joints = go.Scatter(
         x=[x for place in range(last) for x in (place + 0.31, place + 0.69, None)],
@@ -165,7 +160,7 @@ def waterfall(
         mode="lines", line={"color": MUTED, "width": 1, "dash": "dot"}, hoverinfo="skip",
         showlegend=False,
     )  # fmt: skip
-    return [bars, joints, marks, *([whiskers] if known else [])]
+    return [bars, joints, marks, *([intervals(known, upright=True)] if known else [])]
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
