@@ -123,7 +123,8 @@ def comparison_figure(
         notes=_comparison_notes(parts, first, len(gpus) - MOST_GPUS),
         least=_LEAST_COLUMN * (len(parts) + 2),
     )
-    figure.update_layout({**layout, "barmode": "stack", "legend": legend_above(layout)})
+    look = {"barmode": "stack", "bargap": 0.38, "legend": legend_above(layout)}
+    figure.update_layout({**layout, **look})
     figure.add_traces(_stacks(parts, unit), rows=1, cols=1)
     changes = [*waterfall(parts, levels, unit), _step_labels(parts, reaches, unit)]
     figure.add_traces(changes, rows=2, cols=1)

@@ -79,7 +79,7 @@ function fit(layout, wide) {
     if (!name.startsWith("xaxis")) continue;
     axis.nticks = Math.max(Math.floor(room / 40), 4);
     const texts = axis.ticktext || [];
-    const longest = Math.max(0, ...texts.map((text) => plain(text).length)) * LETTER + 8;
+    const longest = Math.max(0, ...texts.flatMap((text) => text.split("<br>").map((line) => plain(line).length))) * LETTER + 8;
     if (longest <= room / texts.length) continue;
     if (texts.every((text) => /^\d+$/.test(text))) {
       const every = Math.ceil(longest * texts.length / room);
