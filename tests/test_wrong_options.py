@@ -59,8 +59,8 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stage 'XP' is unknown: choose among FP, BP"):
         run.breakdown(where="stage=XP")
     assert run.breakdown(where="stage=ME", by="stage,kind").height >= 0
-    with pytest.raises(UsageError, match="skip 'auto' is of another type: give int"):
-        run.breakdown(skip="auto")
+    with pytest.raises(UsageError, match="skip 'warm' is unknown: choose among auto"):
+        run.breakdown(skip="warm")
     with pytest.raises(UsageError, match="root -1 is too small: give 0 or more"):
         tracekit.memory([run], root=-1)
     with pytest.raises(UsageError, match="where 'stage=XP' is of another type"):

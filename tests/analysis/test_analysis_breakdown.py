@@ -590,7 +590,7 @@ def test_a_run_without_iterations(options: dict[str, Any]) -> None:
 def test_skipping_too_much_or_too_little() -> None:
     with pytest.raises(UsageError, match=r"all iterations would be skipped \(3 of 3\)"):
         breakdown(_iterations(), skip=3)
-    with pytest.raises(UsageError, match="skip -1 is too small: give 0 or more"):
+    with pytest.raises(UsageError, match="-1 iterations cannot be skipped: give 0 or more"):
         breakdown(_iterations(), skip=-1)
     with pytest.raises(UsageError, match="all iterations would be skipped"):
         breakdown(_iterations(), skip=99)

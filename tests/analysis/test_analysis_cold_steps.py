@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+import tracekit
 from tracekit.analysis.comparison import compare
 from tracekit.analysis.statistics import cold_steps, left_out_notes
 from tracekit.analysis.studies import study_row
 from tracekit.model import Trace
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def _calm(number: int) -> list[int]:
@@ -118,6 +124,45 @@ def test_comparisons_and_studies_leave_out_the_same_steps() -> None:
         in (whole.meta["notes"])
     )
     assert study_row(a, {}, "a", skip=0)["skipped"] == 0
+
+
+@pytest.mark.usefixtures("samples_read_once")
+def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> None:
+    """The first step of this run is cold: it is in sums over the window, and in no mean."""
+    run = tracekit.open(SAMPLES / "ddp_4gpu.sqlite")
+    assert tracekit.study([run]).select("skipped", "iterations").row(0) == (1, 5)
+    for skip, kept in (("auto", 5), (0, 6)):
+        facts = tracekit.study([run], skip=skip).row(0, named=True)
+        step, idle = facts["step_ns"], facts["idle_ns"] + facts["between_ns"]
+        assert run.idle(skip=skip)["step_ns"].sum() == pytest.approx(idle)
+        stalls = tracekit.stalls([run], skip=skip)
+        assert stalls["idle_ns"].sum() / 4 / kept == pytest.approx(idle)
+        assert stalls["iterations"].to_list() == [kept] * 4
+        assert tracekit.compare(run, run, skip=skip).meta["step"]["a_ns"] == pytest.approx(step)
+        assert run.flops.answer(skip=skip).meta["step_ns"] == pytest.approx(step)
+        path = run.critical_path.answer(skip=skip).meta
+        assert (path["steps"], path["skip"]) == (kept, 6 - kept)
+        percentiles = run.breakdown(per_iteration=True, skip=skip)
+        assert set(percentiles["iterations"]) == {kept}
+    assert run.roofline.answer().meta["skip"] == 1
+    assert run.whatif.answer(no_sync=True).meta["steps"] == 5
+    told = run.diagnose.answer().meta
+    assert (told["steps"], told["step_ns"]) == (5, int(tracekit.study([run])["step_ns"].item()))
+    # Sums over the window hold the cold step, and say how much of them it is.
+    sums, whole = run.breakdown.answer(), run.sql('SELECT sum("end" - start) AS ns FROM ops')
+    assert run.breakdown(by="kind")["total_ns"].sum() == whole["ns"].item()
+    each = run.breakdown(by="iteration").filter(iteration=0)
+    found = run.idle.answer()
+    assert found.rows["idle_ns"].sum() == sums.meta["idle_ns"] == found.meta["idle_ns"]
+    assert sums.meta["skip"] == found.meta["skip"] == 0
+    held = {"steps": 1, "last": 0, "skip": 1, "window_ns": each["window_ns"].item()}
+    assert sums.meta["cold"] == held
+    assert found.meta["cold"] == held | {
+        "idle_ns": each.select(pl.col("idle_ns") + pl.col("between_ns")).item()
+    }
+    # Of steps that were chosen none is left out.
+    assert "cold" not in run.idle.answer(iterations=(0, 2)).meta
+    assert run.critical_path.answer(iterations="0:2").meta["steps"] == 3
 
 
 def test_few_runs_are_named_of_which_steps_are_left_out() -> None:

@@ -28,6 +28,7 @@ from tracekit.analysis.step_sums import PARTS, Measured, parse_compare_keys
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.analysis.studies import memory_use
 from tracekit.attribution import attribute
+from tracekit.engine import Counted
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
 from tracekit.model import HOST, ITERATIONS, MEMORY, REPORTS, Trace
@@ -957,7 +958,8 @@ def test_bytes_are_per_step_and_unknown_where_none_is_known(
         {"link": "a", "iteration": [0, 1], "length_ns": 5, "count": 1, "per": 1, "bytes": sizes},
         schema_overrides={"bytes": pl.Int64},
     )
-    run = Measured(("link",), values, pl.DataFrame(), pl.DataFrame(), (0, 1), 0, 1, 2, 0)
+    nothing = pl.DataFrame()
+    run = Measured(("link",), values, nothing, nothing, (0, 1), Counted(nothing, 0, 2, 0), 1)
     assert numbers_of(run, "a")["a_bytes"].to_list() == [expected]
 
 

@@ -165,10 +165,9 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
         str(own["data-name"]): own.get("data-value")
         for _, own in parsed.tags if own.get("class") == "tile"
     }  # fmt: skip
-    facts = tracekit.study([hostile_run], skip=0).row(0, named=True)
-    found = step_detail.exposed_communication(
-        hostile_run.trace, step_detail.step_spans(hostile_run.trace)
-    ).sum()
+    facts = tracekit.study([hostile_run]).row(0, named=True)
+    spans = Subject(_Library(), (hostile_run,)).close.usual
+    found = step_detail.exposed_communication(hostile_run.trace, spans).sum()
     assert list(tiles) == [
         "step_ns", "busy_share", "communication_share", "idle_ns", "images_per_s"
     ]  # fmt: skip
@@ -182,8 +181,8 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
 
 def test_the_busy_share_and_what_it_is_made_of_are_of_the_steps(hostile_run: tracekit.Run) -> None:
     """Of the recording beside the mean step, computing was more than the whole."""
-    found = _verdict._kinds_in_steps(Subject(_Library(), (hostile_run,)))
-    spans = step_detail.step_spans(hostile_run.trace)
+    subject = Subject(_Library(), (hostile_run,))
+    found, spans = _verdict._kinds_in_steps(subject), subject.close.usual
     busy: dict[str, int] = {}
     for process, device, _, start, end, _ in spans.rows():
         own = hostile_run.trace.read("ops").filter(process=process, device=device)

@@ -10,16 +10,17 @@ import pytest
 from markupsafe import Markup
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.step_sums import Cold
 from tracekit.model import KINDS, Answer
 from tracekit.present.pages import fragment
 from tracekit.report import _gantt, _times, _verdict
 from tracekit.report._subject import Close
 
 
-def _subject(*stages: str, **close: Any) -> Any:
+def _subject(*stages: str, cold: int = 0, **close: Any) -> Any:
     ops = pl.LazyFrame({"stage": stages or ("FP", "BP")})
     run = SimpleNamespace(trace={"ops": ops})
-    return SimpleNamespace(close=SimpleNamespace(**close), run=run)
+    return SimpleNamespace(close=SimpleNamespace(cold=Cold(cold), **close), run=run)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,13 @@ def test_inference_has_no_backward_pass() -> None:
 
 
 def test_a_cold_step_in_the_mean_is_told() -> None:
-    """Findings and comparisons leave it out: a page gave two numbers to the same wait."""
+    """Means leave it out, as findings do: a page gave two numbers to the same wait."""
     lengths = _lengths(9_000_000.0, *[1_000_000.0, 1_010_000.0] * 10)
-    (said,) = _verdict._without_longest(_subject(lengths=lengths))
-    assert said.startswith("Without the first one, which took far longer, it is 1.005 ms:")
+    (said,) = _verdict._without_longest(_subject(lengths=lengths, cold=1))
+    assert said == (
+        "The first one, which took far longer (9.000 ms), is left out of numbers per step; sums "
+        "over the whole recording hold it."
+    )
     assert list(_verdict._without_longest(_subject(lengths=lengths[1:]))) == []
 
 

@@ -17,14 +17,14 @@ import polars as pl
 
 from tracekit.engine._host_time import has_ops
 from tracekit.engine._launch_groups import host_marks, launch_groups
-from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations
+from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations, run_windows
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Stretch, Trace, with_clocks
 
 _OWNER = ["process", "device"]
 
 
-def step_windows(trace: Trace, skip: int = 0) -> pl.DataFrame:
+def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> pl.DataFrame:
     """Return the windows of each device; without iterations, one from its first op to its last.
 
     Parameters
@@ -33,6 +33,8 @@ def step_windows(trace: Trace, skip: int = 0) -> pl.DataFrame:
         The run; its processes have to number iterations alike (`numbered_alike`).
     skip
         Number of iterations to leave out at the beginning.
+    cutter
+        Function that cuts the run's time into iterations.
 
     Returns
     -------
@@ -47,7 +49,7 @@ def step_windows(trace: Trace, skip: int = 0) -> pl.DataFrame:
         return whole.with_columns(
             iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
         ).select(columns)
-    windows = chosen_windows(trace, skip=0, per_iteration=True)
+    windows = chosen_windows(trace, skip=0, per_iteration=True, cutter=cutter)
     steps = counted_steps(with_steps(windows), iterations, skip).windows
     return steps.with_columns(counts=pl.col("iteration").is_not_null()).select(columns)
 

@@ -54,7 +54,7 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
             texts.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
         return f"Of the time {', '.join(filter(None, texts))}{_unseen(meta)}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
-        return _steps(rows)
+        return _steps(rows, meta.get("cold"))
     if keys == ["device"]:
         return f"Busiest: {_most(rows.sort('share', descending=True), keys)}"
     most = _most(rows.sort("share", descending=True, nulls_last=True), keys)
@@ -76,7 +76,12 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
-def _steps(rows: pl.DataFrame) -> str | None:
+def _steps(rows: pl.DataFrame, cold: Mapping[str, int] | None) -> str | None:
+    """Describe the steps of a run; cold ones are in no mean."""
+    if cold is not None:
+        usual = _steps(rows.filter(pl.col("iteration") > cold["last"]), None)
+        before = _steps(rows.filter(pl.col("iteration") <= cold["last"]), None) or ""
+        return usual and f"{usual}, after {before.replace(' step', ' cold step', 1)}"
     steps = rows.drop_nulls(["iteration", "window_ns"])
     if steps.is_empty():
         return None

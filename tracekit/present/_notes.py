@@ -48,7 +48,7 @@ _UNIT = re.compile(r"_(ns|percent)$")
 """Units in the names of values that are printed with their unit."""
 _ELSEWHERE = {
     "recomputed", "outcome", "undecided_passes", "trusted", "perhaps", "question", "headline",
-    "per", "sum_over", "percentiles_per", "peak_of", "last_step_ns",
+    "per", "sum_over", "percentiles_per", "peak_of", "last_step_ns", "cold",
 }  # fmt: skip
 """Keys that the lines above a table say, its rows, its other notes, or warnings."""
 _WARNINGS = "warnings"
@@ -69,7 +69,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     """
     if meta.keys() >= _HISTORY_KEYS:
         return _history(meta)
-    lines = [_window(meta)] if meta.get("window_ns") is not None else []
+    lines = [_window(meta), *_cold(meta)] if meta.get("window_ns") is not None else []
     worded = set(_WINDOW_KEYS) if lines else set()
     for keys, word in (
         (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives),
@@ -79,7 +79,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         if meta.keys() >= keys - _OPTIONAL:
             lines += word(meta)
             worded |= keys
-    worded |= _ELSEWHERE
+    worded |= _ELSEWHERE | ({"skip"} if "cold" in meta else set())
     if "not_comparable" in meta:  # its notes and its first line say that
         worded |= {"verdicts", "judged", "recordings"}
     return lines + _others({key: value for key, value in meta.items() if key not in worded})
@@ -192,6 +192,15 @@ def _window(meta: Mapping[str, Any]) -> str:
         outside = "in no stage" if "basis" in meta else "idle"
         parts.append(f"{outside} {_time(meta['idle_ns'])}{share}")
     return " · ".join(parts)
+
+
+def _cold(meta: Mapping[str, Any]) -> list[str]:
+    """Say how much of sums over the window lies in cold steps."""
+    if (cold := meta.get("cold")) is None:
+        return []
+    first = "cold first step" if cold["steps"] == 1 else f"{cold['steps']:,} cold first steps"
+    idle = f", {_time(cold['idle_ns'])} of it idle" if "idle_ns" in cold else ""
+    return [f"{first}: {_time(cold['window_ns'])} of the window{idle}; in no number per step"]
 
 
 def _traffic(meta: Mapping[str, Any]) -> list[str]:
@@ -426,7 +435,7 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         Meta of the answer: ``question`` and ``headline``; ``per``, what times are means over, or
         ``sum_over``, what they are summed over; ``percentiles_per``, what percentiles are means
         over; ``peak_of``, the GPU or GPUs whose memory in use is given at its maximum, not as a
-        sum.
+        sum; ``cold``, cold steps, which sums over a window hold.
     unit
         Unit of the times.
     """
@@ -439,6 +448,8 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         of.append(f"percentiles: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
     if meta.get("peak_of") is not None:
         of.append(f"most in use at once, of {text_of(meta['peak_of'])}")
+    if "cold" in meta and "window_ns" not in meta:
+        of.append(f"{count(meta['cold']['steps'], 'cold step')} left out (--skip 0 keeps all)")
     above = [text_of(meta[key]) for key in ("question", "headline") if meta.get(key)]
     return [*above, *([" · ".join(of)] if of else [])]
 

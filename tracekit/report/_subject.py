@@ -12,11 +12,12 @@ from markupsafe import Markup
 
 from tracekit.analysis import step_detail
 from tracekit.analysis.comparison import modes
+from tracekit.analysis.step_sums import Cold, cold_of
 from tracekit.present import count, duration
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
-    from tracekit.analysis.comparison import Comparison, Skip
+    from tracekit.analysis.comparison import Comparison
     from tracekit.model import Answer, Trace
 
 _SEPARATOR = " · "
@@ -71,8 +72,8 @@ class Library(Protocol):
 
     version: str
 
-    def study(self, runs: Sequence[AskedRun], /, *, skip: Skip = "auto") -> Answer:
-        """Return the step times of runs, the first `skip` steps left out."""
+    def study(self, runs: Sequence[AskedRun], /) -> Answer:
+        """Return the step times of runs."""
 
     def compare(self, a: AskedRun, b: AskedRun, by: str, /) -> Comparison:
         """Return the comparison of two runs."""
@@ -128,16 +129,24 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's row in a study: times of its steps and of their parts.
-
-        All steps count, as for idle time and stages on the page.
-        """
-        return self.library.study([self.run], skip=0).rows.row(0, named=True)
+        """The run's row in a study: times of its steps, without cold ones, and of their parts."""
+        return self.library.study([self.run]).rows.row(0, named=True)
 
     @cached_property
     def spans(self) -> pl.DataFrame:
         """Intervals of steps on GPUs; see `tracekit.analysis.step_detail.step_spans`."""
         return step_detail.step_spans(self.run.trace)
+
+    @property
+    def cold(self) -> Cold:
+        """The cold steps, which are in no number per step."""
+        return cold_of(self.run.trace)
+
+    @cached_property
+    def usual(self) -> pl.DataFrame:
+        """The `spans` without those of cold steps."""
+        is_usual = pl.col("iteration") > self.cold.last
+        return self.spans.filter(is_usual.fill_null(value=True))
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
@@ -156,7 +165,7 @@ class Close:
     @cached_property
     def communication(self) -> pl.DataFrame:
         """Exposed communication of steps; see `step_detail.exposed_communication`."""
-        return step_detail.exposed_communication(self.run.trace, self.spans)
+        return step_detail.exposed_communication(self.run.trace, self.usual)
 
     @cached_property
     def idle(self) -> Answer:

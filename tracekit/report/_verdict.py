@@ -9,7 +9,7 @@ import polars as pl
 from markupsafe import Markup
 
 from tracekit.analysis.idle_account import CAUSES
-from tracekit.analysis.statistics import before_a_short_end, cold_steps
+from tracekit.analysis.statistics import before_a_short_end
 from tracekit.errors import MissingDataError
 from tracekit.present import count, doubt_of_waiting, duration, percent
 from tracekit.present.pages import fragment, joined
@@ -76,16 +76,16 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_longest(subject: Subject) -> Iterator[str]:
-    """Say how long a step takes without cold steps, or without one outlier that shifts the mean."""
+    """Say which cold steps are left out, or what one outlier or a short end does to the mean."""
     steps = subject.close.lengths
     lengths = steps["step_ns"]
-    cold, longest = cold_steps(lengths.to_numpy()), lengths.arg_max()
+    cold, longest = subject.close.cold.steps, lengths.arg_max()
     if cold:
-        first = "the first one" if cold == 1 else f"the first {cold:,}"
-        mean = float(lengths[cold:].mean())  # type: ignore[arg-type]
+        first, is_out = ("one", "is") if cold == 1 else (f"{cold:,}", "are")
+        mean = float(lengths[:cold].mean())  # type: ignore[arg-type]
         yield (
-            f"Without {first}, which took far longer, it is {duration(mean)}: comparisons leave "
-            f"{'it' if cold == 1 else 'them'} out, shares and tables of this page do not."
+            f"The first {first}, which took far longer ({duration(mean)}), {is_out} left out of "
+            f"numbers per step; sums over the whole recording hold {'it' if cold == 1 else 'them'}."
         )
     elif longest is not None and len(lengths) > 1:
         others = (float(lengths.sum()) - lengths[longest]) / (len(lengths) - 1)
@@ -185,7 +185,7 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
 
 def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
     """Return ``kind, busy_ns, share``: busy time by kind of op, and its share of step time."""
-    spans = subject.close.spans.drop_nulls("iteration")
+    spans = subject.close.usual.drop_nulls("iteration")
     whole = float((spans["end"] - spans["start"]).sum())
     inside = subject.run.breakdown(by="kind,iteration").filter(
         pl.col("iteration").is_in(spans["iteration"].unique().implode())

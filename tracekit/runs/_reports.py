@@ -14,7 +14,7 @@ from tracekit.runs._question import Selection, called
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracekit.analysis.comparison import Comparison, Skip
+    from tracekit.analysis.comparison import Comparison
     from tracekit.model import Answer
     from tracekit.report import AskedRun
 
@@ -24,10 +24,10 @@ class _Library:
 
     version = __version__
 
-    def study(self, runs: Sequence[Any], /, *, skip: Skip = "auto") -> Answer:
-        """Return the step times of runs, the first `skip` steps left out."""
+    def study(self, runs: Sequence[Any], /) -> Answer:
+        """Return the step times of runs."""
         chosen = Selection(runs)
-        return shown(chosen, study(chosen, skip=skip))
+        return shown(chosen, study(chosen))
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
         """Return the comparison of two runs."""

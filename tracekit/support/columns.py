@@ -29,6 +29,11 @@ _TRUST: Said = {
 
 _KEYS: Said = {
     "skip": "count: Number of iterations that were left out at the beginning.",
+    "cold": by_name(
+        "Cold steps, which are in no number per step: how many (steps), the number of the last one "
+        "(last), iterations to skip for them, and their part of window_ns and idle_ns.",
+        "integer",
+    ),
     **_TRUST,
     "share": "text: What `share` is a share of.",
     "warnings": "texts: What a user should know, one sentence each.",

@@ -1,7 +1,7 @@
 """Declare a question once, beside its analysis; Python, command line and pages follow.
 
     @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
-    def flops(trace: "Trace", *, skip: Skip = 0, **_: Unpack[ChosenRows]) -> "Answer":
+    def flops(trace: "Trace", *, skip: AutoSkip = "auto", **_: Unpack[ChosenRows]) -> "Answer":
         ...
 
 Its signature declares the options: a type, a default, and an `Option` with the meaning. The column
@@ -93,11 +93,11 @@ def grouped_by(*names: str) -> Option:
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
 
-Skip = Annotated[int, Option("Number of iterations to leave out at the beginning.", least=0)]
 AutoSkip = Annotated[
     int | Literal["auto"],
     Option(
-        "Number of iterations to leave out at the beginning; auto: the cold ones of each run.",
+        "Number of iterations to leave out at the beginning; auto: the cold ones of each run, in "
+        "numbers per step.",
         "N|auto",
         unit="skip",
     ),

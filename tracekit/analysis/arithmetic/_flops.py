@@ -15,6 +15,8 @@ import polars as pl
 
 from tracekit.analysis.facts import how_to_record, require_ops
 from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_peaks, work_done
+from tracekit.analysis.statistics import Skip
+from tracekit.analysis.step_sums import cold_meta, skipped_of
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -45,10 +47,12 @@ class Measured:
     """Those of ``every`` that are in steps that count, where there are steps."""
     steps: pl.DataFrame
     peaks: dict[str, Mapping[str, int]]
+    left_out: dict[str, Any]
+    """The meta ``skip``, and ``cold``."""
 
 
 def flops(
-    trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None, attention: str = "full"
+    trace: Trace, keys: Sequence[str], *, skip: Skip, peak: int | None, attention: str = "full"
 ) -> Answer:
     """Answer the question `flops`; its declaration lists options and columns."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
@@ -60,7 +64,7 @@ def flops(
     return Answer(
         rows=rows.sort(*order, *keys, nulls_last=True,
                        descending=[x in ("flops", "kernel_ns") for x in (*order, *keys)]),
-        meta={**meta, "peaks": peaks, "attention": attention, "skip": skip, "shares": _SHARES},
+        meta={**meta, "peaks": peaks, "attention": attention, **found.left_out, "shares": _SHARES},
         title=f"FLOPs by {', '.join(keys)}",
         empty="no kernels that multiply",
         command="flops",
@@ -71,7 +75,7 @@ def measured(
     trace: Trace,
     keys: Sequence[str],
     *,
-    skip: int,
+    skip: Skip,
     peak: int | None,
     attention: str,
     moving: bool = False,
@@ -80,11 +84,13 @@ def measured(
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
     require_ops(trace)
-    steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
+    first = skipped_of(trace, skip)
+    steps = _steps(trace, first, needed="iteration" in keys or first > 0)
     done = work_done(trace, causal=attention == "causal", moving=moving)
     every, peaks = with_peaks(trace, done, peak)
     work = every.join(steps, on=STEP, how="semi") if steps.height else every
-    return Measured(every, _with_layers(trace, work) if "layer" in keys else work, steps, peaks)
+    work = _with_layers(trace, work) if "layer" in keys else work
+    return Measured(every, work, steps, peaks, {"skip": first, **cold_meta(trace, skip)})
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
@@ -260,7 +266,7 @@ def roofline(
     trace: Trace,
     keys: Sequence[str],
     *,
-    skip: int,
+    skip: Skip,
     peak: int | None,
     memory_bandwidth: int | None,
     attention: str,
@@ -285,7 +291,7 @@ def roofline(
             "memory_peaks": dict(
                 products.select(pl.col("name").fill_null("unknown GPU"), "bandwidth").rows()
             ),
-            "attention": attention, "skip": skip, "modelled": _MODELLED,
+            "attention": attention, **found.left_out, "modelled": _MODELLED,
         },
         title=f"roofline by {', '.join(keys)}",
         empty="no kernels that compute",

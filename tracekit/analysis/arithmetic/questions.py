@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
-from tracekit.support.questions import ChosenRows, Option, Skip, grouped_by, question
+from tracekit.support.questions import AutoSkip, ChosenRows, Option, grouped_by, question
 from tracekit.support.schemas import Json, Said, by_name
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _WRITES = Json(
         "operators whose FLOPs are known.",
         "outside_flops": "amount: FLOPs of work that is in no step that counts.",
         **_PEAKS,
-        **keys("skip", "shares?", "warnings?"),
+        **keys("skip", "cold?", "shares?", "warnings?"),
     },
     rows={
         **_BY,
@@ -114,7 +114,7 @@ def flops(
     *,
     peak: Peak = None,
     attention: Attention = "full",
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
     """Count the floating-point operations (FLOPs) of steps, and their share of the GPUs' peak.
@@ -154,7 +154,7 @@ _BOUND = "computing, memory, launch, communication"
             **_PEAKS,
             "memory_peaks": by_name("Peak bandwidths of memory, by product, bytes/s.", "count"),
             "modelled": "text: What bounds assume.",
-            **keys("skip", "warnings?"),
+            **keys("skip", "cold?", "warnings?"),
         },
         rows={
             **_BY,
@@ -199,7 +199,7 @@ def roofline(
         ),
     ] = None,
     attention: Attention = "full",
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
     """Say what bounds each operator, and how far above its bound it runs.

@@ -22,10 +22,13 @@ from tracekit.analysis.facts import (
     verdict_meta,
     work_of,
 )
+from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import (
     KeySums,
+    cold_meta,
     group_lengths,
     grouped_sums,
+    skipped_of,
     stages_of,
     sums_by_keys,
 )
@@ -204,7 +207,7 @@ def breakdown(
     trace: Trace,
     keys: tuple[str, ...],
     *,
-    skip: int,
+    skip: Skip,
     per_iteration: bool,
     inclusive: bool,
     depth: int | None,
@@ -213,6 +216,7 @@ def breakdown(
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
+    meta |= cold_meta(trace, skip)
     meta["share"] = share_meaning(keys)
     within = ", with all inside" if "inclusive" in meta else ""
     return Answer(
@@ -230,14 +234,14 @@ def _measured(
     trace: Trace,
     keys: tuple[str, ...],
     *,
-    skip: int,
+    skip: Skip,
     per_iteration: bool,
     inclusive: bool,
     depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the rows and the meta (denominators, coverage); reads the run once where possible."""
     view = _chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
-    work = work_of(trace, keys)
+    work, first = work_of(trace, keys), 0 if skip == "auto" else skip
     if view is not None:
         if work.is_host:
             raise MissingDataError(
@@ -249,16 +253,21 @@ def _measured(
                 "an inclusive breakdown counts whole ranges, which a stretch would cut",
                 "leave out --between and --iterations, or --inclusive and --depth",
             )
-        table, more = view(work, skip)
-        return table, {**_whole_meta(trace, skip), **more}
-    found = sums_by_keys(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
-    table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
-    meta = _meta(work, found.of_all, skip)
+        table, more = view(work, first)
+        return table, {**_whole_meta(trace, first), **more}
+    found = sums_by_keys(work, keys, skip=first, with_whole=True, with_durations="kernel" in keys)
+    table = _table(work, keys, found)
+    if per_iteration:
+        table = _with_statistics(work, keys, table, skipped_of(trace, skip))
+    if work.is_host:
+        table = table.rename({"ops": "ranges"}).drop("total_ns", strict=False)
+    table = shown(table)
+    meta = _meta(work, found.of_all, first)
     if "iteration" in keys:
         return table, {**meta, **_denominator(meta, is_of_steps=True)}
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
     if is_by_stage(keys) and not is_by_steps(keys):
-        outliers |= _recomputed(work, dividing(keys), skip)
+        outliers |= _recomputed(work, dividing(keys), first)
     # By device no row is a sum over several.
     over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
     if per_iteration:
@@ -346,9 +355,7 @@ def _residual(work: Work, length: int) -> dict[str, Any]:
     return {"wu_residual_ns": None, "wu_residual_unknown": unknown}
 
 
-def _table(
-    work: Work, keys: Sequence[str], found: KeySums, *, skip: int, per_iteration: bool
-) -> pl.DataFrame:
+def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
     groups = grouped_sums(keys, found)
     if is_by_stage(keys) and is_by_steps(keys):
         groups = _with_idle(groups, found, dividing(keys))
@@ -356,11 +363,7 @@ def _table(
     table = _arranged(with_path_texts(work.trace, measured), keys)
     if "iteration" in keys:
         table = _with_iteration_names(work.trace, table)
-    if per_iteration:
-        table = _with_statistics(work, keys, table, skip)
-    if work.is_host:
-        table = table.rename({"ops": "ranges"}).drop("total_ns", strict=False)
-    return shown(table)
+    return table
 
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:

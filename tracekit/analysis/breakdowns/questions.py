@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from tracekit.analysis.facts import KEYS, parse_keys
 from tracekit.support.columns import columns, keys
-from tracekit.support.questions import ChosenStretch, Option, Skip, grouped_by, question
+from tracekit.support.questions import AutoSkip, ChosenStretch, Option, grouped_by, question
 from tracekit.support.schemas import STAGE_SOURCES, Json, by_name, either, records
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _WRITES = Json(
         "wu_residual_unknown?": "text: Why wu_residual_ns is null.",
         "devices?": "count: Number of devices that ran an op in the window.",
         "iterations": "count: Number of iterations in the window.",
-        **keys("skip"),
+        **keys("skip", "cold?"),
         "launched?": "share or null: Share of the ops whose launching call is known.",
         "coverage": by_name(
             "Share of GPU busy time by source of the stage. Sources may be busy at once, so "
@@ -201,7 +201,7 @@ def breakdown(
     trace: "Trace",
     by: Annotated[str | Sequence[str], grouped_by(*KEYS)] = "stage",
     *,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     per_iteration: Annotated[bool, Option("Add median, p5 and p95 over the iterations.")] = False,
     inclusive: Annotated[
         bool,

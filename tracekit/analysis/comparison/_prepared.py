@@ -343,9 +343,9 @@ def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) 
 
 def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
     return [
-        f"{run.left_out} iterations of {name} are left out, which not all its processes have"
+        f"{lost} iterations of {name} are left out, which not all its processes have"
         for name, run in zip(names, measured, strict=True)
-        if run.left_out
+        if (lost := run.counted.left_out)
     ]
 
 
@@ -478,12 +478,12 @@ def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]
     """Name runs in which many annotated steps hold no GPU work, as in a cut recording."""
     found = []
     for name, run in zip(names, measured, strict=True):
+        counted = run.counted
         if not run.iterations:
             found.append(f"of no annotated step of {name} any work is known")
-        elif run.empty > _EMPTY * run.annotated:
-            found.append(
-                f"{run.empty:,} of {run.annotated:,} annotated steps of {name} hold no work"
-            )
+        elif counted.empty > _EMPTY * counted.annotated:
+            steps = f"{counted.empty:,} of {counted.annotated:,} annotated steps"
+            found.append(f"{steps} of {name} hold no work")
     return found
 
 

@@ -13,7 +13,7 @@ from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.facts import with_words
-from tracekit.analysis.statistics import kinds_of
+from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def critical_path(
     traffic: Traffic,
     keys: Sequence[str],
     *,
-    skip: int,
+    skip: Skip,
     iterations: tuple[int, int] | None,
     kernels: int | None,
 ) -> Answer:
     """Answer the question `critical_path`; its declaration lists options and columns."""
     job = job_of(trace, traffic, skip, iterations)
-    meta = _meta(job, skip)
+    meta = _meta(job)
     if kernels is not None:
         return Answer(
             rows=_by_kernel(job, meta).head(kernels), meta=meta, command="critical-path",
@@ -169,7 +169,7 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _meta(job: Job, skip: int) -> dict[str, Any]:
+def _meta(job: Job) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
     doubt = job.graph.batches.doubt
@@ -178,7 +178,7 @@ def _meta(job: Job, skip: int) -> dict[str, Any]:
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
         "step_p50_ns": int(lengths.quantile(0.5, "nearest") or 0),
-        "skip": skip,
+        **job.left_out,
         "unexplained_share": share,
         "contradicted": job.graph.contradicted,
         "shares": _SHARES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,8 @@ from tracekit.analysis.dependencies._edges import MOMENT
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
 from tracekit.analysis.facts import require_ops
+from tracekit.analysis.statistics import Skip
+from tracekit.analysis.step_sums import cold_meta, skipped_of
 from tracekit.engine import (
     first_iterations,
     numbered_alike,
@@ -132,12 +134,15 @@ class Job:
         The dependency graph.
     marks
         The steps that count, from `_step_marks`.
+    left_out
+        The meta ``skip``, and ``cold``.
     """
 
     trace: Trace
     traffic: Traffic
     graph: Graph
     marks: pl.DataFrame
+    left_out: dict[str, Any]
 
     @cached_property
     def edges(self) -> pl.DataFrame:
@@ -178,7 +183,7 @@ class Job:
 
 
 def job_of(
-    trace: Trace, traffic: Traffic, skip: int, iterations: tuple[int, int] | None = None
+    trace: Trace, traffic: Traffic, skip: Skip, iterations: tuple[int, int] | None = None
 ) -> Job:
     """Return the dependency graph of a run with its steps, or with the steps `iterations` only.
 
@@ -201,7 +206,9 @@ def job_of(
         )
     alike = numbered_alike(trace)
     graph = graph_of(alike)
-    every = _step_marks(alike, graph.moments, skip)
+    skip = 0 if skip == "auto" and iterations else skip  # chosen steps all count
+    first = skipped_of(trace, skip)
+    every = _step_marks(alike, graph.moments, first)
     if iterations is not None:
         every = every.filter(pl.col("iteration").is_between(*iterations))
     bounds = _step_bounds(every, pl.Series(graph.time))
@@ -216,7 +223,7 @@ def job_of(
             )
     if marks.is_empty():
         raise MissingDataError("this run holds no complete step", "record longer, or skip fewer")
-    return Job(alike, traffic, graph, marks)
+    return Job(alike, traffic, graph, marks, {"skip": first, **cold_meta(trace, skip)})
 
 
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:

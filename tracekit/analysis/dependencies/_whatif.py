@@ -35,6 +35,7 @@ from tracekit.analysis.dependencies._job import (
 )
 from tracekit.analysis.dependencies._peers import Stragglers, slow_link, unlike, with_peers
 from tracekit.analysis.idle_account import merged
+from tracekit.analysis.statistics import Skip
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
 
@@ -70,7 +71,7 @@ def whatif(
     traffic: Traffic,
     changes: Sequence[Change | Workers | Stragglers],
     *,
-    skip: int = 0,
+    skip: Skip = 0,
     iterations: tuple[int, int] | None = None,
 ) -> Answer:
     """Answer the question `whatif`; its declaration lists options and columns.
@@ -118,7 +119,7 @@ def whatif(
         rows=pl.DataFrame([_row(each, measured, base, off) for each in replays], schema=_ROWS),
         meta={
             "steps": job.bounds.height,
-            "skip": skip,
+            **job.left_out,
             "replay_error_share": error,
             "unexplained_share": job.unexplained,
             **({"causes": [slow_link(job)]} if Stragglers("link") in changes else {}),

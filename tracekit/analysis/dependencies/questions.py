@@ -7,11 +7,11 @@ from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import (
+    AutoSkip,
     ChosenRows,
     ChosenTime,
     Option,
     Sizes,
-    Skip,
     Steps,
     Topology,
     grouped_by,
@@ -48,7 +48,7 @@ _PATH_WRITES = Json(
         **keys("steps"),
         "steps_ns": "count: Length of the steps, added up.",
         "step_p50_ns": "count: Median length of a step.",
-        **keys("skip"),
+        **keys("skip", "cold?"),
         "unexplained_share": "share or null: Share of the steps that is unexplained.",
         "contradicted": "count: Number of dependencies that were left out because they run "
         "against time.",
@@ -99,7 +99,7 @@ def critical_path(
             "List the N ops that take longest on the path, by name, and their slack.", "N", least=1
         ),
     ] = None,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     iterations: Steps = None,
     topology: Topology = None,
     **_: Unpack[ChosenTime],
@@ -126,7 +126,7 @@ def critical_path(
 _WHATIF_WRITES = Json(
     "whatif",
     meta={
-        **keys("steps", "skip"),
+        **keys("steps", "skip", "cold?"),
         "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
         "over its length, in the median.",
         "unexplained_share": "share or null: Share of the recorded steps that is unexplained.",
@@ -249,7 +249,7 @@ def whatif(
         ),
     ] = None,
     sizes: Sizes = None,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     iterations: Steps = None,
     topology: Topology = None,
     **_: Unpack[ChosenRows],

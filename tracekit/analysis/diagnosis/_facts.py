@@ -31,8 +31,9 @@ from tracekit.analysis.idle_account import (
     of_parts,
     with_last_gaps,
 )
-from tracekit.analysis.statistics import before_a_short_end, cold_steps
-from tracekit.engine import chosen_windows, counted_steps, with_steps
+from tracekit.analysis.statistics import before_a_short_end
+from tracekit.analysis.step_sums import cold_of
+from tracekit.engine import step_windows
 from tracekit.model import Frames, Trace, with_clocks
 
 if TYPE_CHECKING:
@@ -127,18 +128,16 @@ class Facts:
         The run.
     steps
         ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step
-        counts in tables and is not cold (`cold_steps`). For a run without steps: one row
+        counts in tables and is not cold (`cold_of`). For a run without steps: one row
         per GPU from its first to its last op, with iteration 0 and a null process.
-    cold
-        ``iteration, length`` of each cold step at the beginning: mean over GPUs, ns.
+    cold_windows
+        The cold steps on each GPU, with the columns of `steps`.
     has_steps
         Whether the run has steps.
     traffic
         Traffic of the run, if needed; else None.
     worth
         Least share of a step that makes a finding.
-    cold_windows
-        The cold steps on each GPU, with the columns of `steps`.
     last_ns
         Length of the last step if it is left out, as it lacks what ends the others.
     measures
@@ -147,15 +146,19 @@ class Facts:
 
     trace: Trace
     steps: pl.DataFrame
-    cold: pl.DataFrame
+    cold_windows: pl.DataFrame
     has_steps: bool
     traffic: Traffic | None = None
     worth: float = WORTH
-    cold_windows: pl.DataFrame | None = None
     last_ns: float | None = None
     measures: tuple[Measure, ...] = ()
     _known: dict[Measure, Frames] = field(default_factory=dict, init=False, repr=False,
                                           compare=False)  # fmt: skip
+
+    @cached_property
+    def cold(self) -> pl.DataFrame:
+        """Cold steps: ``iteration, start, length`` (mean over GPUs, ns)."""
+        return _by_step(self.cold_windows)
 
     @cached_property
     def step_ns(self) -> float:
@@ -248,7 +251,7 @@ class Facts:
     def cold_idle(self) -> tuple[str | None, float]:
         """Return the main cause of idle time in cold steps, and its time per GPU, ns."""
         windows = self.cold_windows
-        if windows is None or windows.is_empty():
+        if windows.is_empty():
             return None, 0.0
         pieces = idle_sums(self.trace, windows, []).pieces
         own = pieces.group_by(pl.col("cause").cast(pl.String)).agg(time=pl.col("idle_ns").sum())
@@ -447,31 +450,23 @@ def facts_of(
     without
         Numbers of steps to leave out, such as outliers.
     """
-    iterations = trace.read("iterations")
-    windows = pl.DataFrame(schema=_STEP)
-    if iterations.height:
-        cut_up = with_steps(chosen_windows(trace, skip=0, per_iteration=True))
-        counted = counted_steps(cut_up, iterations, 0).windows
-        windows = counted.drop_nulls("iteration").select(*_STEP)
+    windows = step_windows(trace).drop_nulls("iteration").select(*_STEP)
     if windows.is_empty():
         edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
         whole = edges.sort("device").collect().with_columns(
             process=pl.lit(None, pl.Int32), iteration=pl.lit(0, pl.Int64)
         )  # fmt: skip
-        cold = pl.DataFrame(schema={"iteration": pl.Int64, "length": pl.Float64})
-        return Facts(trace, whole.select(*_STEP), cold, has_steps=False, traffic=traffic,
+        return Facts(trace, whole.select(*_STEP), windows, has_steps=False, traffic=traffic,
                      worth=worth)  # fmt: skip
-    steps = _by_step(windows)
-    cold = steps.head(cold_steps(steps["length"].to_numpy())).select("iteration", "length")
-    usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
+    is_cold = pl.col("iteration") <= cold_of(trace).last
+    usual = windows.filter(~is_cold)
     last_ns, each = None, _by_step(usual)
     if each.height > _FEW and before_a_short_end(each["length"].to_list()) is not None:
         last, _, last_ns = each.row(-1)
         usual = usual.filter(pl.col("iteration") != last)
     kept = usual.filter(~pl.col("iteration").is_in(list(without)))
-    first = windows.join(cold, on="iteration", how="semi")
-    return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
-                 worth=worth, cold_windows=first, last_ns=last_ns)  # fmt: skip
+    return Facts(trace, usual if kept.is_empty() else kept, windows.filter(is_cold), has_steps=True,
+                 traffic=traffic, worth=worth, last_ns=last_ns)  # fmt: skip
 
 
 def _by_step(windows: pl.DataFrame) -> pl.DataFrame:

@@ -34,6 +34,8 @@ from tracekit.analysis.idle_account import (
     idle_windows,
     longest_gaps,
 )
+from tracekit.analysis.statistics import Skip
+from tracekit.analysis.step_sums import cold_meta, cold_of
 from tracekit.engine import counted_steps, iterations_in
 from tracekit.model import Answer, Trace, with_clocks
 
@@ -44,12 +46,13 @@ _MUCH = 0.05
 """Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
 
-def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:
+def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) -> Answer:
     """Answer the question `idle`; its declaration lists options and columns."""
     require_ops(trace)
-    windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
+    first = 0 if skip == "auto" else skip
+    windows = idle_windows(trace, skip=first, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)
-    meta = _meta(trace, found.pieces, windows, skip)
+    meta = _meta(trace, found.pieces, windows, first) | cold_meta(trace, skip)
     if longest is not None:
         return _longest(found, meta, longest)
     rows = _rows(found, keys, meta)
@@ -128,9 +131,9 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
 
 
 def _per_step(
-    trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int, whole: pl.DataFrame
-) -> tuple[pl.DataFrame, dict[str, float]]:
-    """Return the keys with ``step_ns``, and meta on idle time outside of the whole windows.
+    trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: Skip, whole: pl.DataFrame
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return the keys with ``step_ns``, and meta on idle time in cold steps and outside windows.
 
     A step ends for all GPUs with the last op of any, and may begin before a GPU's first op; in a
     recording of few steps this is a large share, and lies in no window.
@@ -138,9 +141,12 @@ def _per_step(
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return rows.select(*keys, step_ns=pl.lit(None, pl.Float64)), {}
-    cut = idle_windows(trace, skip=0, per_iteration=True)
-    steps = counted_steps(cut, iterations, skip).windows
-    counted = steps.drop_nulls("iteration")
+    first, cold = 0 if skip == "auto" else skip, cold_of(trace, skip)
+    steps = counted_steps(
+        idle_windows(trace, skip=0, per_iteration=True), iterations, first
+    ).windows
+    is_usual = pl.col("iteration") > cold.last
+    counted = steps.drop_nulls("iteration").filter(is_usual)
     number = counted.select(*_OWNER, "iteration").n_unique()
     steps_of = pl.lit(number or None, pl.Int64)
     if "phase" in keys:
@@ -153,11 +159,19 @@ def _per_step(
     found = _sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
     inside = found.drop_nulls("iteration")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
-    sums = inside.with_columns(names).group_by(keys).agg(length=pl.col("idle_ns").sum())
+    sums = (
+        inside.with_columns(names)
+        .group_by(keys)
+        .agg(length=pl.col("idle_ns").filter(is_usual).sum())
+    )
     per_step = sums.select(*keys, step_ns=pl.col("length") / steps_of)
-    outside, length = inside.select("outside_ns", "idle_ns").sum().row(0)
+    outside, length = inside.filter(is_usual).select("outside_ns", "idle_ns").sum().row(0)
     is_much = outside > _MUCH * length
-    return per_step, {"step_outside_window_ns": outside / number} if is_much else {}
+    meta: dict[str, Any] = {"step_outside_window_ns": outside / number} if is_much else {}
+    if cold.steps:
+        held = inside.filter(~is_usual).select(pl.col("idle_ns") - pl.col("outside_ns")).sum()
+        meta["cold"] = {**cold._asdict(), "idle_ns": held.item()}
+    return per_step, meta
 
 
 def _by_device(pieces: pl.DataFrame) -> pl.DataFrame:

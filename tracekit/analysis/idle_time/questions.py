@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
-from tracekit.support.questions import ChosenStretch, Option, Skip, grouped_by, question
+from tracekit.support.questions import AutoSkip, ChosenStretch, Option, grouped_by, question
 from tracekit.support.schemas import STAGES, Json, either
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _WRITES = Json(
         "idle_ns": "count: Time of the windows in which nothing runs, added over devices.",
         "devices": "count: Number of devices.",
         "iterations": "count: Number of iterations that are not skipped.",
-        **keys("skip"),
+        **keys("skip", "cold?"),
         "collective_wait_ns?": "count or null: For how long kernels of collectives waited for "
         "their slowest participant, which is busy time; null where it is not known; absent "
         "without collectives.",
@@ -102,7 +102,7 @@ def idle(
     longest: Annotated[
         int | None, Option("List the N longest gaps, with their evidence.", "N", least=1)
     ] = None,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     **_: Unpack[ChosenStretch],
 ) -> "Answer":
     """Say why nothing runs on the GPUs, and how long: every gap by its cause.

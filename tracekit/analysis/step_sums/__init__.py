@@ -10,7 +10,10 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.step_sums._per_iteration import (
         PARTS,
+        Cold,
         Measured,
+        cold_meta,
+        cold_of,
         in_one_account,
         parse_compare_keys,
         peak_memory,

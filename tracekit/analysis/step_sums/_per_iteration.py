@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis.calls import mpi_calls, with_devices
-from tracekit.analysis.facts import chosen_keys, step_phases
+from tracekit.analysis.facts import chosen_keys, step_phases, work_of
 from tracekit.analysis.idle_account import idle_sums, idle_windows
 from tracekit.analysis.memory import memory_use
 from tracekit.analysis.statistics import Skip, cold_steps
 from tracekit.analysis.step_sums._sums import StepTimes, step_times
-from tracekit.engine import numbered_alike
+from tracekit.engine import Counted, numbered_alike, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 
@@ -57,13 +57,10 @@ class Measured:
         added.
     iterations
         Numbers of the steps; empty if the run has none.
-    left_out
-        Number of steps that are left out because not every process has them.
+    counted
+        The steps that count, and how many do not.
     devices
         Number of devices that steps ran on; a GPU that two processes use counts for each.
-    annotated, empty
-        Number of iterations, except skipped ones, added over the processes that run steps; and the
-        number of these in which the process ran no op.
     skipped, cold
         Number of iterations left out at the beginning, and number of cold ones among the others.
     windows
@@ -75,10 +72,8 @@ class Measured:
     parts: pl.DataFrame
     on_devices: pl.DataFrame
     iterations: tuple[int, ...]
-    left_out: int
+    counted: Counted
     devices: int
-    annotated: int
-    empty: int
     skipped: int = 0
     cold: int = 0
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -138,25 +133,55 @@ def per_iteration(
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
     named = _by_collective(paired) if by == ("collective",) else paired
-    times_without = step_times(named, _keys_of_ops(by), whole=whole)
-    skipped = 0 if skip == "auto" else skip
-    found = _measured(paired, by, times_without(skipped), whole=whole, traffic=traffic)
-    cold = cold_steps(steps_of(found)) if found.iterations else 0
-    if skip == "auto" and cold:
-        # Iterations that do not count, as where the recording cut them, are skipped with them.
-        before = pl.col("iteration") < found.iterations[cold]
-        number = paired["iterations"].filter(before).group_by("process").len()
-        skipped, cold = int(number.select(pl.col("len").max()).collect().item()), 0
-        found = _measured(paired, by, times_without(skipped), whole=whole, traffic=traffic)
+    skipped = 0 if whole else skipped_of(trace, skip)
+    times = step_times(named, _keys_of_ops(by), skip=skipped, whole=whole)
+    found = _measured(paired, by, times, whole=whole, traffic=traffic)
+    cold = cold_steps(steps_of(found)) if found.iterations and skip != "auto" else 0
     return replace(found, skipped=skipped, cold=cold)
+
+
+class Cold(NamedTuple):
+    """Cold steps of a run: how many, the number of the last one, and their length over devices.
+
+    `skip` iterations are left out for them: with them those that the recording cuts.
+    """
+
+    steps: int = 0
+    last: int = -1
+    window_ns: int = 0
+    skip: int = 0
+
+
+def cold_of(trace: Trace, skip: Skip = "auto") -> Cold:
+    """Return the cold steps of a run, worked out once; none if steps or a stretch are chosen."""
+    is_all = skip == "auto" and trace.stretch.is_all
+    return trace.once(_cold, of_all=True) if is_all else Cold()
+
+
+def _cold(trace: Trace) -> Cold:
+    paired = numbered_alike(trace)
+    iterations = paired.read("iterations")
+    if iterations.is_empty():
+        return Cold()
+    work = work_of(paired)
+    windows = step_windows(work.trace, cutter=work.cutter).filter("counts")
+    steps = windows.group_by("iteration").agg(length=_LENGTH.sum()).sort("iteration")
+    numbers, lengths = steps.head(cold_steps(steps["length"].to_numpy()))
+    if numbers.is_empty():
+        return Cold()
+    before = iterations.filter(pl.col("iteration") <= numbers[-1]).group_by("process").len()
+    return Cold(len(numbers), numbers[-1], int(lengths.sum()), max(before["len"]))
 
 
 def skipped_of(trace: Trace, skip: Skip) -> int:
     """Return the number of iterations to leave out at the beginning, for `skip` as asked."""
-    if skip != "auto":
-        return skip
-    has_steps = trace["iterations"].head(1).collect().height
-    return per_iteration(trace, ("stage",), skip=skip).skipped if has_steps else 0
+    return cold_of(trace).skip if skip == "auto" else skip
+
+
+def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int]]:
+    """Return the meta ``cold``, if cold steps are in no number per step."""
+    cold = cold_of(trace, skip)
+    return {"cold": cold._asdict()} if cold.steps else {}
 
 
 def _measured(
@@ -169,8 +194,8 @@ def _measured(
     owners = owners_of(times, whole=whole)
     return Measured(
         columns, values, step_parts(times, whole=whole),
-        _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
-        owners.height, times.annotated, times.empty, windows=times.windows.drop("window"),
+        _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.counted,
+        owners.height, windows=times.windows.drop("window"),
     )  # fmt: skip
 
 

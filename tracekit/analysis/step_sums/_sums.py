@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -19,6 +19,7 @@ from tracekit.analysis.facts import (
     work_of,
 )
 from tracekit.engine import (
+    Counted,
     GroupTally,
     GroupTotals,
     Named,
@@ -248,40 +249,29 @@ class StepTimes:
     windows
         ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
         whole run is one window, `iteration` and `process` are null.
-    left_out
-        Number of steps that do not count because not all processes have them.
-    annotated, empty
-        Number of iterations, except skipped ones, of processes with steps; and the number of these
-        in which the process ran no op.
+    counted
+        The steps that count, and how many do not.
     """
 
     groups: pl.DataFrame
     stages: pl.DataFrame
     windows: pl.DataFrame
-    left_out: int = 0
-    annotated: int = 0
-    empty: int = 0
+    counted: Counted
 
 
-def step_times(trace: Trace, keys: Sequence[str], *, whole: bool) -> Callable[[int], StepTimes]:
-    """Read a run once; return its times by keys: of steps after the first N, or of the whole."""
+def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
+    """Return a run's times by keys: of steps after the first `skip`, or of the whole."""
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if whole:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)
         windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
-        times = StepTimes(group_lengths(keys, found), stages_of(found), windows.select(names))
-        return lambda _: times
+        counted = Counted(windows.select(names), 0, 0, 0)
+        return StepTimes(group_lengths(keys, found), stages_of(found), counted.windows, counted)
     found = sums_by_keys(work, [*keys, "iteration"], skip=0, with_stages=True)
-
-    def without(skip: int) -> StepTimes:
-        counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
-        numbered = replace(found, windows=counted.windows)
-        return StepTimes(
-            group_lengths(keys, numbered), stages_of(found), counted.windows.select(names),
-            counted.left_out, counted.annotated, counted.empty,
-        )  # fmt: skip
-
-    return without
+    counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
+    numbered = replace(found, windows=counted.windows)
+    windows = counted.windows.select(names)
+    return StepTimes(group_lengths(keys, numbered), stages_of(found), windows, counted)
 
 
 def stages_of(found: KeySums) -> pl.DataFrame:
