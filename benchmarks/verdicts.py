@@ -24,14 +24,8 @@ from tracekit.analysis.comparison import change_points
 from tracekit.analysis.comparison._limit import _named, _of_steps
 from tracekit.analysis.comparison._recordings import differing
 from tracekit.analysis.comparison._step_change import Kinds, show
-from tracekit.analysis.statistics import (
-    Regular,
-    cold_steps,
-    mode_edges,
-    outliers,
-    regularly_slow,
-    shift,
-)
+from tracekit.analysis.statistics import Regular, cold_steps, outliers, regularly_slow, shift
+from tracekit.analysis.statistics._kinds_of_steps import mode_edges
 
 PAIRS, PAIRS_OF_RECORDINGS, SERIES_EACH = 2_000, 400, 400
 STEPS = (5, 12, 30, 200, 2_000)

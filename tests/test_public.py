@@ -37,7 +37,7 @@ PUBLIC = {
         ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": """
-        Buckets KEYS Measure Traffic collective_calls collectives communicators latency
+        KEYS Measure Traffic collective_calls collectives communicators latency
         latency_speedup links message_histogram nccl_inspector pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
@@ -56,13 +56,13 @@ PUBLIC = {
     "tracekit.analysis.studies": """
         Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
         WAITING api_by_run api_calls basis_of batch_label
-        before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
-        differential_stalls distribution exchange gains
+        bubble_theory bubbles_of_run crossovers dgx1_questions
+        distribution exchange gains
         images_per_step job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling sensitivity stalls_of_run step_times study study_iterations study_notes
+        read_times scaling sensitivity step_times study study_iterations study_notes
         study_row
         study_stages sweep_hardware weighted_means
     """,
@@ -76,7 +76,7 @@ PUBLIC = {
     "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
-        Edge IN_SWITCH Link Machine NcclLog PREFIXES Placed Placing Product Relay Ring Route
+        IN_SWITCH Link Machine NcclLog PREFIXES Placed Relay Ring Route
         SYMMETRIC adjacency bus_factor find_machine find_rings is_topology
         link_table load_preset machine_of machine_toml nvlink_of peak_flops
         peak_memory_bandwidth
@@ -86,11 +86,11 @@ PUBLIC = {
     """,
     "tracekit.model": """
         Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column
-        DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Frames GRAPH_NODES
+        DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE Frames GRAPH_NODES
         GivenClock HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
-        METHODS METRIC METRICS METRICS_SAMPLED Maker NO_KERNELS OPS PATHS PATH_SEPARATOR
+        METHODS METRIC Maker NO_KERNELS OPS PATHS PATH_SEPARATOR
         Headline PATH_TEXTS STEPS_UNMARKED WORK_MISSING
-        PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES
+        PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
         REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
         Stretch TABLES TESTED THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
@@ -98,7 +98,7 @@ PUBLIC = {
         with_clocks with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
+        ACCENT BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure doubt_of_waiting duration
@@ -156,9 +156,9 @@ PUBLIC = {
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
-        iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
-        named_ranges numbered_alike on_host parse_between parse_iterations parse_ranks
-        projected_ranges range_layers range_paths run_windows shown some_steps sorting split
+        iterations_in kept_sums latest launch_groups layered_lengths
+        named_ranges numbered_alike on_host parse_iterations parse_ranks
+        range_layers range_paths run_windows shown some_steps sorting split
         step_windows sum_up torn union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
@@ -187,14 +187,14 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        element_bytes has_sizes memory_bandwidths multiplies on_tensor_cores precision_by_name
+        element_bytes has_sizes memory_bandwidths multiplies precision_by_name
         recorded_operators with_bounds with_peaks work_done
     """,
     "tracekit.analysis.overview": "features query",
     "tracekit.analysis.statistics": """
         COSINES ENOUGH FAR Flags Floats LEVEL LongRun METHOD NO_SLOWER Numbers OF_ROWS Regular
         STEADY Shift Skip before_a_short_end cold_steps differences kinds_of left_out_notes
-        long_run mode_edges modes outliers p_values quantile regularly_slow shift told welch_error
+        long_run modes outliers p_values quantile regularly_slow shift told welch_error
         within_kinds
     """,
     "tracekit.analysis.step_sums": """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.arithmetic import flops, roofline
-from tracekit.analysis.operators import on_tensor_cores
+from tracekit.analysis.operators._work_done import on_tensor_cores
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops, peak_memory_bandwidth
 from tracekit.present import notes

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.idle_time import idle
-from tracekit.analysis.studies import (
+from tracekit.analysis.studies._stalls import (
     before_and_after,
     data_stalls,
     differential_stalls,
+    stalls_answer,
     stalls_of_run,
 )
-from tracekit.analysis.studies._stalls import stalls_answer
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES
 

@@ -14,7 +14,6 @@ from tracekit.analysis.statistics import (
     COSINES,
     differences,
     long_run,
-    mode_edges,
     outliers,
     p_values,
     regularly_slow,
@@ -22,6 +21,7 @@ from tracekit.analysis.statistics import (
     welch_error,
     within_kinds,
 )
+from tracekit.analysis.statistics._kinds_of_steps import mode_edges
 from tracekit.analysis.statistics._long_run import WIDER, WIDER_OF_FEW
 
 _SAMPLES = st.integers(1, 4).flatmap(

@@ -12,10 +12,11 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from projections import projected_ranges
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.engine import projected_ranges, range_paths
+from tracekit.engine import range_paths
 from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace

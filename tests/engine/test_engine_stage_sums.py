@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.engine import NEEDED, Lines, StageTally, iteration_windows
+from tracekit.engine import NEEDED, Lines, StageTally
 from tracekit.engine._launch_groups import thinned
+from tracekit.engine._windows import iteration_windows
 from tracekit.model import STAGE, STAGE_SOURCE, STAGES
 from tracekit.support import compiled as _compiled
 

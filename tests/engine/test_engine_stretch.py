@@ -16,7 +16,8 @@ from trace_builder import TraceBuilder
 import tracekit as tk
 from tracekit.analysis import breakdown
 from tracekit.analysis.idle_time import idle
-from tracekit.engine import parse_between, within
+from tracekit.engine import within
+from tracekit.engine._steps import parse_between
 from tracekit.errors import MissingDataError, TracekitError, UsageError
 from tracekit.model import Stretch, Trace
 

@@ -20,7 +20,7 @@ from tracekit.analysis.idle_account import _idle_ranges
 from tracekit.analysis.idle_time import idle_ranges
 from tracekit.analysis.step_sums import PARTS, per_iteration
 from tracekit.analysis.studies import study_row
-from tracekit.engine import iteration_windows
+from tracekit.engine._windows import iteration_windows
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 

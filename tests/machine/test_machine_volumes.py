@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import UsageError
-from tracekit.machine import (
-    Edge,
-    Ring,
-    bus_factor,
-    find_rings,
-    load_preset,
-    shares,
-)
+from tracekit.machine import Ring, bus_factor, find_rings, load_preset, shares
+from tracekit.machine._volumes import Edge
 
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
 

@@ -18,6 +18,7 @@ from tracekit.present._figures import (
     colour_at,
     readable_on,
 )
+from tracekit.present._palette import ANSWER_COLOURS
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
 
 
@@ -37,7 +38,7 @@ def test_every_value_has_a_colour_of_its_own(
 def test_colours_of_stages_mean_stages_alone() -> None:
     others = [
         *present.KIND_COLOURS.values(), *present.CAUSE_COLOURS.values(),
-        *present.ANSWER_COLOURS.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values(),
+        *ANSWER_COLOURS.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values(),
         *(colour for part, colour in PATH_COLOURS.items() if "gpu, " not in part),
         *VERDICT_COLOURS.values(), *SERIES_COLOURS, present.ACCENT, present.IDLE_COLOUR,
     ]  # fmt: skip

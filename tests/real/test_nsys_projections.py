@@ -20,9 +20,9 @@ import polars as pl
 import pytest
 from nsys_projections import Projections, recorded, recorded_rows, together
 from nsys_stats import NsysFailedError
+from projections import projected_ranges
 
 import tracekit as tk
-from tracekit.engine import projected_ranges
 
 TRACES = (
     "mnist_1xa100_phases",

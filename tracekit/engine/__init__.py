@@ -16,7 +16,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.engine._group_sums import GroupTally, GroupTotals
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
-    from tracekit.engine._inclusive import inclusive_kernels, inclusive_ranges, projected_ranges
+    from tracekit.engine._inclusive import inclusive_kernels, inclusive_ranges
     from tracekit.engine._intervals import layered_lengths, union_length
     from tracekit.engine._launch_groups import NEEDED, host_marks, launch_groups
     from tracekit.engine._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         counted_steps,
         inside_steps,
         numbered_alike,
-        parse_between,
         parse_iterations,
         parse_ranks,
         some_steps,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
         chosen_windows,
         cut,
         first_iterations,
-        iteration_windows,
         iterations_in,
         latest,
         run_windows,

@@ -10,7 +10,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.machine._choose import (
         Placed,
-        Placing,
         find_machine,
         is_topology,
         machine_of,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     )
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
     from tracekit.machine._products import (
-        Product,
         load_preset,
         nvlink_of,
         peak_flops,
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from tracekit.machine._volumes import (
         IN_SWITCH,
         SYMMETRIC,
-        Edge,
         Ring,
         bus_factor,
         find_rings,

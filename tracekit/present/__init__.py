@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tracekit.present._notes import count, notes
     from tracekit.present._palette import (
         ACCENT,
-        ANSWER_COLOURS,
         CAUSE_COLOURS,
         IDLE_COLOUR,
         KIND_COLOURS,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.operators._work_done import (
         multiplies,
-        on_tensor_cores,
         precision_by_name,
         work_done,
     )

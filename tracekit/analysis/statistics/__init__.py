@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         cold_steps,
         kinds_of,
         left_out_notes,
-        mode_edges,
         modes,
         outliers,
         regularly_slow,

@@ -52,12 +52,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.studies._scaling import scaling
     from tracekit.analysis.studies._sensitivity import sensitivity
-    from tracekit.analysis.studies._stalls import (
-        before_and_after,
-        data_stalls,
-        differential_stalls,
-        stalls_of_run,
-    )
     from tracekit.analysis.studies._study import (
         basis_of,
         study,
