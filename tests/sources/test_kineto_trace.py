@@ -546,6 +546,13 @@ class TestFiles:
         (tmp_path / "t.json").write_bytes(content)
         assert not is_kineto(tmp_path / "t.json")
 
+    def test_jaxs_chrome_trace_is_refused_with_what_to_give(self, tmp_path):
+        """Its events have no category."""
+        jax = {"ph": "X", "name": "fusion", "pid": 1, "tid": 13, "ts": 1, "dur": 2}
+        with pytest.raises(MissingDataError) as caught:
+            read(write(tmp_path / "t.json", text_of(jax)))
+        assert str(caught.value.hint).endswith("of JAX give the .xplane.pb beside it")
+
     @pytest.mark.parametrize(
         ("text", "error", "says"),
         [

@@ -102,7 +102,8 @@ def read(
     if not gathered.ops.height and not gathered.ranges.height:
         known = ", ".join(sorted(gathered.unknown)[:_MOST_UNKNOWN])
         what = f", but events of {known}, which are not known" if known else ""
-        raise MissingDataError(f"no GPU work and no operators in {path}{what}", _RECORD)
+        hint = f"{_RECORD}; of JAX give the .xplane.pb beside it"
+        raise MissingDataError(f"no GPU work and no operators in {path}{what}", hint)
     graphs = joined(captures, gathered) if captures else None
     return _recording(path, gathered, around, graphs)
 
