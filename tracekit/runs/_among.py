@@ -121,9 +121,6 @@ bubbles = among_runs(waiting.bubbles, called_one)
 
 # -- history of the runs of a nightly job
 
-_MORE = 1.5
-"""Ratio of the most steps of a run to the least that is told where the mean changes."""
-
 
 @question_of
 def history(
@@ -176,7 +173,7 @@ def history(
     numbers = [run.trace["iterations"].select(pl.col("iteration").n_unique()) for run in chosen]
     few, *_, many = sorted([each.collect().item() for each in numbers] * 2)
     texts = [f"not comparable: {text}" for text in comparison.apart(chosen)]
-    if found.meta["changes"] and many >= _MORE * few:
+    if found.meta["changes"] and many >= 2 * few:
         texts.append(
             f"runs hold from {few} to {many} steps: the last of each ends with its own work, so "
             "that few steps have a shorter mean"

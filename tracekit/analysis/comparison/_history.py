@@ -285,8 +285,8 @@ def _drift(rows: pl.DataFrame) -> str:
 def _far_off(rows: pl.DataFrame) -> str:
     """Return a clause that names points far from their level, neighbours together."""
     off = (rows["step_ns"] / rows["level_ns"] - 1).to_numpy()
-    least = max(_FAR * 1.4826 * float(np.median(np.abs(off))), _FAR_SHARE)
-    signs = np.where(np.abs(off) > least, np.sign(off), 0)
+    size = np.abs(off)
+    signs = np.sign(off) * (size > max(_FAR * 1.4826 * float(np.median(size)), _FAR_SHARE))
     groups = [[*places] for sign, places in itertools.groupby(range(len(off)), signs.item) if sign]
     if not groups or len(off) < 2 * _LEAST:
         return ""
@@ -296,5 +296,5 @@ def _far_off(rows: pl.DataFrame) -> str:
         + f" ({100 * off[places].mean():+.1f} %)"
         for places in shown
     ]
-    more = len(groups) - len(shown)
-    return f"; far from their level: {', '.join(texts)}" + f" and {more} more" * (more > 0)
+    more = f" and {len(groups) - _MOST_FAR} more" * (len(groups) > _MOST_FAR)
+    return f"; far from their level: {', '.join(texts)}{more}"
