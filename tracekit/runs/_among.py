@@ -172,13 +172,14 @@ def history(
     found = comparison.history(table, label=label, metric=metric)
     numbers = [run.trace["iterations"].select(pl.col("iteration").n_unique()) for run in chosen]
     few, *_, many = sorted([each.collect().item() for each in numbers] * 2)
-    texts = [f"not comparable: {text}" for text in comparison.apart(chosen)]
+    recorded = [comparison.Recorded(run.trace, run.name, run.labels) for run in chosen]
+    texts = [f"not comparable: {text}" for text in comparison.apart(recorded)]
     if found.meta["changes"] and many >= 2 * few:
         texts.append(
             f"runs hold from {few} to {many} steps: the last of each ends with its own work, so "
             "that few steps have a shorter mean"
         )
-    texts += [*comparison.unlike(chosen), *warnings_of(chosen)]
+    texts += [*comparison.unlike(recorded), *warnings_of(chosen)]
     per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
     return replace(
         found.saying(
