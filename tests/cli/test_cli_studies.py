@@ -208,12 +208,20 @@ def test_memory_is_a_peak_and_no_sum(stored: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
+def test_tables_of_runs_say_what_their_processes_do_and_which_steps_are_left_out(
+    stored: Path,
+) -> None:
     commands = ("study", "scaling", "overhead --baseline nccl", "memory", "latency")
+    left_out = "left out at the beginning: 1 of ddp; --skip 0 keeps all"
     for command in commands:
         words = [*command.split(), "ddp"]
-        assert document(*words)["meta"]["verdicts"]["ddp"]["verdict"] == {"training": 4}
-        assert "verdict" not in tracekit(*words).stdout
+        meta, text = document(*words)["meta"], tracekit(*words).stdout
+        assert meta["verdicts"]["ddp"]["verdict"] == {"training": 4}
+        assert "verdict" not in text
+        if command in commands[:3]:
+            assert meta["notes"] == [left_out]
+            assert left_out in text
+    assert "notes" not in document("study", "ddp", "--skip", "0")["meta"]
     compared = document("compare", "ddp", STAR)["meta"]["verdicts"]
     assert {name: each["verdict"] for name, each in compared.items()} == {
         "ddp": {"training": 4}, "p2p_4gpu_star": {"training": 1},
@@ -528,20 +536,3 @@ def test_the_page_says_what_the_simulated_machine_shows(
         for row in rows if row["published"]
     }  # fmt: skip
     assert found == told
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "study",
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("scaling", "overhead --baseline nccl")
-        ),
-    ],
-)
-def test_tables_of_runs_say_which_steps_are_left_out(stored: Path, command: str) -> None:
-    told = "left out at the beginning: 1 of ddp; --skip 0 keeps all"
-    assert document(*command.split(), "ddp")["meta"]["notes"] == [told]
-    assert told in tracekit(*command.split(), "ddp").stdout
-    assert "notes" not in document(*command.split(), "ddp", "--skip", "0")["meta"]
