@@ -18,12 +18,16 @@ XMMA = (
 )
 
 
+TENSILE = "Cijk_Alik_Bljk_F8HS_BH_BiasSH_UserArgs_MT256x224x128_MI16x16x1_SN_LBSPPA"
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [
         ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
         ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]"),
         ("", ""),
+        (f"{TENSILE}512_GSU1", "gemm tn F8HS 256x224x128"),
         (XMMA, "gemm wgrad tf32 128x64x32"),
         (XMMA.replace("::kernel<", "::split_k_kernel<"), "gemm wgrad tf32 128x64x32 split_k"),
         (
@@ -64,6 +68,14 @@ def test_names_that_would_read_alike_say_what_tells_them_apart() -> None:
         "FlipKernel <4, float>",
         "FlipKernel <half>",
     ]
+
+
+def test_products_of_tensile_are_told_apart_by_a_word() -> None:
+    """Their names are one word of 400 letters, which filled 25 lines of a table."""
+    names = [f"{TENSILE}{amount}_GSU1" for amount in (512, 1024)]
+    assert [*readable_names(names).values()] == [
+        "gemm tn F8HS 256x224x128 <LBSPPA512>", "gemm tn F8HS 256x224x128 <LBSPPA1024>"
+    ]  # fmt: skip
 
 
 def test_names_without_a_word_of_their_own_are_numbered() -> None:

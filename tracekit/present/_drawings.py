@@ -156,10 +156,6 @@ def _stage_speedups(answer: Answer) -> go.Figure:
     return _scaling(replace(answer, rows=pl.concat(each).sort("network")), "speedup", "Stages, ")
 
 
-def _a_step(answer: Answer) -> str:
-    return "a step" if answer.meta["time"] == "step" else "an epoch"
-
-
 def _scaling(answer: Answer, value: str, of: str = "") -> go.Figure:
     title = f"{of}{answer.meta['mode']} scaling"
     title = title[0].upper() + title[1:]
@@ -330,7 +326,9 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "pipeline": _one_step,
     "plain machine": _plain_machine,
     "roofline": _roofline,
-    "run time": lambda answer: _scaling(answer, "time_ns", f"Time of {_a_step(answer)}, "),
+    "run time": lambda answer: _scaling(
+        answer, "time_ns", f"Time of {'a step' if answer.meta['time'] == 'step' else 'an epoch'}, "
+    ),
     "speedup": lambda answer: _scaling(answer, "speedup"),
     "stage speedups": _stage_speedups,
     "route times": lambda answer: overhead_figure(

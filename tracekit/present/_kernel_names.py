@@ -22,6 +22,7 @@ _ARITY = frozenset({"binary", "bunary", "aunary", "unary"})
 _PARAMETERS = re.compile(r"\(.*", re.DOTALL)
 _DIRECTION = re.compile(r"(fprop|dgrad|wgrad)")
 _TILE = re.compile(r"Cta_tile<[^,<>]+" + r",\s*(?:\(int\))?(\d+)" * 3 + r"|tilesize(\d+x\d+x\d+)")
+_TENSILE = re.compile(r"Cijk_A([il]+)k_B([jl]+)k_([A-Z0-9]+)_.*?_MT(\d+x\d+x\d+)_")
 _FORMAT = re.compile(r"hmma_(?:(\w+?)_)?traits|_(bf16|tf32|f16|f32|i8|e4m3)[a-z]+\d+_")
 _HELPER = re.compile(r"kernel_helper_(stage_\d+)|(split_k)")
 
@@ -31,9 +32,10 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
 
     A C++ signature loses return type, namespaces and parameters; a generic kernel is named by the
     operation that it runs, with the kernel behind it: ``add (vectorized_elementwise)``; a
-    convolution as ``gemm fprop f16 128x128x32``. Names that would be equal get their distinguishing
-    words appended in ``<>``. A name without a signature, such as ``ampere_sgemm_128x64_tn``, stays
-    as it is.
+    convolution as ``gemm fprop f16 128x128x32``; a product of Tensile (AMD) as ``gemm tn BBS
+    64x32x256``, ``t`` for each transposed matrix. Equal names get their distinguishing words
+    appended in ``<>``. A name without a signature, such as ``ampere_sgemm_128x64_tn``, stays as it
+    is.
 
     Parameters
     ----------
@@ -66,16 +68,17 @@ def _short(name: str) -> str:
     looked_at = name[:_LONGEST]
     if (direction := _DIRECTION.search(looked_at)) and (tile := _TILE.search(looked_at)):
         return " ".join(["gemm", direction[1], *_of_product(looked_at, tile)])
+    if tensile := _TENSILE.match(looked_at):
+        sides = ("t" if tensile[1] == "li" else "n") + ("t" if tensile[2] == "jl" else "n")
+        return f"gemm {sides} {tensile[3]} {tensile[4]}"
     if not _SIGNATURE.search(looked_at):
         return name
     if "nccl" in looked_at.lower():
         return _PARAMETERS.sub("", looked_at.removeprefix("void ")) or name
     path, _, operations = normalised_name(looked_at).rstrip("]").partition("[")
     kernel = path.rpartition("::")[2]
-    if not operations:
-        return kernel or name
-    if operations.startswith("cutlass"):
-        return operations
+    if not operations or operations.startswith("cutlass"):
+        return operations or kernel or name
     return f"{_operation(operations)} ({kernel.removesuffix('_kernel')})"
 
 
@@ -109,7 +112,8 @@ def _words(name: str) -> dict[tuple[str, int], None]:
     """Return the words of a name in order, each with the number of its earlier occurrences."""
     seen: dict[str, int] = {}
     found: dict[tuple[str, int], None] = {}
-    for word in _WORD.findall(name[:_LONGEST]):
+    parts = name.replace("_", " ") if _TENSILE.match(name) else name
+    for word in _WORD.findall(parts[:_LONGEST]):
         before = seen.get(word, 0)
         found[word, before] = None
         seen[word] = before + 1

@@ -129,7 +129,7 @@ class _Flow(NamedTuple):
 
     def _fullest(self, bound: str) -> float | None:
         shares = [_either(row, "utilisation", bound) for row in self.rows]
-        return max((share for share in shares if _is_number(share)), default=None)
+        return max((s for s in shares if s is not None and not math.isnan(s)), default=None)
 
     @property
     def colour(self) -> str:
@@ -143,10 +143,6 @@ class _Flow(NamedTuple):
 def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
     """Return a number of a row, or its bound if the number is not known."""
     return row.get(bound) if row[name] is None else row[name]
-
-
-def _is_number(share: float | None) -> bool:
-    return share is not None and not math.isnan(share)
 
 
 def _flows(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> list[_Flow]:

@@ -68,7 +68,8 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
         shared = _shared(min(alike), max(alike))
         short |= {text: _from(text, shared, width) for text in alike}
     for alike in _alike(short):
-        short |= {text: _ended(short[text], f"~{n}", width) for n, text in enumerate(alike, 1)}
+        for mark, text in ((f"~{n}", text) for n, text in enumerate(alike, 1)):
+            short[text] = _beginning(short[text], max(0, width - cells(mark))) + mark
     return [short[text] for text in texts]
 
 
@@ -95,10 +96,6 @@ def _from(text: str, place: int, width: int) -> str:
     if cells(rest) <= room:
         return f"{head}…{_ending(text, room)}"
     return f"{head}…{_beginning(rest, room - 1)}…" if room > 1 else shorten(text, width)
-
-
-def _ended(text: str, mark: str, width: int) -> str:
-    return _beginning(text, max(0, width - cells(mark))) + mark
 
 
 def _without_parameters(text: str) -> str:

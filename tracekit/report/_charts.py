@@ -163,7 +163,7 @@ class Axis(NamedTuple):
             values = _round_values(self.low / self.divisor, self.high / self.divisor)
             values = [value * self.divisor for value in values]
         return [
-            Tick(round(100 * self.share(value), 2), _number(value / self.divisor))
+            Tick(round(100 * self.share(value), 2), f"{value / self.divisor:,.6g}")
             for value in values
         ]
 
@@ -182,10 +182,6 @@ def _round_values(low: float, high: float) -> list[float]:
     step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.6g}"
 
 
 def time_axis(name: str, low: float, high: float, *, is_tagged: bool = False) -> Axis:
