@@ -43,7 +43,7 @@ def test_a_matrix_is_square_and_blank_where_nothing_was_sent() -> None:
     blank, heat, unknown = figure.data
     assert list(map(list, heat.z)) == [[None, None, 2.5], [None] * 3, [None] * 3]
     assert list(map(list, heat.text)) == [["", "", "2.50"], [""] * 3, [""] * 3]
-    assert heat.colorbar.title.text == "sent (MB)"
+    assert heat.colorbar.title.text == "sent (MB)<br>&nbsp;"
     assert (heat.zmin, heat.zmax) == (0, 2.5)
     assert "<b>GPU 1 → GPU 3</b><br>2,500,000 bytes<br>10 transfers<br>p2p" in heat.hovertext[0][2]
     assert blank.hovertext[0][1] == "GPU 1 → GPU 2<br>no transfers"

@@ -57,8 +57,8 @@ def test_a_bar_per_change_with_what_it_saves() -> None:
     assert ends == [
         "10.0", "10.2", "5.1, \N{MINUS SIGN}50.0 %", "11.0, +7.8 %", "9.0, not told"
     ]  # fmt: skip
-    assert whiskers.x[::3] == (10.0, 10.0, 5.0, 10.8, 4.0)
-    assert whiskers.x[1::3] == (10.0, 10.4, 5.3, 11.2, 9.0)
+    assert whiskers.x[::3] == (10.0, 5.0, 10.8, 4.0)
+    assert whiskers.x[1::3] == (10.4, 5.3, 11.2, 9.0)
     assert figure.layout.yaxis.ticktext[2] == "a &lt; b=2x"
 
 

@@ -254,7 +254,7 @@ def test_a_heat_map_has_numbers_and_tells_unknown_from_missing() -> None:
     assert (unknown.x, unknown.y, unknown.text) == ((1,), (1,), ("?",))
     assert cells.hovertext[0][1] == "31.8 %"
     assert (cells.zmin, cells.zmax) == (21.8, 31.8)
-    assert cells.colorbar.title.text == "%"
+    assert cells.colorbar.title.text == "%<br>&nbsp;"
 
 
 def test_a_heat_map_of_values_below_zero_goes_two_ways() -> None:

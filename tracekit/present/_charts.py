@@ -334,7 +334,7 @@ def bars_figure(
         reach = [max(length, *(both or (0,))) for length, both in zip(sums, whiskers, strict=True)]
         figure.add_trace(intervals([
             (row.place, both[0] / divisor, both[1] / divisor)
-            for row, both in zip(rows.rows, whiskers, strict=True) if both
+            for row, both in zip(rows.rows, whiskers, strict=True) if both and both[0] < both[1]
         ]))  # fmt: skip
     what = f"{axis} ({name})" if name else axis
     most = max(reach, default=0) / divisor

@@ -301,7 +301,7 @@ def _channels(colour: str) -> list[int]:
 DARK_SCALES = {
     **dict(zip(DIVERGING, ("#8CC2E6", "#4F86AE", "#2B4A61", "#252C33", "#5E3B2C", "#B8613C",
                            "#FFA07A"), strict=True)),
-    **{colour_at(n / _LEVELS): colour_at(0.85 * (1 - n / _LEVELS)) for n in range(_LEVELS + 1)},
+    **{colour_at(n / _LEVELS): colour_at(0.75 * (1 - n / _LEVELS)) for n in range(_LEVELS + 1)},
 }  # fmt: skip
 """Colours of scales on dark pages: light colour -> dark colour."""
 
@@ -320,8 +320,9 @@ def faint(colour: str) -> str:
 
 def colour_bar(title: str) -> dict[str, Any]:
     """Return the settings of a colour bar with a title."""
+    text = f"{figure_text(title)}<br>&nbsp;"  # apart from the topmost number
     return {
-        "title": {"text": figure_text(title), "side": "top", "font": {"size": 12, "color": MUTED}},
+        "title": {"text": text, "side": "top", "font": {"size": 12, "color": MUTED}},
         "thickness": 14,
         "outlinewidth": 0,
         "tickfont": {"size": 11, "color": MUTED},

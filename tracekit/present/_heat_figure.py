@@ -121,7 +121,10 @@ def _add_cells(
     whole = all(isinstance(value, int) for value in known)
     decimals = 0 if whole else decimals_of(max(map(abs, known), default=0))
     cells = [[values.get((down, across)) for across in acrosses] for down in downs]
-    texts = [[_cell_text(value, decimals) for value in line] for line in cells]
+    texts = [
+        ["" if value is None else f"{value:,.{decimals}f}".replace("-", MINUS) for value in line]
+        for line in cells
+    ]
     figure.add_trace(
         go.Heatmap(
             x=list(range(len(acrosses))),
@@ -156,10 +159,6 @@ def _add_cells(
             showlegend=False,
         )
     )
-
-
-def _cell_text(value: float | None, decimals: int) -> str:
-    return "" if value is None else f"{value:,.{decimals}f}".replace("-", MINUS)
 
 
 def _cell_colours(known: Sequence[float]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
                 name=_WORK[part],
                 showlegend=True,
                 marker={
-                    "color": STAGE_COLOURS.get(part, BUBBLE_COLOURS["working"]),
+                    "color": STAGE_COLOURS.get(part or "", BUBBLE_COLOURS["working"]),
                     "line": {"width": 0},
                 },
                 hovertemplate=f"<b>{_WORK[part]}</b><br>from %{{base:,.3f}} {unit}, "
