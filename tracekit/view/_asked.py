@@ -364,9 +364,9 @@ class _Near:
     def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
         """Read the step that contains an op, and renumber its ranges."""
         of_process = pl.col("process") == op["process"][0]
-        steps = trace["iterations"].join(op.lazy(), on=_STEP, how="semi")
+        steps = trace["iterations"].join(op.lazy(), on=_STEP, how="semi").collect()
         at = op.select(start=_LAUNCH, end=_LAUNCH)
-        times = pl.concat([steps.select("start", "end").collect(), at])
+        times = pl.concat([steps.select("start", "end"), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
         of_step = pl.col("start").is_between(begin, end) & of_process
         own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
@@ -377,6 +377,7 @@ class _Near:
         tables = {
             "ops": trace["ops"].filter(others).with_columns(found.numbered("range")),
             "calls": trace["calls"].filter(of_step),
+            "iterations": steps.lazy(),
             "ranges": ranges.with_columns(map(found.numbered, ("range", "parent"))).lazy(),
         }
         return replace(found, trace=trace.with_lazy(tables))
