@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import tracekit
@@ -202,6 +203,33 @@ def test_fifty_questions_at_once_take_turns(
 def _all_of(connection: socket.socket) -> bytes:
     with connection, connection.makefile("rb") as file:
         return file.read()
+
+
+def test_long_answers_tell_how_many_rows_are_read(
+    served: View, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_read, go_on = threading.Event(), threading.Event()
+
+    def slow(_: Any) -> int:
+        rows = pl.LazyFrame({"row": range(300)})
+        for number, _batch in enumerate(batches.in_batches(rows, 100)):
+            if number == 1:
+                two_read.set()
+                go_on.wait(20)
+        return number
+
+    turns = served._server.endpoints["/table"][1]
+    monkeypatch.setattr(
+        served._server, "endpoints", {**served._server.endpoints, "/table": (slow, turns)}
+    )
+    asking = threading.Thread(target=client.data, args=("table",), kwargs={"run": 0, "by": "x y"})
+    asking.start()
+    two_read.wait(20)
+    assert client.data("progress") == {"/table?run=0&by=x+y": [200, 300]}
+    assert client.ask("/progress", X_Tracekit_Token="")[0] == 401
+    go_on.set()
+    asking.join()
+    assert client.data("progress") == {}
 
 
 def test_who_has_gone_is_not_waited_for() -> None:

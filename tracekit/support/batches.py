@@ -11,17 +11,17 @@ import polars as pl
 ROWS = 250_000
 """Rows per batch: passing on a batch takes little time beside its work; more only take memory."""
 
-_BETWEEN: ContextVar[Callable[[], None] | None] = ContextVar("between", default=None)
+_BETWEEN: ContextVar[Callable[[int, int], None] | None] = ContextVar("between", default=None)
 
 
 @contextmanager
-def stoppable(check: Callable[[], None] | None) -> Iterator[None]:
-    """Call a function between batches, which can raise an error to stop the work.
+def stoppable(check: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Call a function between batches, which can tell progress, or raise to stop the work.
 
     Parameters
     ----------
     check
-        The function; None never stops the work.
+        The function of the number of rows read and that of all rows; None never stops the work.
     """
     token = _BETWEEN.set(check)
     try:
@@ -39,13 +39,12 @@ def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.Data
         If rows are missing: a thread of polars that panics over a damaged page ends the batches as
         if they were complete.
     """
-    read = 0
+    read, wanted = 0, int(frame.select(pl.len()).collect().item())
     for batch in frame.collect_batches(chunk_size=rows or ROWS):
         read += batch.height
         if (check := _BETWEEN.get()) is not None:
-            check()
+            check(read, wanted)
         yield batch
-    wanted = int(frame.select(pl.len()).collect().item())
     if read != wanted:
         raise pl.exceptions.ComputeError(
             f"parquet: {wanted - read:,} of its {wanted:,} rows cannot be read"

@@ -63,23 +63,33 @@ class Turns:
         self._free = threading.Semaphore(most)
 
     @contextmanager
-    def taken(self, connection: socket.socket) -> Iterator[None]:
-        """Wait until the request may be handled.
+    def taken(
+        self, connection: socket.socket, progress: dict[str, tuple[int, int]] | None = None,
+        path: str = "",
+    ) -> Iterator[None]:  # fmt: skip
+        """Wait until the request may be handled; note its rows read, and all rows, in `progress`.
 
         Raises
         ------
         Refused
             If the wait takes too long, or the client has gone.
         """
+        rows = {} if progress is None else progress
+
+        def note(read: int, wanted: int) -> None:
+            _check_waits(connection)
+            rows[path] = read, wanted
+
         until = time.monotonic() + _LONGEST_WAIT
         while not self._free.acquire(timeout=0.05):
             _check_waits(connection)
             if time.monotonic() > until:
                 raise Refused(503, "too many requests are waiting")
         try:
-            with stoppable(lambda: _check_waits(connection)):
+            with stoppable(note):
                 yield
         finally:
+            rows.pop(path, None)
             self._free.release()
 
 
@@ -122,6 +132,8 @@ class ViewServer(ThreadingHTTPServer):
         self.page, self.endpoints = page.encode(), endpoints
         self.token = secrets.token_urlsafe(32)
         self.used = time.monotonic()
+        self.progress: dict[str, tuple[int, int]] = {}
+        """Rows read, and all of the table being read, of each request being answered."""
         self.is_known = threading.Event()
         """Event set once someone has sent the token."""
         self._connections = threading.Semaphore(_MOST_CONNECTIONS)
@@ -192,10 +204,13 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(401, "the token is missing: open the address that the command printed")
         self.server.used = time.monotonic()
         self.server.is_known.set()
+        progress = self.server.progress
+        if path == "/progress":
+            return json.dumps({**progress}).encode()
         if found is None:
             raise Refused(404, "there is nothing here")
         answer, turns = found
-        with turns.taken(self.connection):
+        with turns.taken(self.connection, progress, self.path):
             return json.dumps(answer(_parameters(query)), separators=(",", ":")).encode()
 
     def _send(self, status: int, kind: str, content: bytes) -> None:

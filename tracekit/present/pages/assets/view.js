@@ -43,6 +43,18 @@ function asker(path) {
   return Object.assign(again, { giveUp: () => before?.abort() });
 }
 
+// Tells every second how far a long answer is, with a button to give it up.
+function waiting(box, path, parameters, giveUp) {
+  const began = Date.now(), told = element("p", "", { className: "hint" }), stop = buttonOf("Give up", giveUp);
+  const timer = setInterval(async () => {
+    const { [`/${path}?${new URLSearchParams(parameters)}`]: rows } = await ask("progress", {}).catch(() => ({}));
+    told.textContent = `Being found for ${Math.round((Date.now() - began) / 1000)} s${rows ? `: ${rows.map(size).join(" of ")} rows read` : ""}.`;
+    if (!isOver && !stop.isConnected) box.replaceChildren(told, stop);
+  }, 1000);
+  let isOver = false;
+  return () => { isOver = true; clearInterval(timer); };
+}
+
 const state = document.getElementById("state");
 function report(error) {
   state.hidden = false;
@@ -259,8 +271,13 @@ class RunChart extends Chart {
 
   async diagnose(list) {
     const view = this.view;
-    if (!view.found) list.replaceChildren(element("li", "…"));
-    view.found ??= await ask("findings", { run: this.number });
+    if (!view.found) {
+      list.replaceChildren(element("li", "…"));
+      this.askFindings ??= asker("findings");
+      const waited = waiting(list.firstChild, "findings", { run: this.number }, () => { this.askFindings.giveUp(); this.find(".diagnosed").open = false; });
+      view.found = await this.askFindings({ run: this.number }).finally(waited);
+      if (!view.found) return;
+    }
     if (view !== this.view) return;
     const { findings, empty } = view.found;
     list.replaceChildren(...findings.map(([text, where, [start, end]]) => {
@@ -526,18 +543,13 @@ class RunChart extends Chart {
   break(box, from, to) {
     this.askTable ??= asker("table");
     clearTimeout(this.breaking);
-    clearInterval(this.waiting);
+    this.waited?.();
     box.replaceChildren(element("p", "…", { className: "hint" }));
     this.breaking = setTimeout(() => {
-      const began = Date.now(), told = element("p", "", { className: "hint" }), stop = element("button", "Give up", { type: "button" });
-      const waiting = this.waiting = setInterval(() => {
-        told.textContent = `Being found for ${Math.round((Date.now() - began) / 1000)} s.`;
-        if (!stop.isConnected) box.replaceChildren(told, stop);
-      }, 1000);
-      const show = (...parts) => { if (waiting === this.waiting) { clearInterval(waiting); box.replaceChildren(...parts); } };
-      const asked = this.askTable({ run: this.number, from, to, by: this.by });
-      stop.addEventListener("click", () => { this.askTable.giveUp(); show(element("p", "Given up.", { className: "hint" })); });
-      asked.then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
+      const parameters = { run: this.number, from, to, by: this.by }, givenUp = element("p", "Given up.", { className: "hint" });
+      const waited = this.waited = waiting(box, "table", parameters, () => { this.askTable.giveUp(); show(givenUp); });
+      const show = (...parts) => { if (waited === this.waited) { waited(); box.replaceChildren(...parts); } };
+      this.askTable(parameters).then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
     }, 150);
   }
 
