@@ -114,7 +114,7 @@ class AskedRuns:
 
     def prepare(self) -> None:
         """Compute the sums that pictures and searches of the first run need, in advance."""
-        _ = self._runs[0].lanes.counters
+        _ = self._runs[0].lanes.lanes
 
     def runs(self, query: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""

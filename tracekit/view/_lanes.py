@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -152,7 +153,7 @@ class RunLanes:
 
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
         self._trace, self._kept = trace, kept
-        self._making = threading.RLock()
+        self._making = threading.Lock()
         self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
         """The ops and the ranges read last, of all lanes, with their interval of time."""
 
@@ -161,16 +162,6 @@ class RunLanes:
         """Sums of the lanes: read from the cache, else computed and cached."""
         with self._making, stoppable(None):  # others wait for it
             return self._sums
-
-    @property
-    def counters(self) -> Sequence[Counter]:
-        """Sampled counters: read from the cache, else computed and cached."""
-        with self._making, stoppable(None):
-            return self._counters
-
-    @cached_property
-    def _counters(self) -> Sequence[Counter]:
-        return counters_of(self._trace, self.edges)
 
     @cached_property
     def _sums(self) -> RunSums:
@@ -196,7 +187,7 @@ class RunLanes:
         if self._trace.height("ops") <= _MOST_EXPLAINED:
             tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
         lanes = [_lane(*key, own, several=several) for key, own in tiles.items()]
-        lanes += [_counter_lane(number, each) for number, each in enumerate(self.counters)]
+        lanes += map(_counter_lane, itertools.count(), counters_of(self._trace, self.edges))
         return sorted(lanes, key=lambda lane: _order((lane.kind, lane.key)))
 
     @property

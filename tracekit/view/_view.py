@@ -26,7 +26,7 @@ IDLE_MINUTES = 60
 
 def keep_tiles(run: AskedRun) -> None:
     """Compute the tiles of a run and cache them, so that its first view opens at once."""
-    _ = RunLanes(run.trace, run.kept).counters
+    _ = RunLanes(run.trace, run.kept).lanes
 
 
 class View:

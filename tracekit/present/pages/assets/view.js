@@ -231,10 +231,9 @@ class RunChart extends Chart {
     const show = (error) => list.replaceChildren(element("li", error.message));
     box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
     const launches = buttonOf("Launches", () => { this.toggleFlows(!this.flows); this.note(); }, { className: "flows", ariaPressed: "false" });
-    this.find(".marks").after(launches, " ", element("span", "", { className: "launches hint", role: "status" }));
     const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
     const write = (opens) => this.write(told, opens).catch((error) => { told.textContent = error.message; });
-    this.find(".timeline").append(buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
+    this.find(".timeline").append(launches, element("span", "", { className: "launches", role: "status" }), buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
   }
 
   toggleFlows(isOn) {
