@@ -84,7 +84,7 @@ def compare(
     title = " → ".join(called(side[0]) if len(side) == 1 else _names(side) for side in sides)
     return replace(
         found.saying(
-            warnings=warnings_of([*sides[0], *sides[1]]) + comparison.unlike([*sides[0], *sides[1]])
+            warnings=warnings_of([*sides[0], *sides[1]]) + comparison.unlike([*of_a, *of_b])
         ),
         title=f"{title} · {found.title}",
         source=names,
