@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import re
@@ -14,7 +15,9 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+from tracekit.analysis import diagnosis
 from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
+from tracekit.analysis.diagnosis._diagnose import in_words_of
 from tracekit.analysis.diagnosis._facts import _by_step, facts_of, rounded
 from tracekit.analysis.operators import has_sizes
 from tracekit.analysis.step_sums import skipped_of
@@ -1077,3 +1080,32 @@ def test_chains_of_elementwise_kernels() -> None:
     assert "1 chain per step and GPU, of 3 kernels" in row["evidence"][0]
     apart = _named(ADD, ADD, "gemm", ADD, ADD)
     assert "unfused_elementwise" not in _found(apart)
+
+
+_OF_OTHERS = (
+    "torch|num_workers|pin_memory|non_blocking|prefetch_factor|fused=|foreach|bucket_cap|PTX|"
+    "mark_dynamic|empty_cache|DistributedData|(?i:cuda)|(?<!R)NCCL|nvidia|NVTX"
+)
+
+
+def _advice() -> set[str]:
+    """Return the texts of all rules that hold names."""
+    rules = Path(diagnosis.__file__).parent.glob("*_rules.py")
+    nodes = [node for file in rules for node in ast.walk(ast.parse(file.read_text()))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    return {text for text in texts if isinstance(text, str) and "`" in text}
+
+
+def test_advice_names_what_the_run_is_made_with() -> None:
+    """JAX has no DataLoader, and AMD's GPUs no CUDA."""
+    builder = TraceBuilder()
+    builder.op("fusion_3", 10)
+    cuda = builder.trace()
+    builder.rows["reports"].append(
+        {"report": 0, "file": "a.pb", "format": "XLA profile", "size": 1}
+    )
+    builder.rows["calls"][0]["name"] = "hipLaunchKernel"
+    texts, hip = _advice(), builder.trace()
+    assert sum(bool(re.search(_OF_OTHERS, text)) for text in texts) > 10
+    assert {text: in_words_of(cuda, text) for text in texts} == {text: text for text in texts}
+    assert [text for text in texts if re.search(_OF_OTHERS, in_words_of(hip, text))] == []

@@ -19,6 +19,7 @@ from tracekit.analysis.diagnosis import (
     _stragglers,
 )
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, Finding, Sure, facts_of
+from tracekit.analysis.facts import Facts as RunFacts
 from tracekit.analysis.facts import require_ops
 from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
@@ -221,10 +222,33 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
     return {
         "rule": rule, "finding": found.finding, "win_ns": win, "win_low_ns": low,
         "win_high_ns": high, "share": share, "sure": at_most(rule, found.sure),
-        "evidence": list(found.evidence), "advice": found.advice,
+        "evidence": list(found.evidence), "advice": in_words_of(facts.trace, found.advice),
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
         "fingerprint": _fingerprint(rule),
     }  # fmt: skip
+
+
+def in_words_of(trace: Trace, advice: str) -> str:
+    """Return advice with the names of JAX or HIP in place of PyTorch's and CUDA's.
+
+    Where the framework is not known, PyTorch's names are examples.
+    """
+    for name, other in trace.once(_words, of_all=True):
+        advice = advice.replace(name, other)
+    return advice
+
+
+def _words(trace: Trace) -> list[tuple[str, str]]:
+    """Return the names to replace, if JAX ran, and if on AMD's GPUs."""
+    makers = trace.read("devices")["name"].cast(pl.String).fill_null("")
+    calls = trace["calls"].filter(pl.col("name").cast(pl.String).str.starts_with("hip"))
+    marks = trace["ranges"].filter(pl.col("domain").cast(pl.String) == "TSL")
+    some = {
+        "jax": RunFacts(trace).recorders == ["jax.profiler"] or marks.head(1).collect().height,
+        "hip": makers.str.contains("(?i)amd|radeon").any() or calls.head(1).collect().height,
+    }
+    told = read_toml(schemas() / "findings" / "words.toml")
+    return [pair for name, applies in some.items() if applies for pair in told[name].items()]
 
 
 def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
