@@ -130,8 +130,8 @@ class Facts:
         ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step
         counts in tables and is not cold (`cold_of`). For a run without steps: one row
         per GPU from its first to its last op, with iteration 0 and a null process.
-    cold_windows
-        The cold steps on each GPU, with the columns of `steps`.
+    cold
+        ``iteration, start, length`` of each cold step at the beginning: mean over GPUs, ns.
     has_steps
         Whether the run has steps.
     traffic
@@ -146,7 +146,7 @@ class Facts:
 
     trace: Trace
     steps: pl.DataFrame
-    cold_windows: pl.DataFrame
+    cold: pl.DataFrame
     has_steps: bool
     traffic: Traffic | None = None
     worth: float = WORTH
@@ -154,11 +154,6 @@ class Facts:
     measures: tuple[Measure, ...] = ()
     _known: dict[Measure, Frames] = field(default_factory=dict, init=False, repr=False,
                                           compare=False)  # fmt: skip
-
-    @cached_property
-    def cold(self) -> pl.DataFrame:
-        """Cold steps: ``iteration, start, length`` (mean over GPUs, ns)."""
-        return _by_step(self.cold_windows)
 
     @cached_property
     def step_ns(self) -> float:
@@ -250,7 +245,7 @@ class Facts:
 
     def cold_idle(self) -> tuple[str | None, float]:
         """Return the main cause of idle time in cold steps, and its time per GPU, ns."""
-        windows = self.cold_windows
+        windows = step_windows(self.trace).join(self.cold, on="iteration", how="semi")
         if windows.is_empty():
             return None, 0.0
         pieces = idle_sums(self.trace, windows, []).pieces
@@ -456,8 +451,8 @@ def facts_of(
         whole = edges.sort("device").collect().with_columns(
             process=pl.lit(None, pl.Int32), iteration=pl.lit(0, pl.Int64)
         )  # fmt: skip
-        return Facts(trace, whole.select(*_STEP), windows, has_steps=False, traffic=traffic,
-                     worth=worth)  # fmt: skip
+        return Facts(trace, whole.select(*_STEP), _by_step(windows), has_steps=False,
+                     traffic=traffic, worth=worth)  # fmt: skip
     is_cold = pl.col("iteration") <= cold_of(trace).last
     usual = windows.filter(~is_cold)
     last_ns, each = None, _by_step(usual)
@@ -465,8 +460,9 @@ def facts_of(
         last, _, last_ns = each.row(-1)
         usual = usual.filter(pl.col("iteration") != last)
     kept = usual.filter(~pl.col("iteration").is_in(list(without)))
-    return Facts(trace, usual if kept.is_empty() else kept, windows.filter(is_cold), has_steps=True,
-                 traffic=traffic, worth=worth, last_ns=last_ns)  # fmt: skip
+    cold = _by_step(windows.filter(is_cold))
+    return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
+                 worth=worth, last_ns=last_ns)  # fmt: skip
 
 
 def _by_step(windows: pl.DataFrame) -> pl.DataFrame:
