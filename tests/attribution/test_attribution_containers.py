@@ -180,6 +180,23 @@ def test_the_calls_of_a_closure_are_one_iteration(*, backward: bool) -> None:
         assert found[f"apply {n}"] == n
 
 
+def test_a_closure_whose_passes_no_range_names_is_no_update() -> None:
+    """What runs in it may be forward passes: unknown, and a warning says so."""
+    builder = TraceBuilder()
+    for n in range(STEPS):
+        at = 1_000 * n
+        builder.range(at + 10, at + 900, LBFGS)
+        builder.range(at + 20, at + 40, "Optimizer.zero_grad#LBFGS.zero_grad")
+        builder.op(f"zeros {n}", at + 30)
+        builder.op(f"gemm {n}", at + 100)
+        builder.op(f"dot {n}", at + 300, thread=1)
+    trace = builder.attributed()
+    said = _said(trace)
+    assert said["gemm"] == said["dot"] == {("OTHER", "none")}
+    assert said["zeros"] == {UPDATE}
+    assert [text for text in trace.warnings if "L-BFGS" in text]
+
+
 def test_of_one_thread_without_backward_ranges_the_optimizer_holds_what_is_left() -> None:
     """No range and no thread tells gradients from directions: they lie in the optimizer's range."""
     said = _said(_closures(LBFGS, backward=False, thread=0).attributed())

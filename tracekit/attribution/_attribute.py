@@ -155,6 +155,7 @@ def attribute_recording(
         *late(passed.waits, offset.slack),
         *findings(verdict_rows, opinions, roles.processes_of, iterations),
         *unmatched.warnings(),
+        *nesting.names.doubts,
     )
 
 

@@ -60,11 +60,21 @@ class RangeNames:
         number``."""
         self._meant = NameMeanings(np.zeros(0, np.int8), *np.zeros((2, 0), np.bool_))
         self._forget()
+        self.doubts: tuple[str, ...] = ()
 
     def _forget(self) -> None:
         """Drop cached texts to bound memory; names of equal meaning then share an id."""
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
+
+    def settle(self) -> None:
+        """Take the stage from closures' optimizers if, of all names, none is a forward pass's."""
+        closure = pl.col("base").str.contains(_CLOSURE) & (pl.col("stage") == "WU")
+        if "FP" not in self.table["stage"] and self.table.filter(closure).height:
+            stage = pl.when(~closure.fill_null(value=False)).then("stage")
+            self.table = self.table.with_columns(stage=stage)
+            self._meant = self._meant._replace(place=self._meant.place[:0])
+            self.doubts = (_CLOSURES,)
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the id of each range's name: its row in `table`."""
@@ -126,6 +136,12 @@ class RangeNames:
         )  # fmt: skip
 
 
+_CLOSURE = r"(?i)lbfgs\w*\.step"
+"""Optimizers whose step runs forward and backward passes, in a closure that it calls."""
+_CLOSURES = (
+    "L-BFGS calls a closure, and no range names its forward pass: the optimizer's range tells no "
+    "stage; put a range forward into the closure"
+)
 _PAIR = ["domain", "name"]
 _DENSE = 1 << 22
 """Largest number of possible pairs of texts for which a table of all pairs is used."""

@@ -120,6 +120,7 @@ def look_at_ranges(
     skeleton = pl.concat([_NO_SKELETON, *skeletons])
     # Ranges that a program ends do not end in one instant; those that the recording ends do.
     is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
+    names.settle()
     return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
 
 
