@@ -118,6 +118,19 @@ def test_ranks_far_apart_are_not_listed_one_by_one() -> None:
     assert missing.startswith("rank 1, 2, 3, 4, 5, 6, 7, 8, ...: ")
 
 
+def test_a_missing_first_or_last_rank_is_told() -> None:
+    """Ranks 1 to 6 of 8: no number between them is missing."""
+    some = {rank: (600 + rank, 700 - rank) for rank in range(1, 7)}
+    assert unrecorded_ranks(_of(some, job=8)) == [0, 7]
+    trace = _of(some, marks=True)
+    assert unrecorded_ranks(trace) == [0]  # no size is told
+    report = {"report": 0, "file": "a", "format": "nsys SQLite", "size": 1, "ranks": 8}
+    sized = trace.with_tables({"reports": TABLES["reports"].conform(pl.DataFrame([report]))})
+    assert unrecorded_ranks(sized) == [0, 7]
+    told = stragglers(trace).meta["missing"]
+    assert any(text.startswith("rank 0: a rank that was not") for text in told)
+
+
 def test_the_one_that_costs_most_comes_first() -> None:
     assert stragglers(_of(PASSES)).rows["device"].to_list() == [1, 0, 2]
 

@@ -16,6 +16,7 @@ from tracekit.support.labels import RANK_MARK
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
 _SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"
+_SIZE = rf"^{re.escape(RANK_MARK)}\d{{1,9}} of (\d{{1,9}})$"
 _SOURCES = {
     "rank": "mpi", "in_nccl": "nccl", "said": "program", "stated": "report", "in_name": "file",
 }  # fmt: skip
@@ -128,12 +129,23 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
 
 
 def unrecorded_ranks(trace: Trace) -> list[int]:
-    """Return the first nine ranks between recorded ones that are not recorded.
+    """Return the first nine ranks of the job that are not recorded.
 
-    Ranks may be any numbers that a file says, so that all between them may be billions.
+    These are missing between recorded ones and, if the rank of each process with GPU work is known,
+    before the first one and up to the size of the job or of its largest communicator. Names of
+    files may count from 1. Ranks may be any numbers, so that all between them may be billions.
     """
-    known = process_ranks(trace)["rank"].drop_nulls().unique().sort().to_list()
-    between = (range(one + 1, other) for one, other in pairwise(known))
+    tells, named = excerpt(trace), process_ranks(trace)
+    ranks = named["rank"].drop_nulls().unique().sort().to_list()
+    active = tells.active.select("process").collect().join(named, on="process", how="left")
+    if ranks and not active["rank"].has_nulls():
+        said = tells.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SIZE)).collect()
+        sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
+                 said["name"].cast(pl.Int32)]  # fmt: skip
+        size = max(each.max() or 0 for each in sizes)
+        first = [-1] * (active["rank_source"] != "file").any()
+        ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]
+    between = (range(one + 1, other) for one, other in pairwise(ranks))
     return [*islice(chain.from_iterable(between), _FIRST)]
 
 
