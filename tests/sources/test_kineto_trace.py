@@ -324,6 +324,8 @@ class TestCollectives:
              "all_reduce", 6),
             ("_allgather_base", {"In msg nelems": 10, "Out msg nelems": 40}, "ncclAllGather",
              "all_gather", 40),
+            ("_allgather_base", {"In msg nelems": 10, "Out msg nelems": 41}, "ncclAllGather",
+             "all_gather", None),
             ("all_gather_into_tensor_coalesced", {"In msg nelems": 1, "dtype": "Long"},
              "ncclAllGather", "all_gather", 8),
             ("_reduce_scatter_base", {"In msg nelems": 40, "Out msg nelems": 10,

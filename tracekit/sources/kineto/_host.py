@@ -12,7 +12,7 @@ from tracekit.sources._seen import OPEN
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 _COLLECTIVES = (
     (r"^_?all_?reduce", "AllReduce", "in"),
-    (r"^_?all_?gather", "AllGather", "in"),
+    (r"^_?all_?gather", "AllGather", "each"),
     (r"^_?reduce_?scatter", "ReduceScatter", "out"),
     (r"^_?all_?to_?all", "AllToAll", "peer"),
     (r"^_?broadcast", "Broadcast", "in"),
@@ -160,7 +160,7 @@ def _function() -> pl.Expr:
 def _bytes() -> pl.Expr:
     """Return the size of a collective's message as NCCL defines it: per rank or peer for some.
 
-    Uneven parts of an all_to_all have no single size: null.
+    Uneven parts of an all_to_all or all_gather have no single size: null.
     """
     peers = pl.col("group_size").cast(pl.Int64, strict=False)
     inputs, outputs = (
@@ -169,8 +169,10 @@ def _bytes() -> pl.Expr:
     even = (pl.col("split_in").fill_null("[]") == "[]") & (
         pl.col("split_out").fill_null("[]") == "[]"
     )
+    uneven = ((outputs > 0) & (outputs != inputs * peers)).fill_null(value=False)
     count = {
         "in": inputs,
+        "each": pl.when(~uneven).then(inputs),
         "out": outputs,
         "peer": pl.when(even & (peers > 0) & (inputs % peers == 0)).then(inputs // peers),
     }
