@@ -13,7 +13,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.communication import Traffic, collective_calls, collectives
 from tracekit.machine import Placed, load_preset, read_nccl_log
-from tracekit.model import REPORTS
+from tracekit.model import REPORTS, TABLES
 
 RANKS = 2
 
@@ -266,6 +266,17 @@ def test_a_log_tells_which_algorithm_ran(tmp_path: Path) -> None:
     traffic = Traffic(trace, placed, read_nccl_log(path))
     assert sums(traffic.links("link")) == [("modelled", 3, 9_000 + 1_400)] * 16
     assert sums(traffic.links("pair")) == [("modelled", 1, 700)] * 16
+
+
+def test_gpus_that_the_machine_numbers_otherwise_are_told() -> None:
+    """Links name them as the machine does: GPU 0 of the run is the machine's GPU1."""
+    devices = [{"device": each, "report": 0, "active": True, "identity": "assumed"}
+               for each in (0, 2)]  # fmt: skip
+    devices = {"devices": TABLES["devices"].conform(pl.DataFrame(devices))}
+    trace, machine = H100Job().attributed().with_tables(devices), load_preset("dgx-h100")
+    place = EIGHT | {0: 1, 1: 0}
+    told = Traffic(trace, Placed(machine, place, "pci_bus")).meta()["warnings"]
+    assert "links name GPUs as the machine numbers them: GPU 0 is GPU1" in told
 
 
 def test_what_training_exchanges_between_bounds() -> None:

@@ -51,3 +51,8 @@ def test_a_figure_without_data_says_what_to_record(
         save_figure(drawn, path)
     assert "record" in str(refused.value)
     assert not path.exists()
+
+
+def test_a_matrix_without_transfers_advises_no_counters(bare: tracekit.Run, tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="no transfers: `tracekit info`"):
+        save_figure(bare.links.answer().figure("matrix"), tmp_path / "matrix.json")

@@ -433,6 +433,7 @@ TRAITS: Mapping[str, Traits] = {
     "change": Traits(essential=True),
     "size_bytes": Traits(exact=True),
     "feature": Traits(wraps=True),
+    "bricks": Traits(label="NVLinks", spare=_SPARE.index("bricks")),
     "pipeline_stage": Traits(label="stage", names=True),
     "late_in_ns": Traits(label="by"),
     "launched": Traits(label="launches known"),

@@ -276,9 +276,12 @@ class _Renderer:
         """Return the figure of this name; one without data says what to record."""
         from tracekit.present._drawings import DRAWINGS
         from tracekit.present._figures import NOTHING, RECORD_WITH
+        from tracekit.present._link_figures import NO_TRANSFERS
 
         figure = DRAWINGS[drawing](answer)
-        if NOTHING in (figure.layout.meta or {}) and answer.lacking is not None:
+        nothing = (figure.layout.meta or {}).get(NOTHING)
+        # Counters, which `links` asks for, show no transfers between GPUs.
+        if nothing not in (None, NO_TRANSFERS) and answer.lacking is not None:
             figure.layout.meta = {**figure.layout.meta, RECORD_WITH: answer.lacking()}
         return figure
 

@@ -122,13 +122,14 @@ def _meta(
         missing.append("no collectives or MPI calls were recorded: nsys profile --trace=cuda,mpi")
     if unmatched:
         missing.append(
-            f"of {unmatched:,} collectives one participant is known, whose time includes waiting: "
+            f"of {unmatched:,} collective{'s' * (unmatched > 1)} one participant is known, whose "
+            "time includes waiting: "
             "record all ranks, in one report or several ingested as one run"
         )
     if unsized:
         missing.append(
-            f"{unsized:,} operations are of unknown size: give --nccl-log or --bytes for NCCL; "
-            "nsys of 2023.4 and later records those of MPI"
+            f"{unsized:,} operation{'s are' if unsized > 1 else ' is'} of unknown size: give "
+            "--nccl-log or --bytes for NCCL; nsys of 2023.4 and later records those of MPI"
         )
     return {
         "operations": operations.height,

@@ -388,7 +388,12 @@ class Traffic:
         }
 
     def _warnings(self, collectives: int, unsized: int) -> list[str]:
+        own = self.trace.read("devices")["device"].to_list()
+        known = ((each, self.placed.place.get(each, each)) for each in sorted(own))
+        moved = [f"GPU {device} is GPU{place}" for device, place in known if device != place]
         found = list(self.placed.warnings)
+        if moved:
+            found.append(f"links name GPUs as the machine numbers them: {', '.join(moved)}")
         if self.log is not None:
             found += self.log.warnings
         found += [
