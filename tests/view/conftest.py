@@ -60,7 +60,12 @@ def counted(runs: list[tracekit.Run]) -> tracekit.Run:
         ),
     ]  # fmt: skip
     at = [first + (last - first) * part // 10 for part in (1, 2, 5, 9)]
-    used = {"time": at, "change": [4096, 8192, -4096, 512], "in_use": [4096, 12288, 8192, 8704]}
+    at.insert(1, at[0] + 1)
+    used = {
+        "time": at,
+        "change": [9000, -4904, 8192, -4096, 512],
+        "in_use": [9000, 4096, 12288, 8192, 8704],
+    }
     tables = {
         "metrics": pl.concat(frames, how="diagonal"),
         "memory": pl.DataFrame(used).with_columns(report=0, process=0, device=0),

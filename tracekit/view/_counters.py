@@ -91,7 +91,10 @@ class Counter:
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
         """Return samples like bins of no length, after the value that was held before them."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
-        held = before.with_columns(bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64))
+        held = before.select(
+            bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),
+            **dict.fromkeys(_VALUES, pl.col("last")),
+        )  # fmt: skip
         values = dict.fromkeys(_VALUES, pl.col("value"))
         own = samples.sort("time").select(
             bin=pl.col("time") - self.origin, count=pl.lit(1, pl.Int64), **values
