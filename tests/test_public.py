@@ -37,7 +37,7 @@ PUBLIC = {
         ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": """
-        KEYS Measure Traffic collective_calls collectives communicators latency
+        KEYS Traffic collective_calls collectives communicators latency
         latency_speedup links message_histogram nccl_inspector pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
@@ -72,7 +72,7 @@ PUBLIC = {
     """,
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
-    "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
+    "tracekit.attribution": "Rules attribute attribute_recording stored_findings",
     "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
@@ -85,14 +85,14 @@ PUBLIC = {
         unknown_bandwidths with_bandwidths with_nics
     """,
     "tracekit.model": """
-        Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column
+        Answer COLLECTIVE COLLECTIVES COLLECTIVE_CALLS Clock Column
         DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE Frames GRAPH_NODES
-        GivenClock HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
+        GivenClock HOST HOST_MEMORY KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
         METHODS METRIC Maker NO_KERNELS OPS PATHS PATH_SEPARATOR
         Headline PATH_TEXTS STEPS_UNMARKED WORK_MISSING
-        PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
+        PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
         REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
-        Stretch TABLES TESTED THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED
+        Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter Traits UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
         normalised_name path_number path_texts replace_table same_machine traits
         with_clocks with_one_tree

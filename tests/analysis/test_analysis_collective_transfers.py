@@ -22,7 +22,8 @@ from tracekit.analysis.traffic._collective_transfers import (
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog, load_preset, read_nccl_log
 from tracekit.machine._choose import side_by_side
-from tracekit.model import COLLECTIVE_CALLS, DEVICES, PROCESSES
+from tracekit.model import COLLECTIVE_CALLS, DEVICES
+from tracekit.model._tables import PROCESSES
 
 EIGHT = {gpu: gpu for gpu in range(8)}
 NO_DEVICES = pl.DataFrame(schema={"communicator": pl.String, "rank": pl.Int32, "device": pl.Int32})

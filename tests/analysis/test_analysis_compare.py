@@ -31,7 +31,8 @@ from tracekit.attribution import attribute
 from tracekit.engine import Counted
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
-from tracekit.model import HOST, ITERATIONS, MEMORY, REPORTS, Trace
+from tracekit.model import HOST, MEMORY, REPORTS, Trace
+from tracekit.model._tables import ITERATIONS
 from tracekit.sources import read
 
 STEP = 1000

@@ -22,7 +22,8 @@ from tracekit.analysis.memory import (
 )
 from tracekit.analysis.studies import read_memory_table
 from tracekit.errors import InputError, UsageError
-from tracekit.model import ITERATIONS, Trace
+from tracekit.model import Trace
+from tracekit.model._tables import ITERATIONS
 
 GB = 10**9
 START = 1_700_000_000 * GB

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.communication import collective_calls, latency
-from tracekit.model import HOST, PROCESSES, REPORTS, Trace
+from tracekit.model import HOST, REPORTS, Trace
+from tracekit.model._tables import PROCESSES
 
 WORLD = {0: 77, 1: 78, 2: 79}
 """The handle of the communicator of all ranks in each process."""

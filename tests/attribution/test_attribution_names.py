@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from tracekit.attribution import Rules, base_name
+from tracekit.attribution import Rules
 from tracekit.attribution._names import (
     RangeNames,
+    base_name,
     classify_kernels,
     classify_ranges,
     classify_threads,

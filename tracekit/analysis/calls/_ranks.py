@@ -15,8 +15,7 @@ from tracekit.model import Trace
 from tracekit.support.labels import RANK_MARK
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
-_SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"
-_SIZE = rf"^{re.escape(RANK_MARK)}\d{{1,9}} of (\d{{1,9}})$"
+_SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of (\d{{1,9}}))?$"
 _SOURCES = {
     "rank": "mpi", "in_nccl": "nccl", "said": "program", "stated": "report", "in_name": "file",
 }  # fmt: skip
@@ -139,9 +138,9 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
     active = tells.active.select("process").collect().join(named, on="process", how="left")
     if ranks and not active["rank"].has_nulls():
-        said = tells.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SIZE)).collect()
+        said = tells.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
         sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
-                 said["name"].cast(pl.Int32)]  # fmt: skip
+                 said.collect()["name"].cast(pl.Int32)]  # fmt: skip
         size = max(each.max() or 0 for each in sizes)
         first = [-1] * (active["rank_source"] != "file").any()
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls import communicators, read_calls
     from tracekit.analysis.communication._collectives import collective_calls, collectives
     from tracekit.analysis.communication._latency import (
-        Measure,
         latency,
         latency_speedup,
         message_histogram,

@@ -241,7 +241,9 @@ def job_features(
             f"{name} has no steps", "name the ranges that are steps: --iteration REGEX"
         )
     skipped = row["skipped"] or 0
-    steps = _kept(trace, skipped)
+    ordered = trace.read("iterations").sort("process", "start")
+    kept = ordered.filter(pl.int_range(pl.len()).over("process") >= skipped)
+    steps = kept.select(*_KEY, steps=pl.len().over("process"))
     owners = row["devices"]
     return {
         "job": name,
@@ -253,13 +255,6 @@ def job_features(
         "measured_s": row["step_ns"] * _S,
         **_busy(trace, skipped),
     }
-
-
-def _kept(trace: Trace, skip: int) -> pl.DataFrame:
-    """Return the steps that count, and their number by process."""
-    ordered = trace.read("iterations").sort("process", "start")
-    kept = ordered.filter(pl.int_range(pl.len()).over("process") >= skip)
-    return kept.select(*_KEY, steps=pl.len().over("process"))
 
 
 def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
