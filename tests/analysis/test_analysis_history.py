@@ -82,9 +82,9 @@ def test_evaluation_that_only_some_runs_hold_is_told() -> None:
     runs = []
     for name, stage in (("a", "FP"), ("b", "FP"), ("c", "ME"), ("d", "ME")):
         b = TraceBuilder()
-        b.op("gemm", 10, stage=stage, iteration=0)
+        b.op("gemm", 10, stage=stage)
         runs.append(Recorded(b.trace(), name, {}))
-    assert unlike(runs) == ["steps of c hold evaluation, and those of a none"]
+    assert unlike(runs) == ["c holds evaluation, which counts in the step before it, a does not"]
 
 
 def test_input_of_another_size_is_told() -> None:

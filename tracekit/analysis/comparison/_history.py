@@ -127,7 +127,7 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
     """Name runs whose steps copy another amount of input than those of the first run.
 
-    Also the first run whose steps hold evaluation where others hold none.
+    Also the first run that holds evaluation where others hold none.
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
@@ -140,10 +140,10 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
         for run, amount in reversed(list(zip(runs, amounts, strict=True)))
         if amount and amounts[0] and (about := round(math.log(amount / amounts[0]) / _FED))
     }  # fmt: skip
-    evaluated = [ops.filter(pl.col("stage") == "ME").head(1).collect().height for ops in in_steps]
+    evaluated = [run.trace["ops"].filter(stage="ME").head(1).collect().height for run in runs]
     if len({*evaluated}) > 1:
         one, none = (runs[evaluated.index(held)].name for held in (1, 0))
-        unlike[0] = f"steps of {one} hold evaluation, and those of {none} none"
+        unlike[0] = f"{one} holds evaluation, which counts in the step before it, {none} does not"
     return [*reversed(unlike.values())]
 
 
