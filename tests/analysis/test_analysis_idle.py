@@ -534,9 +534,10 @@ def test_gaps_of_hosts_apart_are_cut_as_all_together(monkeypatch: pytest.MonkeyP
         {"process": range(3), "device": range(3), "start": [0] * 3, "end": [6_000] * 3},
         schema={"process": pl.Int32, "device": pl.Int32, "start": pl.Int64, "end": pl.Int64},
     )
-    together = idle_pieces(b.trace(), windows)[1]
+    together = idle_pieces(b.trace(), windows).pieces
     monkeypatch.setattr(_pieces, "FEW_GAPS", 0)
-    gaps, pieces = idle_pieces(b.trace(), windows)
+    found = idle_pieces(b.trace(), windows)
+    gaps, pieces = found.gaps, found.pieces
     assert len(_pieces._apart(gaps)) == 3
     assert set(pieces["device"]) == {0, 1, 2}
     assert "behind_stage" in pieces["cause"].cast(pl.String)

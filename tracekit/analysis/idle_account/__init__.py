@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account._idle_sums import (
         IdleSums,
         copies_of,
-        idle_pieces,
         idle_sums,
         longest_gaps,
         of_part,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         QUEUED_NS,
         SWITCHES,
         OwnPieces,
+        idle_pieces,
         idle_windows,
         own_pieces_in,
         with_last_gaps,

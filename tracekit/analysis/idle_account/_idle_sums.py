@@ -14,10 +14,8 @@ from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
 from tracekit.analysis.idle_account._pieces import (
     OwnPieces,
-    own_pieces,
     own_pieces_in,
     with_last_gaps,
-    with_pairs,
 )
 from tracekit.engine import launch_groups
 from tracekit.model import Frames, Trace
@@ -94,49 +92,6 @@ def idle_sums(
     gaps = pl.concat([found["gaps"], _gaps(last, names)])
     known = pl.concat([found["longest"], last.select(found["longest"].columns)])
     return IdleSums(_with_ranks(trace, pieces, keys), _with_ranks(trace, gaps, keys), known)
-
-
-def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return gaps, and their pieces with one cause each, found part by part of the run.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    windows
-        As for `gaps_of`; pieces are not split at their ends.
-
-    Returns
-    -------
-    The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
-    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
-    consecutive and cover it.
-    """
-    ending = last_to_work(trace, windows)
-
-    def work_on(part: Trace) -> partial[Frames]:
-        return partial(_pieces_of_part, part, of_part(trace, part, windows), ending)
-
-    found = of_parts(trace, work_on, trace.spread)  # too large to be kept
-    in_order = found["gaps"].drop("pair").sort("device", "start", "end", maintain_order=True)
-    gaps = with_pairs(in_order.with_row_index("number"), pairs_of(trace, in_order))
-    numbers = gaps.select("gap", "number", "pair")
-    last, pieces = (
-        found[name].drop("pair", strict=False).join(numbers, on="gap")
-        .with_columns(gap="number").sort("gap", "start").select(found[name].columns)
-        for name in ("last", "pieces")
-    )  # fmt: skip
-    told = with_last_gaps(pieces, last, found["blocks"])
-    return gaps.with_columns(gap="number").drop("number"), told
-
-
-def _pieces_of_part(part: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Frames:
-    own = own_pieces(part, windows, ending)
-    around = [
-        part.in_run(own.gaps.select(op=name))["op"].alias(name)
-        for name in ("before", "ended_by", "after")
-    ]
-    return {**vars(own), "gaps": own.gaps.with_columns(around), "copies": copies_of(part)}
 
 
 def of_parts(

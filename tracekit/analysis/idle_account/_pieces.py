@@ -13,6 +13,7 @@ from tracekit.analysis.idle_account._gaps import (
     busy_blocks,
     gaps_of,
     holders,
+    last_to_work,
     named_behind,
     waiting_for_end,
     with_passed_on,
@@ -149,6 +150,26 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     is_ordered = named.is_empty() and found["gap"].is_sorted()
     pieces = found if is_ordered else found.sort("gap", "start")
     return OwnPieces(gaps, pieces, last, _ending_blocks(trace, named, ending))
+
+
+def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
+    """Return the gaps of a run, and their pieces with one cause each.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        As for `gaps_of`; pieces are not split at their ends.
+
+    Returns
+    -------
+    The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
+    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
+    consecutive and cover it.
+    """
+    own = own_pieces(trace, windows, last_to_work(trace, windows))
+    return replace(own, pieces=with_last_gaps(own.pieces, own.last, own.blocks))
 
 
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:

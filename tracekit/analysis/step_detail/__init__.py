@@ -287,8 +287,9 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
         process=pl.lit(None, pl.Int32),
         iteration=pl.lit(None, pl.Int64),
     )
-    _, pieces = idle_pieces(trace, windows)
-    inside = cut(pieces, windows).filter(pl.col("end") > pl.col("start"))
+    inside = cut(idle_pieces(trace, windows).pieces, windows).filter(
+        pl.col("end") > pl.col("start")
+    )
     return inside.select("device", "start", "end", pl.col("cause").cast(pl.String)).sort(
         "device", "start"
     )
