@@ -6,12 +6,13 @@ import io
 import itertools
 import json
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -368,10 +369,19 @@ class _StoredTables(LaterTables):
         Number of rows of each file of a table: name -> numbers.
     short
         Largest number of rows of a table that is read at once.
+    known
+        Tables that are in memory: name -> content of the files.
     """
 
-    def __init__(self, folder: Path, heights: Mapping[str, Sequence[int]], short: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        heights: Mapping[str, Sequence[int]],
+        short: int,
+        known: Mapping[str, pl.DataFrame] | None = None,
+    ) -> None:
         super().__init__({})
+        self._opened |= {name: frame.lazy() for name, frame in (known or {}).items()}
         self._folder = folder
         self._heights = heights
         self._short = short
@@ -406,7 +416,7 @@ def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
         return [trace.read(name) for trace in traces]
     rows, heights = found
     ends = itertools.accumulate(heights)
-    return [rows[end - height : end] for end, height in zip(ends, heights, strict=True)]
+    return [rows.slice(end - height, height) for end, height in zip(ends, heights, strict=True)]
 
 
 def read_together(
@@ -459,6 +469,7 @@ class TraceWriter:
         self._folder = folder
         self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checks: dict[str, Check] = {}
+        self._short: dict[str, pl.DataFrame] = {}
         self._lock = threading.Lock()
         folder.mkdir(exist_ok=True)
 
@@ -470,9 +481,13 @@ class TraceWriter:
             rows = self._rows[table]
             number = len(rows)
             rows.append(conformed.height)
+            if number == 0 and conformed.height <= _SHORT:
+                self._short[table] = conformed
+            else:
+                self._short.pop(table, None)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        check = _write(conformed, path, coded)
+        check = _write(conformed, path, coded, table)
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
 
@@ -484,6 +499,10 @@ class TraceWriter:
         write_checks(self._folder, self._checks)
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 
+    def trace(self) -> Trace:
+        """Return the tables that were written; short ones are not read from their files."""
+        return Trace(_StoredTables(self._folder, self._rows, _SHORT, self._short))
+
     def __enter__(self) -> Self:
         return self
 
@@ -492,17 +511,31 @@ class TraceWriter:
             self.close()
 
 
-def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> Check:
+def _write(
+    frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = (), table: str = ""
+) -> Check:
     """Write a part of a table, and return the state of its file; see `parquet.write`."""
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         return Check.of(path, parquet.write(frame, path, coded))
+    content = _empty_file(table) if frame.is_empty() and table else _packed(frame)
+    path.write_bytes(content)
+    return Check.of(path, zlib.crc32(content))
+
+
+def _packed(frame: pl.DataFrame) -> bytes:
+    """Return the content of a Parquet file."""
     # Polars takes twice as long to write a small file itself, and may not say why it cannot.
     content = io.BytesIO()
     frame.write_parquet(content, compression="zstd", compression_level=1)
-    path.write_bytes(content.getbuffer())
-    return Check.of(path)
+    return content.getvalue()
+
+
+@cache
+def _empty_file(table: str) -> bytes:
+    """Return the file of a table without rows, of which a report has many."""
+    return _packed(TABLES[table].empty())
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:

@@ -266,12 +266,11 @@ class _Seen:
     calls: Calls
 
 
-def _seen(path: Path, folder: Path) -> _Seen:
+def _seen(path: Path, trace: model.Trace) -> _Seen:
     """Collect these facts from the tables of a report."""
     from tracekit.analysis.clocks import clock_calls
     from tracekit.runs._foreign import said
 
-    trace = model.Trace.scan(folder)
     return _Seen(said(trace, path.absolute().name), clock_calls(trace))
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from tracekit.model import TraceWriter
+from tracekit.model import Trace, TraceWriter
 from tracekit.store._staging import file_errors
 from tracekit.support.memory import keep_small
 from tracekit.support.spool import DEFAULT_MEMORY
@@ -89,7 +89,7 @@ class ReportOptions:
     sums
         Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
     look
-        Function of the report and its folder that returns facts needed once all reports of the run
+        Function of the report and its tables that returns facts needed once all reports of the run
         are there. It may run in several processes at once. None for no facts.
     """
 
@@ -99,7 +99,7 @@ class ReportOptions:
     nsys: str | None = None
     captures: Sequence[Path] = ()
     sums: Callable[[], _Adding] | None = None
-    look: Callable[[Path, Path], Any] | None = None
+    look: Callable[[Path, Trace], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def make_report(
             if sums is not None:
                 write("device_sums", sums.table)
     with file_errors(folder):
-        seen = options.look(path, folder) if options.look else None
+        seen = options.look(path, writer.trace()) if options.look else None
     return ReportMade(warnings, dict(recording.labels), seen)
 
 

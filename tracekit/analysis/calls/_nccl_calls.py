@@ -56,6 +56,10 @@ def communicators(trace: Trace) -> pl.DataFrame:
     ``communicator, report, process, rank, ranks, cuda_device``; null is what the creating call does
     not record (the id: before NCCL 2.25; all of it: if NVTX payloads were not exported).
     """
+    return trace.once(_communicators)
+
+
+def _communicators(trace: Trace) -> pl.DataFrame:
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
     tells = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
     ranges = trace.once(_nccl_ranges).filter(tells).sort("process", "start", "range")
@@ -127,6 +131,10 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     ``nests``          whether the range is push/pop
     =================  ==========================================================================
     """
+    return trace.once(_read_calls)
+
+
+def _read_calls(trace: Trace) -> pl.DataFrame:
     ranges = trace.once(_nccl_ranges).sort("thread", "start", -pl.col("end"), "range")
     known = _without_inner(ranges.with_columns(_function()))
     calls = known.select(

@@ -346,14 +346,15 @@ def in_order(
     -------
     The matched calls, or a sentence that says why there are none.
     """
-    if min(len(labels), len(other_labels)) < ENOUGH:
-        return f"only {min(len(labels), len(other_labels))} calls could be matched"
+    fewer = min(len(labels), len(other_labels))
+    if fewer < ENOUGH:
+        return f"only {fewer} calls could be matched"
     found: list[tuple[float, slice, slice]] = []
-    for shift in range(-_FARTHEST, _FARTHEST + 1):
+    least = max(ENOUGH, fewer // 2)
+    back, ahead = (min(_FARTHEST, len(each) - least) for each in (other_labels, labels))
+    for shift in range(-back, ahead + 1):
         first, other = max(0, shift), max(0, -shift)
         number = min(len(labels) - first, len(other_labels) - other)
-        if number < max(ENOUGH, min(len(labels), len(other_labels)) // 2):
-            continue
         own, others = slice(first, first + number), slice(other, other + number)
         if (labels[own] == other_labels[others]).all():
             found.append((_spread(times[1][own], other_times[1][others]), own, others))
