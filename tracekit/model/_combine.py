@@ -272,7 +272,7 @@ class _CombinedTables(LaterTables):
         ops = [trace.height("ops") for trace in self._traces]
         # A report lists all GPUs of its host; others may have used those that it did not.
         used = [
-            [numbers[own] for own in listed.filter("active")["device"]]
+            [numbers[own] for own in listed["device"].filter(listed["active"])]
             for listed, numbers in zip(self._read["devices"], self._changes.devices, strict=True)
         ]
         for numbers in used:
@@ -586,8 +586,9 @@ def _warnings(
 ) -> tuple[str, ...]:
     """Return the warnings of all reports, prefixed by file name; those of one cause are merged."""
     files = [", ".join(frame["file"]) for frame in reports]
+    times = Counter(files)
     named = [
-        file if file and files.count(file) == 1 else f"report {index} {file}".rstrip()
+        file if file and times[file] == 1 else f"report {index} {file}".rstrip()
         for index, file in enumerate(files)
     ]
     of_reports = [

@@ -7,6 +7,7 @@ Equal paths have one number, by which rows are grouped.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -160,17 +161,19 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
     The canonical table of the merged tree, and for each of `tables` a map from its path numbers to
     the merged ones.
     """
-    texts = pl.concat([table["label"] for table in tables]).unique(maintain_order=True)
+    every, parents = (pl.concat([table[of] for table in tables]) for of in ("label", "parent_path"))
+    texts = every.unique(maintain_order=True)
     ids = pl.DataFrame({"label": texts}).with_row_index("id")
-    rows = sum(table.height for table in tables)
-    tree, loop, numbers = PathTree(max(rows, 1)), compiled(number_paths, rows), []
-    for table in tables:
-        labels = table.select("label").join(ids, on="label", how="left", maintain_order="left")
-        parents = given(table["parent_path"].fill_null(-1), np.int64)
-        found = np.empty(table.height, np.int64)
-        loop(parents, given(labels["id"], np.int64), tree.arrays(), found)
-        numbers.append(pl.Series(found, dtype=PATHS.schema["path"]))
-    return tree.table(texts), numbers
+    labels = every.to_frame().join(ids, on="label", how="left", maintain_order="left")["id"]
+    rows = given(parents, np.int64, null=-1), given(labels, np.int64)
+    found = np.empty(len(every), np.int64)
+    tree, loop = PathTree(max(found.size, 1)), compiled(number_paths, found.size)
+    ends = list(itertools.accumulate((table.height for table in tables), initial=0))
+    places = [slice(*edges) for edges in itertools.pairwise(ends)]
+    for own in places:
+        loop(rows[0][own], rows[1][own], tree.arrays(), found[own])
+    numbers = pl.Series(found, dtype=PATHS.schema["path"])
+    return tree.table(texts), [numbers[own] for own in places]
 
 
 def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
