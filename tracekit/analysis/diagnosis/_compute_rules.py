@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
 from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration
-from tracekit.analysis.diagnosis._parts import (
-    CELL,
-    LENGTH,
-    Part,
-    counted_values,
-    quantile_of,
-)
+from tracekit.analysis.diagnosis._parts import CELL, LENGTH, Part, counted_values, quantile_of
 from tracekit.analysis.operators import (
     has_sizes,
     memory_bandwidths,
@@ -55,8 +49,8 @@ def fp32_products(facts: Facts) -> Finding | None:
     peaks = {device: peak_flops(name) for device, name in gpus.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
     names, sums = (
-        each(facts, "fp32_products").filter(pl.col("device").is_in(able))
-        for each in (_names, _sums)
+        facts.of_rule(named_kernels, each, "fp32_products").filter(pl.col("device").is_in(able))
+        for each in ("names", "sums")
     )
     lost = facts.lost(sums)
     if lost.mean < _OFTEN * facts.step_ns or sums.is_empty():
@@ -75,7 +69,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             _most_of(facts, names),
-            *_launched_in(facts, "fp32_products", able),
+            *facts.where(named_kernels, "fp32_products", able),
             f"{gpus[device]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
@@ -88,7 +82,7 @@ def fp32_products(facts: Facts) -> Finding | None:
 
 def layout_transposes(facts: Facts) -> Finding | None:
     """Find convolutions that transpose the layout of their tensors."""
-    lost = facts.lost(_sums(facts, "layout_transposes"))
+    lost = facts.lost(facts.of_rule(named_kernels, "sums", "layout_transposes"))
     if not facts.is_worth(lost.mean):
         return None
     return Finding(
@@ -99,8 +93,8 @@ def layout_transposes(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="likely",
         evidence=(
-            _most_of(facts, _names(facts, "layout_transposes")),
-            *_launched_in(facts, "layout_transposes"),
+            _most_of(facts, facts.of_rule(named_kernels, "names", "layout_transposes")),
+            *facts.where(named_kernels, "layout_transposes"),
         ),
         advice="Keep network and input in `memory_format=torch.channels_last`, so that "
         "convolutions need not turn them; layers that know no such layout turn them back.",
@@ -111,7 +105,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
 
 def unfused_elementwise(facts: Facts) -> Finding | None:
     """Find chains of elementwise kernels that one fused kernel could replace."""
-    chains = _sums(facts, "unfused_elementwise")
+    chains = facts.of_rule(named_kernels, "sums", "unfused_elementwise")
     lost = facts.lost(chains)
     saved = facts.lost(chains, "saved")
     if not facts.is_worth(saved.mean):
@@ -127,7 +121,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         sure="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
-            *_launched_in(facts, "unfused_elementwise"),
+            *facts.where(named_kernels, "unfused_elementwise"),
             "it is not recorded whether one reads the output of the one before",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
@@ -140,7 +134,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
 def tiny_kernels(facts: Facts) -> Finding | None:
     """Find sequences of kernels so short that a GPU waits for the launch of each."""
     own = facts.idle.filter("is_short", "is_tiny", ~pl.col("queued").fill_null(value=True))
-    runs = _sums(facts, "tiny_kernels")
+    runs = facts.of_rule(named_kernels, "sums", "tiny_kernels")
     lost, working, spared = facts.lost(own), facts.lost(runs), facts.lost(runs, "saved")
     won = facts.won(lost)
     if not facts.is_worth(won):
@@ -161,7 +155,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
             "each kernel takes no more than 10 us",
-            *_launched_in(facts, "tiny_kernels"),
+            *facts.where(named_kernels, "tiny_kernels"),
         ),
         advice="Launch these together: a CUDA graph around them, `torch.compile`, a fused or "
         "`foreach` optimizer. Fused, they take less work as well.",
@@ -234,7 +228,7 @@ def named_kernels(part: Part) -> Frames:
     kernel, ns. ``names``: ``rule, device, name``, and of them ``number``, ``time``, and ``first``,
     the number of the first one in the run. ``runs``: of each rule on sequences, their number
     (``runs``) and that of their kernels. ``lengths``: those of tiny kernels, as of `kernels`.
-    ``launched``: see `Part.launched_in`.
+    ``where``: see `Part.launched_in`.
     """
     names = part.ops.select(pl.col("name").unique()).collect()
     text = pl.col("name").cast(pl.String)
@@ -272,30 +266,14 @@ def named_kernels(part: Part) -> Frames:
             for rule, own in runs.items()
         ]),
         "lengths": counted_values(part.tiny.lazy().select(length=LENGTH)),
-        "launched": part.launched_in(each),
+        "where": part.launched_in(each),
     }  # fmt: skip
-
-
-def _sums(facts: Facts, rule: str) -> pl.DataFrame:
-    """Return ``device, iteration, time, saved`` of the kernels that a rule is about."""
-    return facts.found(named_kernels)["sums"].filter(rule=rule)
-
-
-def _names(facts: Facts, rule: str) -> pl.DataFrame:
-    """Return ``device, name, number, time, first`` of the kernels whose names a rule selects."""
-    return facts.found(named_kernels)["names"].filter(rule=rule)
 
 
 def _runs(facts: Facts, rule: str) -> tuple[int, int]:
     """Return the number of sequences that a rule is about, and of the kernels in them."""
-    own = facts.found(named_kernels)["runs"].filter(rule=rule)
+    own = facts.of_rule(named_kernels, "runs", rule)
     return int(own["runs"].sum()), int(own["number"].sum())
-
-
-def _launched_in(facts: Facts, rule: str, devices: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Name the layers, or ranges, that launch the kernels that a rule is about."""
-    own = facts.found(named_kernels)["launched"].filter(rule=rule)
-    return facts.longest(own if devices is None else own.filter(pl.col("device").is_in(devices)))
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:

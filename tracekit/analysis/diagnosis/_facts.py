@@ -255,9 +255,17 @@ class Facts:
         cause, time = own.sort("time", "cause", descending=[True, False]).row(0)
         return cause, time / windows["device"].n_unique()
 
-    def longest(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Return the names with most time (``name, time``), each with it in words."""
-        by_name = rows.group_by("name").agg(pl.col("time").sum()).sort(
+    def of_rule(self, measure: Measure, name: str, rule: str) -> pl.DataFrame:
+        """Return the rows of a measure's frame that a rule is about."""
+        return self.found(measure)[name].filter(rule=rule)
+
+    def where(
+        self, measure: Measure, rule: str, devices: Collection[int] | None = None
+    ) -> tuple[str, ...]:
+        """Name the layers or ranges with most time that a rule is about, each with it in words."""
+        rows = self.of_rule(measure, "where", rule)
+        own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
+        by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
             "time", "name", descending=[True, False]
         )  # fmt: skip
         return tuple(

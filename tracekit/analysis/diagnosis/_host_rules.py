@@ -137,7 +137,7 @@ def off_cpu(facts: Facts) -> Finding | None:
         evidence=(
             *([turns] if locked.mean else []),
             *_asleep(facts, own),
-            *_places(facts, "off_cpu"),
+            *facts.where(places, "off_cpu"),
         ),
         advice=(
             "Another thread of the process holds Python's lock: have it do less in Python, or in a "
@@ -160,7 +160,7 @@ def _is_kept_off() -> pl.Expr:
 def places(part: Part) -> Frames:
     """Return where the host was while GPUs waited.
 
-    ``ranges``: ``rule, name, time`` (ns); ``samples``: ``name, number`` of functions that it ran
+    ``where``: ``rule, name, time`` (ns); ``samples``: ``name, number`` of functions that it ran
     during launches that are late by more than 1 ms.
     """
     late = pl.col("is_short") & ~pl.col("queued").fill_null(value=True)
@@ -182,12 +182,7 @@ def places(part: Part) -> Frames:
         for rule in asks
     )  # fmt: skip
     met = sampled(part.trace, asked.filter("busy_host"), pairs)
-    return {"ranges": ranges, "samples": met.group_by("name").agg(number=pl.len())}
-
-
-def _places(facts: Facts, rule: str) -> tuple[str, ...]:
-    """Name the ranges in which the host was during the idle time that a rule is about."""
-    return facts.longest(facts.found(places)["ranges"].filter(rule=rule))
+    return {"where": ranges, "samples": met.group_by("name").agg(number=pl.len())}
 
 
 def _executed(facts: Facts) -> tuple[str, ...]:
@@ -256,7 +251,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
             *([hidden_text] if hidden >= 1 else []),
             *_called(facts, by_name),
-            *_places(facts, "sync_in_loop"),
+            *facts.where(places, "sync_in_loop"),
         ),
         advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
         "ahead of the GPU.",
@@ -265,7 +260,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 def pageable_copies(facts: Facts) -> Finding | None:
     """Find copies to the GPU from pageable memory, or that block the host as these do."""
-    copies = _copies_of(facts, "pageable_copies")
+    copies = facts.of_rule(host_copies, "sums", "pageable_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
@@ -280,7 +275,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *_launched_in(facts, "pageable_copies"),
+            *facts.where(host_copies, "pageable_copies"),
             f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
@@ -292,7 +287,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 def unhidden_copies(facts: Facts) -> Finding | None:
     """Find exposed copies: to the host, or from its pinned memory, while no other op runs."""
-    copies = _copies_of(facts, "unhidden_copies")
+    copies = facts.of_rule(host_copies, "sums", "unhidden_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
@@ -318,7 +313,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *_launched_in(facts, "unhidden_copies"),
+            *facts.where(host_copies, "unhidden_copies"),
             *([] if back.is_empty() else [returned]),
             *([held] if blocking else []),
             *([] if to_gpu.is_empty() else [waited]),
@@ -334,7 +329,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 def small_copies(facts: Facts) -> Finding | None:
     """Find many small exposed copies from and to the host."""
-    copies = _copies_of(facts, "small_copies")
+    copies = facts.of_rule(host_copies, "sums", "small_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
@@ -351,7 +346,7 @@ def small_copies(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             f"{to_gpu:,} from the host, {every - to_gpu:,} to it, at {_rate(copies)}",
-            *_launched_in(facts, "small_copies"),
+            *facts.where(host_copies, "small_copies"),
         ),
         advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
         "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
@@ -360,7 +355,7 @@ def small_copies(facts: Facts) -> Finding | None:
 
 def unified_memory(facts: Facts) -> Finding | None:
     """Find migrations of unified memory pages while no other op runs."""
-    copies = _copies_of(facts, "unified_memory")
+    copies = facts.of_rule(host_copies, "sums", "unified_memory")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
@@ -372,7 +367,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_number(copies), *_launched_in(facts, "unified_memory")),
+        evidence=(_number(copies), *facts.where(host_copies, "unified_memory")),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
         "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
     )
@@ -405,13 +400,13 @@ def _holds_its_call() -> pl.Expr:
     return (2 * held >= LENGTH).fill_null(value=False)
 
 
-def copies(part: Part) -> Frames:
+def host_copies(part: Part) -> Frames:
     """Return the copies that rules are about, and how long nothing else runs meanwhile.
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
     ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have begun), ns;
     ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
-    ``blocking``, the number that hold their call. ``launched``: see `Part.launched_in`.
+    ``blocking``, the number that hold their call. ``where``: see `Part.launched_in`.
     """
     asks = {
         "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
@@ -437,16 +432,7 @@ def copies(part: Part) -> Frames:
         ).select(_COPIES.names()).cast(_COPIES)
         for rule, each in rows.items()
     ]  # fmt: skip
-    return {"sums": pl.concat(sums), "launched": part.launched_in(rows)}
-
-
-def _copies_of(facts: Facts, rule: str) -> pl.DataFrame:
-    return facts.found(copies)["sums"].filter(rule=rule)
-
-
-def _launched_in(facts: Facts, rule: str) -> tuple[str, ...]:
-    """Name the layers, or ranges, that launch the copies that a rule is about."""
-    return facts.longest(facts.found(copies)["launched"].filter(rule=rule))
+    return {"sums": pl.concat(sums), "where": part.launched_in(rows)}
 
 
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
@@ -455,12 +441,8 @@ def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     A launched copy could have run since its launch; the next kernel could have run in its place
     since its own launch.
     """
-    others = (
-        part.ops.filter(COMPUTES)
-        .sort("start")
-        .select("device", "start", ready="launch_end")
-        .collect()
-    )
+    own = part.ops.filter(COMPUTES).sort("start")
+    others = own.select("device", "start", ready="launch_end").collect()
     after = rows.sort("end").join_asof(
         others, left_on="end", right_on="start", by="device", strategy="forward",
         check_sortedness=False,
@@ -499,7 +481,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         sure="measured" if is_short else "likely",
         evidence=(
             *pace_texts, f"in {facts.gaps('launch_bound'):,} gaps of no more than 1 ms",
-            *_in_ranges(facts, late), *_places(facts, "launch_bound"),
+            *_in_ranges(facts, late), *facts.where(places, "launch_bound"),
         ),
         advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
         "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
@@ -524,7 +506,7 @@ def busy_host(facts: Facts) -> Finding | None:
         evidence=(
             f"in {facts.gaps('busy_host'):,} gaps; "
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
-            *_places(facts, "busy_host"),
+            *facts.where(places, "busy_host"),
             *_executed(facts),
         ),
         advice=f"Look at what it does there (`tracekit idle --longest 10`{_stacks(facts)}): work "
@@ -553,7 +535,7 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
         sure="measured",
         evidence=(
             *_called(facts, _by_time(facts.found(host_calls)["allocations"])),
-            *_places(facts, "allocation_in_loop"),
+            *facts.where(places, "allocation_in_loop"),
         ),
         advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
         "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
