@@ -92,12 +92,14 @@ class Identities:
             active=pl.col("device").is_in(active.implode()),
         )
 
-    def streams(self) -> dict[str, Stream]:
-        """Return table name -> rows of the large tables (ops, calls and ranges)."""
+    def streams(self, **more: Maker) -> dict[str, Stream]:
+        """Return table name -> rows of ops, calls and ranges; `more`: further columns of ranges."""
         return {
             "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
             "calls": Stream("calls", "call", self._calls.rows, self._columns.calls()),
-            "ranges": Stream("ranges", "range", self._ranges.rows, self._columns.ranges()),
+            "ranges": Stream(
+                "ranges", "range", self._ranges.rows, {**self._columns.ranges(), **more}
+            ),
         }
 
     def _op_columns(self) -> dict[str, Maker]:

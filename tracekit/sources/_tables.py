@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -130,3 +130,54 @@ def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint:
             raise MissingDataError(
                 f"{table} has no column {', '.join(absent)} in {file.path}", hint
             )
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Tables of a kind of export: what they tell, and how to record them."""
+
+    name: str
+    tables: tuple[str, ...]
+    tells: str
+    record_with: str
+    counted: bool = True
+    """Whether rows are counted; not for large tables that nothing reads."""
+    part: str = ""
+    """The part of the table's rows that belong to the feature."""
+
+
+def read_contents(
+    file: ExportFile, features: Iterable[Feature], known: Mapping[str, int]
+) -> pl.DataFrame:
+    """Return the canonical table ``contents``: one row per feature, present or not.
+
+    Parameters
+    ----------
+    file
+        The export.
+    features
+        The features.
+    known
+        Table -> number of rows that need not be counted again; and feature -> number of rows, for
+        features that are a part of a table.
+    """
+    rows = [_row(file, feature, known) for feature in features]
+    return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)
+
+
+def _row(file: ExportFile, feature: Feature, known: Mapping[str, int]) -> dict[str, object]:
+    part = known.get(feature.name)
+    present = [
+        table for table in feature.tables if (file.holds_rows(table) if part is None else part)
+    ]
+    rows = part
+    if part is None and (feature.counted or not present):
+        rows = sum(known.get(table) or file.count(table) for table in present)
+    return {
+        "feature": feature.name,
+        "source_table": ", ".join(present or feature.tables) + feature.part,
+        "present": bool(present),
+        "rows": rows,
+        "tells": feature.tells,
+        "record_with": feature.record_with,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, Maker, Recording, Stream
-from tracekit.sources._identities import HostColumns
+from tracekit.sources._identities import HostColumns, contents, report
 from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
@@ -46,22 +46,22 @@ _ROWS = 1 << 16
 """Least number of events to sort at once."""
 
 _CONTENTS = (
-    ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", _PROFILE),
-    ("copies", "gpu_memcpy", ("copy",), "input data and peer copies", _PROFILE),
-    ("memsets", "gpu_memset", ("memset",), "GPU time of memsets", _PROFILE),
-    ("CUDA calls", "cuda_runtime, cuda_driver", ("call",),
+    ("kernels", "kernel", "kernel", "GPU time by stage and kernel", _PROFILE),
+    ("copies", "gpu_memcpy", "copy", "input data and peer copies", _PROFILE),
+    ("memsets", "gpu_memset", "memset", "GPU time of memsets", _PROFILE),
+    ("CUDA calls", "cuda_runtime, cuda_driver", "call",
      "which thread launched an op, and when", _PROFILE),
-    ("operators", "cpu_op", ("operator",), "layers, and which forward op a backward op is of",
+    ("operators", "cpu_op", "operator", "layers, and which forward op a backward op is of",
      _PROFILE),
-    ("annotations", "user_annotation", ("annotation",), "stages and iterations",
+    ("annotations", "user_annotation", "annotation", "stages and iterations",
      "torch.profiler.record_function, and profiler.step() in each iteration"),
-    ("collective sizes", "record_param_comms", ("sized",),
+    ("collective sizes", "record_param_comms", "sized",
      "communicators and message sizes of NCCL calls", "PyTorch 2.2 or newer"),
-    ("waits for GPU work", "cuda_sync", ("sync",),
+    ("waits for GPU work", "cuda_sync", "sync",
      "when the host waited for which stream, event or context", _SYNC_EVENTS),
-    ("records of CUDA events", "cuda_event", ("event_record",),
+    ("records of CUDA events", "cuda_event", "event_record",
      "which stream waits for which other one", _SYNC_EVENTS),
-    ("Python functions", "python_function", ("python",), "nothing that is read yet",
+    ("Python functions", "python_function", "python", "nothing that is read yet",
      "torch.profiler.profile(with_stack=True)"),
 )  # fmt: skip
 
@@ -148,13 +148,17 @@ def _recording(
     columns = HostColumns(processes, threads, origin, gathered.last or origin)
     whose = _REPORT, pl.lit(number_of[gathered.pid], pl.Int32).alias("process")
     moved = pl.col("start", "end") - origin
+    counts = gathered.counts | Counter(sized=gathered.host.sized)
     return Recording(
         tables={
             "processes": processes.with_columns(_REPORT, global_id="pid"),
             "threads": threads.with_columns(_REPORT, process=owners, global_id="tid"),
             "devices": _devices(gathered, around).with_columns(_REPORT),
             "reports": _report(path, gathered, around),
-            "contents": _contents(gathered),
+            "contents": contents(
+                [(feature, source, tells, how) for feature, source, _, tells, how in _CONTENTS],
+                {feature: counts[group] for feature, _, group, *_ in _CONTENTS},
+            ),
             **({"graph_nodes": _graph_nodes(graphs, threads, owners, origin)} if graphs else {}),
         },
         streams={
@@ -290,23 +294,13 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
     origin = gathered.first or 0
     end = gathered.recorded
     whole = end is not None and end >= (gathered.last or 0)
-    return pl.DataFrame(
-        {
-            "report": [0],
-            # A file's name may be any bytes; those that are no text are replaced.
-            "file": [os.fsencode(path.name).decode("utf-8", "replace")],
-            "format": [FORMAT],
-            "product": ["PyTorch"],
-            "schema_version": [
-                text_of(version) if isinstance(version, int | float | str) else None
-            ],
-            "size": [path.stat().st_size],
-            "session_start": [_session_start(origin, around.get("baseTimeNanoseconds"))],
-            "rank": [_told(around, "rank")],
-            "ranks": [_told(around, "world_size")],
-            "duration": [end - origin if end is not None and whole else None],
-        }
-    )
+    return report(
+        path, FORMAT, product="PyTorch",
+        schema_version=text_of(version) if isinstance(version, int | float | str) else None,
+        session_start=_session_start(origin, around.get("baseTimeNanoseconds")),
+        rank=_told(around, "rank"), ranks=_told(around, "world_size"),
+        duration=end - origin if end is not None and whole else None,
+    )  # fmt: skip
 
 
 def _session_start(origin: int, base: object) -> int | None:
@@ -317,22 +311,6 @@ def _session_start(origin: int, base: object) -> int | None:
     begun = base if isinstance(base, int) else 0
     candidates = (origin, origin + begun)
     return next((time for time in candidates if _YEAR_2001 <= time <= _YEAR_2096), None)
-
-
-def _contents(gathered: Gathered) -> pl.DataFrame:
-    counts = {**gathered.counts, "sized": gathered.host.sized}
-    rows = [
-        {
-            "report": 0,
-            "feature": feature,
-            "source_table": source,
-            "rows": sum(counts.get(group, 0) for group in groups),
-            "tells": tells,
-            "record_with": record_with,
-        }
-        for feature, source, groups, tells, record_with in _CONTENTS
-    ]
-    return pl.DataFrame(rows).with_columns(present=pl.col("rows") > 0)
 
 
 def _losses(gathered: Gathered) -> tuple[str, ...]:

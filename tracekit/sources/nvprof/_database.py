@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
-from tracekit.model import MACHINE, NO_KERNELS, Recording, Stream
-from tracekit.sources._identities import contents, report, steps
+from tracekit.model import MACHINE, NO_KERNELS, Maker, Recording
+from tracekit.sources._identities import HOST, OPS, Identities, report, steps
 from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
-from tracekit.sources._tables import Strings, check_columns, coercions
+from tracekit.sources._tables import Feature, Strings, check_columns, coercions, read_contents
 from tracekit.sources._times import Times
 from tracekit.sources.nvprof._gpu import (
     GPU_COLUMNS,
@@ -35,15 +33,8 @@ from tracekit.sources.nvprof._host import (
     Markers,
     Syncs,
 )
-from tracekit.sources.nvprof._input import PROCESS, STRINGS, TABLE, pid_of
-from tracekit.sources.nvprof._places import (
-    DEVICE,
-    Places,
-    devices,
-    object_names,
-    processes,
-    threads,
-)
+from tracekit.sources.nvprof._input import PROCESS, STRINGS, by_process, pid_of
+from tracekit.sources.nvprof._places import DEVICE, devices, object_names, programs, threads
 from tracekit.sources.sqlite import SqliteFile
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -90,47 +81,44 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     told = steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
     host, markers = Calls(file), Markers(file, strings)
     next(told)
-    calls = Seen(host.batches(rows), workspace, "thread_gid")
+    calls = Seen(map(by_process, host.batches(rows)), workspace, *HOST)
     next(told)
-    ranges = Seen(markers.batches(rows), workspace, "thread_gid")
+    ranges = Seen(map(by_process, markers.batches(rows)), workspace, *HOST)
     next(told)
     names = object_names(file, strings)
     callers = _callers(calls, ranges, names)
     owners = _owners(callers, calls)
     work, syncs = GpuWork(file, strings, owners), Syncs(file, workspace, owners)
-    ops = Seen(work.batches(rows), workspace, "pid", "device", "src_device", "dst_device")
+    ops = Seen(work.batches(rows), workspace, *OPS)
     next(told)
     if not len(ops) and not len(ranges):
         raise MissingDataError(
             f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)",
             f"record with {RECORD}",
         )
-    gids = pl.concat([calls.distinct, ranges.distinct])["thread_gid"].unique().sort()
-    pids = _pids(gids, ops.distinct["pid"])
-    origin = min(first for each in (ops, calls, ranges) if (first := _first(each)) is not None)
-    last = max(each.last for each in (ops, calls, ranges) if each.last is not None)
-    places = Places(pids, gids, origin, last)
+    who = Identities(ops, calls, ranges)
+    table = who.processes(programs(names))
     machine, no_machine = _machine(file)
-    payloads = markers.payloads() if len(pids) == 1 else pl.DataFrame(_NO_PAYLOADS)
+    payloads = markers.payloads() if table.height == 1 else pl.DataFrame(_NO_PAYLOADS)
+
+    def payload(of: pl.DataFrame) -> pl.Series:
+        return of.join(payloads, on="id", how="left", maintain_order="left")["payload"]
+
     return Recording(
         tables={
-            "processes": processes(pids, names),
-            "threads": threads(gids, names).with_columns(process=places.process_by_thread(gids)),
+            "processes": table,
+            "threads": threads(who, names),
             "devices": devices(file, strings, ops.distinct.drop("pid")),
-            "reports": _report(file, origin),
+            "reports": _report(file, who.origin),
             "machine": machine,
             "contents": read_contents(
-                file, {**work.rows, **host.rows, **syncs.rows, MARKER: markers.rows}
+                file, _FEATURES, {**work.rows, **host.rows, **syncs.rows, MARKER: markers.rows}
             ),
         },
-        streams={
-            "ops": Stream("ops", "op", ops.rows, places.ops()),
-            "calls": Stream("calls", "call", calls.rows, places.calls()),
-            "ranges": Stream("ranges", "range", ranges.rows, places.ranges(payloads)),
-        },
+        streams=who.streams(payload=Maker(("id",), payload)),
         passing={
-            "syncs": lambda: syncs.waits(places),
-            "event_records": lambda: syncs.records(places),
+            "syncs": lambda: syncs.waits(who),
+            "event_records": lambda: syncs.records(who),
         },
         warnings=(
             *absences(
@@ -158,13 +146,10 @@ _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dt
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
     """Return the processes that ops may belong to: those that called CUDA, else all known ones."""
-    named = names.filter(pl.col("kind") == PROCESS)["gid"]
-    found = (each["thread_gid"] for each in (calls.distinct, ranges.distinct))
-    for gids in (*found, named):
-        if len(gids):
-            return (
-                gids.to_frame("gid").select(pid_of(pl.col("gid")).unique().sort())["gid"].to_list()
-            )
+    named = names.filter(pl.col("kind") == PROCESS).select(pid=pid_of(pl.col("gid")))
+    for known in (calls.distinct, ranges.distinct, named):
+        if len(known):
+            return known["pid"].unique().sort().to_list()
     return [_NO_PROCESS]
 
 
@@ -175,22 +160,10 @@ def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
     """
     if len(callers) == 1:
         return callers[0]
-    schema = {"correlation": pl.Int64, "thread_gid": pl.Int64}
     known = pl.DataFrame(schema={"correlation": pl.Int64, "pid": pl.Int64})
-    for chunk in calls.rows.chunks(schema):
-        keys = chunk.select("correlation", pid=pid_of(pl.col("thread_gid"))).drop_nulls().unique()
-        known = pl.concat([known, keys])
+    for chunk in calls.rows.chunks(known.schema):
+        known = pl.concat([known, chunk.drop_nulls().unique()])
     return known.unique().unique("correlation", keep="none")
-
-
-def _pids(gids: pl.Series, of_ops: pl.Series) -> pl.Series:
-    of_threads = gids.to_frame("gid").select(pid=pid_of(pl.col("gid")))["pid"]
-    return pl.concat([of_threads, of_ops]).drop_nulls().unique().sort()
-
-
-def _first(seen: Seen) -> int | None:
-    """Return the earliest start of a row; None without rows."""
-    return int(seen.rows.read(0, "start")["start"][0]) if len(seen) else None
 
 
 def _unknown_process(callers: list[int]) -> tuple[str, ...]:
@@ -228,52 +201,39 @@ RECORD = "nvprof -o run.nvvp PROGRAM (nsys profile -t cuda,nvtx for GPUs that nv
 
 
 _FEATURES = (
-    ("kernels", KERNEL_TABLES, "GPU time by stage and kernel"),
-    ("copies", (MEMCPY, PEER_COPY), "input data and peer copies"),
-    ("memsets", (MEMSET,), "GPU time of memsets"),
-    ("whole CUDA graphs", (GRAPH,), "GPU time of CUDA graphs, not of their nodes"),
-    (
+    Feature("kernels", KERNEL_TABLES, "GPU time by stage and kernel", RECORD),
+    Feature("copies", (MEMCPY, PEER_COPY), "input data and peer copies", RECORD),
+    Feature("memsets", (MEMSET,), "GPU time of memsets", RECORD),
+    Feature("whole CUDA graphs", (GRAPH,), "GPU time of CUDA graphs, not of their nodes", RECORD),
+    Feature(
         "CUDA calls",
         (RUNTIME, DRIVER),
         "which thread launched an op, and when",
         "nvprof --profile-api-trace all -o run.nvvp PROGRAM",
     ),
-    (
+    Feature(
         "NVTX events",
         (MARKER,),
         "stages, layers and iterations",
         "nvprof -o run.nvvp PROGRAM, with NVTX ranges in the program",
     ),
-    ("NVTX values", (MARKER_DATA,), "values that the program attached to its ranges"),
-    ("GPU descriptions", (DEVICE,), "which physical GPU is meant"),
-    (
+    Feature(
+        "NVTX values", (MARKER_DATA,), "values that the program attached to its ranges", RECORD
+    ),
+    Feature("GPU descriptions", (DEVICE,), "which physical GPU is meant", RECORD),
+    Feature(
         "waits for GPU work",
         (SYNC,),
         "when the host waited for which stream, event or context",
+        RECORD,
     ),
-    ("records of CUDA events", (EVENT_RECORD,), "which stream waits for which other one"),
-    (
+    Feature(
+        "records of CUDA events", (EVENT_RECORD,), "which stream waits for which other one", RECORD
+    ),
+    Feature(
         "NVLink and PCIe",
-        (f"{TABLE}NVLINK", f"{TABLE}PCIE"),
+        _TOPOLOGY,
         "what joins the GPUs (give the file to `tracekit links --topology`)",
+        RECORD,
     ),
 )
-
-
-def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
-    """Return the canonical table ``contents``: one row per feature, present or not.
-
-    Parameters
-    ----------
-    file
-        The database.
-    known
-        Table -> number of rows that need not be counted again.
-    """
-    features, rows = [], {}
-    for name, tables, tells, *how in _FEATURES:
-        counts = {each: known.get(each) or file.count(each) for each in tables if file.has(each)}
-        present = [table for table, count in counts.items() if count]
-        features.append((name, ", ".join(present or tables), tells, how[0] if how else RECORD))
-        rows[name] = sum(counts.values())
-    return contents(features, rows)

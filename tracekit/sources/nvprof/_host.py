@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import RANGE_STYLE
-from tracekit.sources._identities import small
+from tracekit.sources._identities import Identities, small
 from tracekit.sources._labels import RunLabels
 from tracekit.sources._seen import OPEN, backward, counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
@@ -26,7 +26,6 @@ from tracekit.sources.nvprof._input import (
     thread_gid,
     timed,
 )
-from tracekit.sources.nvprof._places import Places
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.files import schemas
 from tracekit.support.spool import Workspace
@@ -198,19 +197,16 @@ class Syncs:
         )
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
-    def waits(self, places: Places) -> Iterator[pl.DataFrame]:
+    def waits(self, who: Identities) -> Iterator[pl.DataFrame]:
         """Yield the canonical table ``syncs``, by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
-            yield places.since_origin(_placed(chunk, places))
+            since = pl.col("start", "end") - who.origin
+            yield chunk.with_columns(since, process=who.process(chunk["pid"]))
 
-    def records(self, places: Places) -> Iterator[pl.DataFrame]:
+    def records(self, who: Identities) -> Iterator[pl.DataFrame]:
         """Return the canonical table ``event_records``."""
         for chunk in chunks(self._records, "event_records", "pid"):
-            yield _placed(chunk, places)
-
-
-def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
-    return rows.with_columns(process=places.process(rows["pid"]))
+            yield chunk.with_columns(process=who.process(chunk["pid"]))
 
 
 class Markers:

@@ -43,6 +43,12 @@ def tid_of(thread: pl.Expr) -> pl.Expr:
     return thread.and_(pl.lit(_TID_MASK, pl.Int64))
 
 
+def by_process(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with ``pid, tid`` in place of ``thread_gid``."""
+    thread = pl.col("thread_gid")
+    return rows.with_columns(pid=pid_of(thread), tid=tid_of(thread)).drop("thread_gid")
+
+
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
     """Return the global id of the thread or process that ``objectId`` names; null for others.
 

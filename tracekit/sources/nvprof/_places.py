@@ -1,16 +1,13 @@
-"""Numbers of processes, threads and devices, from the ids of a database."""
+"""Processes, threads and devices of a database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePath
 
-import numpy as np
 import polars as pl
 
-from tracekit.model import DEVICES, Maker
-from tracekit.sources._identities import small
-from tracekit.sources._seen import OPEN
+from tracekit.model import DEVICES
+from tracekit.sources._identities import Identities, small
 from tracekit.sources._tables import Strings
 from tracekit.sources.nvprof._input import (
     PROCESS,
@@ -18,6 +15,7 @@ from tracekit.sources.nvprof._input import (
     THREAD,
     object_gid,
     pid_of,
+    thread_gid,
     tid_of,
 )
 from tracekit.sources.sqlite import SqliteFile
@@ -26,79 +24,6 @@ NAME, DEVICE = f"{TABLE}NAME", f"{TABLE}DEVICE"
 
 _UUID_BYTES = 16
 _KILO = 1000
-
-
-class Places:
-    """Numbers of processes and threads for the ids of a database, and time 0.
-
-    Parameters
-    ----------
-    pids
-        By process number: its process id.
-    threads
-        By thread number: its global id.
-    origin, last
-        Times of the first and the last event as recorded, ns.
-    """
-
-    def __init__(self, pids: pl.Series, threads: pl.Series, origin: int, last: int) -> None:
-        self._pids = pids.to_numpy()
-        self._threads = threads.to_numpy()
-        self._origin = origin
-        self._last = last
-
-    def process(self, pids: pl.Series) -> pl.Series:
-        """Return the process number of each process id."""
-        return pl.Series(np.searchsorted(self._pids, pids.to_numpy()), dtype=pl.Int32)
-
-    def process_by_thread(self, gids: pl.Series) -> pl.Series:
-        """Return the process number of each global thread id."""
-        return self.process(gids.to_frame("gid").select(pid_of(pl.col("gid")))["gid"])
-
-    def thread(self, gids: pl.Series) -> pl.Series:
-        """Return the thread number of each global thread id."""
-        return pl.Series(np.searchsorted(self._threads, gids.to_numpy()), dtype=pl.Int32)
-
-    def ops(self) -> Mapping[str, Maker]:
-        """Return column -> function for the columns of ops."""
-        return {
-            **self._times(),
-            "process": Maker(("pid",), lambda ops: self.process(ops["pid"])),
-        }
-
-    def calls(self) -> Mapping[str, Maker]:
-        """Return column -> function for the columns of calls."""
-        gid = "thread_gid"
-        return {
-            **self._times(),
-            "thread": Maker((gid,), lambda calls: self.thread(calls[gid])),
-            "process": Maker((gid,), lambda calls: self.process_by_thread(calls[gid])),
-        }
-
-    def ranges(self, payloads: pl.DataFrame) -> Mapping[str, Maker]:
-        """Return column -> function for the columns of ranges; `payloads` has ``id, payload``."""
-        closed = pl.when(pl.col("end") == OPEN).then(self._last).otherwise("end") - self._origin
-        return {
-            **self.calls(),
-            "end": Maker(("end",), lambda _: closed),
-            "open": Maker(("end",), lambda _: pl.col("end") == OPEN),
-            "payload": Maker(
-                ("id",),
-                lambda rows: rows.join(payloads, on="id", how="left", maintain_order="left")[
-                    "payload"
-                ],
-            ),
-        }
-
-    def since_origin(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows with times that count from the first event."""
-        return rows.with_columns(pl.col("start", "end") - self._origin)
-
-    def _times(self) -> dict[str, Maker]:
-        return {
-            "start": Maker(("start",), lambda _: pl.col("start") - self._origin),
-            "end": Maker(("end",), lambda _: pl.col("end") - self._origin),
-        }
 
 
 def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
@@ -115,19 +40,14 @@ def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
     )
 
 
-def processes(pids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of processes with these ids, without ``report``.
+def programs(names: pl.DataFrame) -> dict[int, str | None]:
+    """Return the name of each process's executable: process id -> name.
 
     A process is recorded with its whole command line, which may hold private data: only the name of
     the executable is kept.
     """
-    commands = names.filter(pl.col("kind") == PROCESS).select(
-        pid=pid_of(pl.col("gid")), name="name"
-    )
-    named = pids.to_frame("pid").with_row_index("process")
-    named = named.join(commands, on="pid", how="left", maintain_order="left")
-    executables = [None if name is None else _executable(name) for name in named["name"]]
-    return named.with_columns(pl.Series("name", executables, pl.String), global_id="pid")
+    commands = names.filter(pl.col("kind") == PROCESS).select(pid_of(pl.col("gid")), "name")
+    return {pid: _executable(command) for pid, command in commands.iter_rows()}
 
 
 def _executable(command: str) -> str | None:
@@ -135,19 +55,11 @@ def _executable(command: str) -> str | None:
     return PurePath(words[0]).name or None if words else None
 
 
-def threads(gids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of threads with these global ids.
-
-    The columns ``report`` and ``process`` are not in it.
-    """
-    named = names.filter(pl.col("kind") == THREAD).select("gid", "name")
-    return (
-        gids.to_frame("gid")
-        .with_row_index("thread")
-        .join(named, on="gid", how="left", maintain_order="left")
-        .with_columns(tid=tid_of(pl.col("gid")))
-        .rename({"gid": "global_id"})
-    )
+def threads(who: Identities, names: pl.DataFrame) -> pl.DataFrame:
+    """Return the canonical table of threads, without ``report``."""
+    gid = pl.col("gid")
+    named = names.filter(pl.col("kind") == THREAD).select("name", pid=pid_of(gid), tid=tid_of(gid))
+    return who.threads(named).with_columns(global_id=thread_gid(pl.col("pid"), pl.col("tid")))
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
