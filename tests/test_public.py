@@ -94,14 +94,14 @@ PUBLIC = {
         REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
         Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter Traits UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
-        normalised_name path_number path_texts replace_table same_machine traits
-        with_clocks with_one_tree
+        normalised_name path_number path_texts readable_names replace_table same_machine traits
+        with_clocks with_one_tree with_readable_names
     """,
     "tracekit.present": """
         ACCENT BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
-        comparison_figure components_figure count distribution_figure doubt_of_waiting duration
+        comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         ink_on latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
@@ -173,15 +173,17 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
-        RECORDERS REQUIREMENTS WAITING chosen_keys columns_of confusion counted_micro_batches
+        DEGREES Evidence Facts HOST KEYS LEAST MOST_NAMED OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
+        RECORDERS REQUIREMENTS WAITING WIDEST chosen_keys columns_of confusion
+        counted_micro_batches
         dividing how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline
-        parse_keys require_ops share_meaning step_phases summarise unknown_passes
-        verdict_evidence verdict_meta with_phases with_words work_of
+        largest leading_keys most_by_share
+        parse_keys require_ops share_meaning step_phases summarise unknown_passes unseen
+        verdict_evidence verdict_meta verdicts_note with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
-        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES
-        allocations copies_of covered idle_pieces idle_ranges idle_sums idle_windows in_ranges
+        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES allocations
+        copies_of covered doubt_of_waiting idle_pieces idle_ranges idle_sums idle_windows in_ranges
         last_to_work longest_gaps merged merged_in_batches of_part of_parts own_pieces_in pairs_of
         plain_name sampled waits with_last_gaps
     """,

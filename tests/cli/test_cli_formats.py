@@ -28,8 +28,8 @@ from cli_helpers import (
 )
 
 from tracekit.present import readable_names
-from tracekit.present._text import cells
 from tracekit.runs import DECLARED
+from tracekit.support.wording import cells
 
 if TYPE_CHECKING:
     from pathlib import Path

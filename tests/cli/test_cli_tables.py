@@ -17,7 +17,7 @@ from cli_helpers import MEMORY, SAMPLES, TIMES, TOPOLOGY, tracekit
 
 import tracekit as tk
 from tracekit.cli import _output
-from tracekit.present._text import cells
+from tracekit.support.wording import cells
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tracekit.present import duration, notes, percent, printable
-from tracekit.present._columns import scaled, shown, unknown_note
-from tracekit.present._text import cells, shorten, wrap
+from tracekit.present._columns import shown, unknown_note
+from tracekit.support.wording import cells, scaled, shorten, wrap
 
 
 def show(**columns: object) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.present import readable_names, terminal, with_readable_names
-from tracekit.present._text import cells, shorten_apart
+from tracekit.support.wording import cells, shorten_apart
 
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::"
 XMMA = (

@@ -7,7 +7,7 @@ import pytest
 from present_frames import HOSTILE, INFO, KERNELS, STAGES, STAGES_META
 
 from tracekit.present import notes, records, terminal
-from tracekit.present._text import cells
+from tracekit.support.wording import cells
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

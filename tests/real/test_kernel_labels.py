@@ -9,7 +9,7 @@ import pytest
 
 import tracekit as tk
 from tracekit.present import readable_names
-from tracekit.present._text import shorten_apart
+from tracekit.support.wording import shorten_apart
 
 TRACES = (
     "ddp_unet_4xa100_rank0", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes",

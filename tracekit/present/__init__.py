@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.present._columns import ShownColumn, duration, percent, shown_with_totals
+    from tracekit.model import readable_names, with_readable_names
+    from tracekit.present._columns import ShownColumn, shown_with_totals
     from tracekit.present._compare_figures import changes_figure, comparison_figure
-    from tracekit.present._figures import (
-        BYTE_UNITS,
-        MINUS,
-        TIME_UNITS,
-        figure_layout,
-        figure_text,
-        unit_of,
-    )
+    from tracekit.present._figures import MINUS, figure_layout, figure_text
     from tracekit.present._formats import (
         RENDERER,
         html,
@@ -29,15 +23,14 @@ if TYPE_CHECKING:
         to_parquet,
         to_sarif,
     )
-    from tracekit.present._headlines import doubt_of_waiting, size_text, with_headline
+    from tracekit.present._headlines import with_headline
     from tracekit.present._heat_figure import heat_figure
-    from tracekit.present._kernel_names import readable_names, with_readable_names
     from tracekit.present._latency_figures import histogram_figure, latency_figure
     from tracekit.present._link_figures import matrix_figure, utilisation_figure
     from tracekit.present._machine_figure import machine_figure
     from tracekit.present._machine_layout import machine_layout
     from tracekit.present._memory_figures import memory_figure, memory_fit_figure
-    from tracekit.present._notes import count, notes
+    from tracekit.present._notes import notes
     from tracekit.present._palette import (
         ACCENT,
         CAUSE_COLOURS,
@@ -58,7 +51,16 @@ if TYPE_CHECKING:
         overhead_figure,
     )
     from tracekit.present._terminal import records, terminal
-    from tracekit.present._text import printable
     from tracekit.present._waterfall import stage_name
+    from tracekit.support.wording import (
+        BYTE_UNITS,
+        TIME_UNITS,
+        count,
+        duration,
+        percent,
+        printable,
+        size_text,
+        unit_of,
+    )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 from tracekit.present._figures import (
     INK,
     PLAIN_AXIS,
-    TIME_UNITS,
     decimals_of,
     figure_layout,
     figure_text,
@@ -21,9 +20,8 @@ from tracekit.present._figures import (
     legend_lines,
     readable_on,
     text_width,
-    unit_of,
 )
-from tracekit.present._text import printable, shorten, shorten_apart
+from tracekit.support.wording import TIME_UNITS, printable, shorten, shorten_apart, unit_of
 
 MOST_ROWS = 40
 """Largest number of configurations in a figure with one row for each."""

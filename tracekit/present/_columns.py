@@ -8,28 +8,31 @@ columns.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from statistics import median_high
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import polars as pl
 
 from tracekit.model import traits
-from tracekit.present._text import printable
+from tracekit.support.wording import (
+    NULL,
+    SCALES,
+    Number,
+    decimals,
+    message_size,
+    printable,
+    scaled,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from decimal import Decimal
 
     import polars as pl
-
-_MOST_DECIMALS = 9
-NULL = "-"
-"""Text for an unknown value."""
 
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
@@ -44,14 +47,10 @@ _SEPARATOR = " > "
 _DEEPEST = 12
 """Depth beyond which ranges are not indented further."""
 
-_TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
-_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = (
     (10**12, 10**12, "TFLOP"), (10**9, 10**9, "GFLOP"), (10**6, 10**6, "MFLOP"), (0, 1, "FLOP"),
 )  # fmt: skip
 _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"), (0, 1, "B"))
-
-Number = int | float
 
 
 class Scale(NamedTuple):
@@ -152,48 +151,6 @@ def time_scale(frame: pl.DataFrame, name: str) -> Scale:
     return _time_scales(frame)[name]
 
 
-def duration(value: Number) -> str:
-    """Return a time in ns as text, in a unit that suits it."""
-    divisor, unit = next((d, u) for _, d, u in _TIME_UNITS if abs(value) >= d or d == 1)
-    return f"{scaled([value], divisor, _decimals(value, divisor))[0]} {unit}"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as percent; just below 1 it reads ``>99.9 %``, not ``100.0 %``."""
-    if 0.9995 <= fraction < 1:  # noqa: PLR2004 - would round to 100.0
-        return ">99.9 %"
-    return f"{scaled([fraction], 0.01, 1)[0]} %"
-
-
-def scaled(
-    values: Sequence[Number | None], divisor: float, decimals: int, *, in_full: bool = False
-) -> list[str]:
-    """Return numbers, divided by `divisor`, as texts with a number of decimals.
-
-    A number other than zero that would be rounded to zero is written as smaller than the last
-    decimal; or, with `in_full`, with as many decimals as show its first digit.
-    """
-    return [
-        NULL
-        if value is None
-        else _decimal(value / divisor, _enough(value / divisor, decimals) if in_full else decimals)
-        for value in values
-    ]
-
-
-def _enough(value: float, decimals: int) -> int:
-    if not value or abs(value) >= 0.5 * 10.0**-decimals:
-        return decimals
-    return min(_MOST_DECIMALS, -math.floor(math.log10(abs(value))))
-
-
-def _decimal(value: float, decimals: int) -> str:
-    smallest = 10.0**-decimals
-    if 0 < abs(value) < smallest / 2:
-        return f"<{smallest:.{decimals}f}" if value > 0 else f">-{smallest:.{decimals}f}"
-    return f"{value + 0.0:,.{decimals}f}"
-
-
 def _shown_text(series: pl.Series) -> ShownColumn:
     texts = [NULL if value is None else text_of(value) for value in series.to_list()]
     return ShownColumn(series.name, printable(series.name), texts, numeric=False)
@@ -208,9 +165,9 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals, in_full=time_scale is not None)
         return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
-    for unit, pattern, decimals in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
+    for unit, pattern, places in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
         if pattern.search(name):
-            return ShownColumn(name, pattern.sub("", label), scaled(values, 1, decimals), unit)
+            return ShownColumn(name, pattern.sub("", label), scaled(values, 1, places), unit)
     if _FLOPS.search(name):
         return _shown_flops(name, label, values)
     if _SHARE.search(name) and series.dtype.is_float():
@@ -228,16 +185,6 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
     return ShownColumn(name, label.removesuffix("_s") if rate else label, texts, unit)
 
 
-def message_size(size: Number | None) -> str:
-    """Return a size as text without rounding: in KiB, MiB and so on if it is a whole number."""
-    if size is None:
-        return NULL
-    for unit, name in _BINARY_UNITS:
-        if size and size % unit == 0:
-            return f"{size // unit:,} {name}"
-    return f"{size:,} B"
-
-
 def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
     """Choose a common unit for columns that readers compare: totals, windows, statistics.
 
@@ -252,7 +199,7 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
             key = "statistic" if statistic else "window" if window else "total"
             groups.setdefault(key, []).append(series)
     scales = {
-        key: _scale([value for series in group for value in _numbers(series)], _TIME_UNITS, typical)
+        key: _scale([value for series in group for value in _numbers(series)], SCALES, typical)
         for key, group in groups.items()
     }
     return {series.name: scales[key] for key, group in groups.items() for series in group}
@@ -282,34 +229,13 @@ def _scale(
 ) -> Scale:
     suited = typical([abs(value) for value in values if value is not None])
     divisor, unit = next((divisor, unit) for least, divisor, unit in units if suited >= least)
-    return Scale(divisor, unit, _decimals(suited, divisor))
-
-
-def _decimals(largest: Number, divisor: int) -> int:
-    """Return the number of decimals that shows `largest` with about five digits."""
-    if divisor == 1:
-        return 0
-    shown = abs(largest) / divisor
-    return 3 if shown < 100 else 2 if shown < 1000 else 1  # noqa: PLR2004
+    return Scale(divisor, unit, decimals(suited, divisor))
 
 
 def _number(value: Number, *, grouped: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}" if grouped else str(value)
     return f"{value:,.3f}" if abs(value) >= 1 else f"{value:.4g}"
-
-
-def text_of(value: object) -> str:
-    """Return a value other than a column's number as text that is safe to print."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return "; ".join(text_of(item) for item in value) or NULL
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
-    return printable(str(value))
 
 
 def shown_with_totals(

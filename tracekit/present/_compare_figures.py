@@ -13,6 +13,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tracekit.errors import UsageError
+from tracekit.model import readable_names
 from tracekit.present._charts import Part as Segment
 from tracekit.present._charts import Row, Rows, intervals, written_bars
 from tracekit.present._figures import (
@@ -31,8 +32,6 @@ from tracekit.present._figures import (
     signed,
     text_width,
 )
-from tracekit.present._kernel_names import readable_names
-from tracekit.present._text import printable, shorten, shorten_apart
 from tracekit.present._waterfall import (
     ACROSS,
     MOST_GPUS,
@@ -50,6 +49,7 @@ from tracekit.present._waterfall import (
     total,
     waterfall,
 )
+from tracekit.support.wording import printable, shorten, shorten_apart
 
 VERDICT_COLOURS = {
     "faster": "#88CCEE",

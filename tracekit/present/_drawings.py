@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.model import Answer
-from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
@@ -36,6 +35,7 @@ from tracekit.present._waits_figures import (
     pipeline_figure,
     whatif_figure,
 )
+from tracekit.support.wording import percent
 
 
 def _by_stage(devices: pl.DataFrame | None) -> pl.DataFrame | None:

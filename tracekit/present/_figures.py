@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tracekit.present._palette import ink_on
-from tracekit.present._text import cells, printable, shorten, wrap
+from tracekit.support.wording import cells, printable, shorten, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,13 +51,6 @@ SERIES_COLOURS = (
 
 MINUS = "\N{MINUS SIGN}"
 """Minus sign, as wide as a plus."""
-
-FLOP_UNITS = ((10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
-BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
-"""Units of sizes, the largest first."""
-
-TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
-"""Units of times in ns, the largest first."""
 
 NOTHING = "nothing"
 """Key of ``meta`` in the layout of an empty figure: what there is none of."""
@@ -190,19 +183,6 @@ def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
         xref="paper", yref="paper", x=0.5, y=0.5,
     )  # fmt: skip
     return figure
-
-
-def unit_of(largest: float, units: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return divisor and name of the unit that suits the largest of several numbers.
-
-    Parameters
-    ----------
-    largest
-        The largest number, in the base unit.
-    units
-        `BYTE_UNITS` or `TIME_UNITS`.
-    """
-    return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
 def decimals_of(largest: float) -> int:

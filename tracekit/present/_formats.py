@@ -18,9 +18,9 @@ import polars.selectors as cs
 
 from tracekit.model import Answer
 from tracekit.present._columns import ShownColumn, shown, shown_with_totals, time_unit, with_parts
-from tracekit.present._notes import count, headed, notes
+from tracekit.present._notes import headed, notes
 from tracekit.present._palette import colour_of
-from tracekit.present._text import printable
+from tracekit.support.wording import count, printable
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -268,7 +268,7 @@ class _Renderer:
 
     def html(self, answer: Answer) -> str:
         """Return the answer as an HTML table with its notes."""
-        from tracekit.present._kernel_names import with_readable_names
+        from tracekit.model import with_readable_names
 
         return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 

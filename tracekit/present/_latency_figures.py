@@ -11,16 +11,8 @@ import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.present._charts import SYMBOLS, common_note, label_of, series, series_figure, varying
-from tracekit.present._columns import duration
-from tracekit.present._figures import (
-    SERIES_COLOURS,
-    TIME_UNITS,
-    empty_figure,
-    faint,
-    figure_text,
-    text_width,
-    unit_of,
-)
+from tracekit.present._figures import SERIES_COLOURS, empty_figure, faint, figure_text, text_width
+from tracekit.support.wording import TIME_UNITS, duration, unit_of
 
 NO_MESSAGES = "no messages of a known size"
 """Text of a figure that has no messages to show."""

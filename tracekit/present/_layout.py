@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tracekit.model import traits
-from tracekit.present._columns import NULL, ShownColumn
-from tracekit.present._text import cells, pad, pad_each, shorten_apart, widths, wrap
+from tracekit.present._columns import ShownColumn
+from tracekit.support.wording import NULL, cells, pad, pad_each, shorten_apart, widths, wrap
 
 GAP = 2
 """Number of spaces between columns."""

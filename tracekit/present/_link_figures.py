@@ -10,13 +10,10 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.present._charts import not_shown
-from tracekit.present._columns import duration, percent, scaled
 from tracekit.present._figures import (
     BLANK,
-    BYTE_UNITS,
     MUTED,
     PLAIN_AXIS,
-    TIME_UNITS,
     colour_bar,
     colour_scale,
     decimals_of,
@@ -27,10 +24,18 @@ from tracekit.present._figures import (
     named_places,
     percent_bar,
     text_width,
+)
+from tracekit.support.wording import (
+    BYTE_UNITS,
+    TIME_UNITS,
+    duration,
+    percent,
+    printable,
+    scaled,
+    shorten,
+    size_text,
     unit_of,
 )
-from tracekit.present._headlines import size_text
-from tracekit.present._text import printable, shorten
 
 NO_TRANSFERS = "no transfers"
 """Text of a figure that has no transfers to show."""

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.machine import Machine
-from tracekit.present._columns import percent
 from tracekit.present._figures import (
     INK,
     MUTED,
@@ -23,6 +22,7 @@ from tracekit.present._figures import (
     percent_bar,
 )
 from tracekit.present._machine_layout import Box, Drawing, Point, Wire, machine_layout
+from tracekit.support.wording import percent
 
 _UNUSED = "#C3CCD5"
 _UNKNOWN = INK

@@ -20,7 +20,6 @@ from tracekit.present._charts import (
     varying,
 )
 from tracekit.present._figures import (
-    BYTE_UNITS,
     INK,
     MUTED,
     SCALE,
@@ -30,8 +29,8 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     text_width,
-    unit_of,
 )
+from tracekit.support.wording import BYTE_UNITS, unit_of
 
 NO_MEMORY = "no use of memory"
 """Text of a figure that has no use of memory to show."""

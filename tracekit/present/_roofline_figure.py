@@ -9,7 +9,6 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from tracekit.present._columns import duration
 from tracekit.present._figures import (
     MUTED,
     SERIES_COLOURS,
@@ -18,7 +17,7 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
 )
-from tracekit.present._text import shorten
+from tracekit.support.wording import duration, shorten
 
 _COLOURS = dict(zip(("computing", "memory", "launch"), SERIES_COLOURS[1:], strict=False))
 _LARGEST = 48

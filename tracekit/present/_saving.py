@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.present._figures import NOTHING, RECORD_WITH
-from tracekit.present._text import printable
 from tracekit.support.files import write_whole
+from tracekit.support.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

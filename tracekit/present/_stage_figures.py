@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
+from tracekit.model import readable_names
 from tracekit.present._charts import (
     MOST_BARS,
     MOST_UPRIGHT,
@@ -20,12 +21,10 @@ from tracekit.present._charts import (
     parts_by,
     rows_of,
 )
-from tracekit.present._columns import duration
 from tracekit.present._figures import decimals_of, empty_figure
-from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS, STAGE_COLOURS
-from tracekit.present._text import printable, shorten_apart
 from tracekit.present._waterfall import stage_colour, stage_name, stage_order, step_unit
+from tracekit.support.wording import duration, printable, shorten_apart
 
 _WIDEST = 52
 _IDLE = "idle"

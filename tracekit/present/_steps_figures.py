@@ -19,9 +19,8 @@ from tracekit.present._figures import (
     fitting_ticks,
     signed,
 )
-from tracekit.present._notes import count
-from tracekit.present._text import printable, shorten
 from tracekit.present._waterfall import step_unit
+from tracekit.support.wording import count, printable, shorten
 
 _MOST_RUNS = 12
 _WIDEST = 40

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from tracekit.present._columns import (
-    NULL,
     ShownColumn,
     shown,
     shown_with_totals,
@@ -23,7 +22,7 @@ from tracekit.present._columns import (
 from tracekit.present._layout import GAP, Placed, place, total_width
 from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
-from tracekit.present._text import cells, printable, wrap
+from tracekit.support.wording import NULL, cells, printable, wrap
 
 Span = tuple[str, str | None]
 """Part of a line, and its style in rich's words, or None."""

@@ -11,7 +11,6 @@ import polars as pl
 from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure, not_shown, parts_by
 from tracekit.present._figures import (
     MINUS,
-    TIME_UNITS,
     decimals_of,
     empty_figure,
     figure_layout,
@@ -19,7 +18,6 @@ from tracekit.present._figures import (
     legend_lines,
     named_places,
     text_width,
-    unit_of,
 )
 from tracekit.present._palette import (
     ACCENT,
@@ -28,6 +26,7 @@ from tracekit.present._palette import (
     PATH_COLOURS,
     STAGE_COLOURS,
 )
+from tracekit.support.wording import TIME_UNITS, unit_of
 
 STALL_COLOURS = {
     "kernels": "#88CCEE",

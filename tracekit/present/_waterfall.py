@@ -9,17 +9,9 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.present._charts import intervals
-from tracekit.present._figures import (
-    INK,
-    MUTED,
-    PLAIN_AXIS,
-    TIME_UNITS,
-    decimals_of,
-    figure_text,
-    signed,
-    unit_of,
-)
+from tracekit.present._figures import INK, MUTED, PLAIN_AXIS, decimals_of, figure_text, signed
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
+from tracekit.support.wording import TIME_UNITS, unit_of
 
 _COLOURS = {
     **STAGE_COLOURS,

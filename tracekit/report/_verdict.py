@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.analysis.idle_account import CAUSES
+from tracekit.analysis.idle_account import CAUSES, doubt_of_waiting
 from tracekit.analysis.statistics import before_a_short_end
 from tracekit.errors import MissingDataError
-from tracekit.present import count, doubt_of_waiting, duration, percent
+from tracekit.present import count, duration, percent
 from tracekit.present.pages import fragment, joined
 from tracekit.report._subject import Subject
 

@@ -10,6 +10,7 @@ from tracekit.runs._comparisons import Anyway, Judging, compare
 from tracekit.runs._diagnosis import diagnosed_against
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, Option, Topology, optional
+from tracekit.support.wording import note, text_of, unsaid
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -150,3 +151,11 @@ def _told(rows: Any, outcome: str) -> list[str]:
     if outcome == "undecided":
         return [*steps, *others["finding"].to_list()]
     return [*steps, *(["no new finding"] if others.height else [])]
+
+
+note("outcome", "undecided_passes")(unsaid)
+note("steps_by")(lambda by: [f"steps known by {_and(by['a'])} in A, by {_and(by['b'])} in B"])
+
+
+def _and(sources: "Sequence[str]") -> str:
+    return " and ".join(map(text_of, sources)) or "nothing"

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.facts import how_to_record, require_ops
+from tracekit.analysis.facts import WIDEST, how_to_record, require_ops
 from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_peaks, work_done
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, skipped_of
@@ -25,6 +25,18 @@ from tracekit.engine import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
+from tracekit.support.wording import (
+    FLOP_UNITS,
+    duration,
+    first_line,
+    percent,
+    printable,
+    share_text,
+    shorten,
+    summary,
+    text_of,
+    unit_of,
+)
 
 _OF_STEPS = {"iteration", "device"}
 STEP = ["process", "device", "iteration"]
@@ -403,3 +415,88 @@ def _roofline_meta(trace: Trace, work: pl.DataFrame, found: Measured) -> dict[st
         "untold_ns": int(work["untold_ns"].sum()),
         **({"warnings": warnings} if warnings else {}),
     }
+
+
+@first_line("flops")
+def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if meta.get("known_share") == 0:
+        return "FLOPs are not known of any operator"
+    if not meta.get("step_flops"):
+        return None
+    share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
+    known = f"; operators of {percent(meta['known_share'])} of GPU time are known"
+    divisor, unit = unit_of(meta["step_flops"], FLOP_UNITS)
+    return f"A step computes {meta['step_flops'] / divisor:,.4g} {unit} on a GPU{share}{known}"
+
+
+@first_line("roofline")
+def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not meta.get("step_headroom_ns") or "step_headroom_ns" not in rows.columns:
+        return None
+    most = rows.drop_nulls("step_headroom_ns").sort("step_headroom_ns", descending=True)
+    headroom, row = meta["step_headroom_ns"], most.row(0, named=True)
+    name = shorten(printable(str(row[rows.columns[0]])), WIDEST)
+    return (
+        f"{duration(headroom)} of a step are above the bounds of its operators (modelled), most of "
+        f"it in {name}: {duration(row['step_headroom_ns'])}"
+    )
+
+
+@summary(
+    "steps", "step_ns", "step_flops", "step_recomputed_flops", "mfu", "hfu", "known_share", "peaks",
+    "attention",
+)  # fmt: skip
+def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on FLOPs: work of a step, share of the peak, and how much of it is known."""
+    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
+    known = f"FLOPs known of {share_text(meta['known_share'])} of the time of kernels that compute"
+    step = "no steps"
+    if meta["steps"]:
+        each = "FLOPs unknown" if meta["step_flops"] is None else _flop(meta["step_flops"])
+        step = f"{each} in a step of {duration(meta['step_ns'])}"
+    if meta["step_recomputed_flops"]:
+        step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
+    if meta["hfu"] != meta["mfu"]:
+        mfu += f", HFU {percent(meta['hfu'])}"
+    return [f"{step} · {mfu} · {known}", *_peak_notes(meta)]
+
+
+@summary(
+    "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
+    "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
+)  # fmt: skip
+def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on a roofline: what bounds kernel time, and step time above the bounds."""
+    bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
+    above = "headroom unknown"
+    if meta["step_headroom_ns"] is not None:
+        step = f"a step of {duration(meta['step_ns'])}"
+        above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
+    known = f"bounds known of {share_text(meta['known_share'])} of the time of kernels that compute"
+    tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
+    if meta["untold_ns"]:
+        tensor += f", not told of {duration(meta['untold_ns'])}"
+    return [
+        f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
+        *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),
+        meta["modelled"], *_peak_notes(meta),
+    ]  # fmt: skip
+
+
+def _peak_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on the peaks that shares refer to, and on attention not counted in full."""
+    peaks = [
+        f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
+        for product, each in meta["peaks"].items()
+        for precision, peak in each.items()
+    ] + [
+        f"memory {peak / 1e12:,.4g} TB/s ({text_of(product)})"
+        for product, peak in meta.get("memory_peaks", {}).items()
+    ]
+    counted = f"attention: {text_of(meta['attention'])}"
+    return [f"peak: {', '.join(peaks)} · {counted}" if peaks else counted]
+
+
+def _flop(value: float) -> str:
+    divisor, unit = unit_of(value, FLOP_UNITS)
+    return f"{value / divisor:,.3f} {unit}"

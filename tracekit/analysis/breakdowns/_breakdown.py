@@ -12,13 +12,17 @@ import polars as pl
 from tracekit.analysis.calls import outlier_ranks, with_devices
 from tracekit.analysis.facts import (
     HOST,
+    LEAST,
     OUTSIDE_STEPS,
     columns_of,
     dividing,
     is_by_stage,
     is_by_steps,
+    leading_keys,
+    most_by_share,
     share_meaning,
     unknown_passes,
+    unseen,
     verdict_meta,
     work_of,
 )
@@ -54,6 +58,17 @@ from tracekit.engine import (
 )
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Answer, Trace
+from tracekit.support.wording import (
+    count,
+    duration,
+    first_line,
+    note,
+    percent,
+    shares_text,
+    text_of,
+    time_text,
+    unsaid,
+)
 
 NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 """Work of FP and BP that is in no layer."""
@@ -511,3 +526,86 @@ def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
     """Return the names of the percentile columns; by kernel they differ from those of durations."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
+
+
+@first_line("breakdown")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    keys = leading_keys(rows)
+    if not keys or "share" not in rows.columns or not meta.get("window_ns"):
+        return None
+    if "inclusive" in meta or keys == ["recomputed"]:  # rows lie in others, or have no names
+        return None
+    if keys == ["stage"]:
+        texts = [most_by_share(rows.sort("exposed_ns", descending=True), keys)]
+        if meta.get("idle_ns") is not None:
+            rest = "in no stage" if "basis" in meta else "idle"
+            texts.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
+        return f"Of the time {', '.join(filter(None, texts))}{unseen(meta)}{_doubt(rows, meta)}"
+    if keys == ["iteration"] and "window_ns" in rows.columns:
+        return _by_steps(rows, meta.get("cold"))
+    if keys == ["device"]:
+        return f"Busiest: {most_by_share(rows.sort('share', descending=True), keys)}"
+    most = most_by_share(rows.sort("share", descending=True, nulls_last=True), keys)
+    return f"Most time: {most}" if most else None
+
+
+def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
+    """Name the stages with a considerable share that only weak evidence supports."""
+    weak = [each["stage"] for each in meta.get("weak", ())]
+    shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
+    return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
+
+
+def _by_steps(rows: pl.DataFrame, cold: Mapping[str, int] | None) -> str | None:
+    """Describe the steps of a run; cold ones are in no mean."""
+    if cold is not None:
+        usual = _by_steps(rows.filter(pl.col("iteration") > cold["last"]), None)
+        before = _by_steps(rows.filter(pl.col("iteration") <= cold["last"]), None) or ""
+        return usual and f"{usual}, after {before.replace(' step', ' cold step', 1)}"
+    steps = rows.drop_nulls(["iteration", "window_ns"])
+    if steps.is_empty():
+        return None
+    number = pl.col("devices") if "devices" in steps.columns else pl.lit(1)
+    steps = steps.with_columns(pl.col("window_ns") / number, number=number).sort("window_ns")
+    longest = steps.row(-1, named=True)
+    length = duration(longest["window_ns"])
+    if steps.height == 1:
+        return f"1 step of {length}"
+    shares = pl.col("window_ns") * pl.col("number") / pl.max("number")
+    mean = duration(float(steps.select(shares.mean()).item()))
+    most = f"{length} at most (step {longest['iteration']})"
+    return f"{count(steps.height, 'step')} of {mean} in the mean, {most}"
+
+
+note("recomputed")(unsaid)
+note("inclusive")(
+    lambda _: [
+        "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
+    ]
+)
+note("depth")(
+    lambda value: (
+        [] if value is None else [f"{count(value, 'level')} of ranges; deeper ones count in these"]
+    )
+)
+note("joined")(
+    lambda passes: [
+        f"layer of {text_of(name)} known by: {shares_text(shares)} of its ops' time"
+        for name, shares in passes.items()
+    ]
+)
+note("unjoined")(
+    lambda passes: [
+        f"layer of {text_of(name)} unknown: {text_of(why)}" for name, why in passes.items()
+    ]
+)
+note("outlier_ranks")(
+    lambda found: [
+        f"rank {each['rank']} stands out: busy {each['ratio']:.3g} times as long as the median"
+        for each in found
+    ]
+)
+note("wu_residual_ns")(
+    lambda value: [f"WU as a residual (window minus FP and BP): {time_text(value)}"]
+)
+note("wu_residual_unknown")(lambda why: [f"why that is unknown: {text_of(why)}"])

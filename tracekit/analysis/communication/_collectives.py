@@ -26,8 +26,9 @@ from tracekit.analysis.calls import (
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._experts import expert_balance
 from tracekit.analysis.communication.questions import COLLECTIVE_KEYS
-from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
+from tracekit.analysis.facts import OF_PROCESSES, chosen_keys, largest
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
+from tracekit.support.wording import count, duration, first_line, part_text, summary, text_of
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -511,3 +512,26 @@ def _described(groups: pl.DataFrame) -> str:
 
 def _microseconds(ns: object) -> str:
     return f"{float(str(ns)) / 1000:,.1f} us"
+
+
+@first_line("collectives")
+def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    most = largest(rows, "count", "collective")
+    if most is None or "duration_p50_ns" not in most:
+        return None
+    length = most["duration_p50_ns"]
+    took = "" if length is None else f" of {duration(length)} in the median"
+    return f"Most often: {most['collective']}, {count(most['count'], 'call')}{took}"
+
+
+@summary("calls", "sized", "matched", "collectives", "missing")
+def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on collectives: what is known of them, and what is missing."""
+    calls, sized = meta["calls"], meta["sized"]
+    if not calls:
+        return []
+    sources = ", ".join(f"{number:,} by {text_of(source)}" for source, number in sized.items())
+    text = f"{count(calls, 'participant')}: sizes of {sources or 'none'} known"
+    whole = count(meta["collectives"], "collective")
+    matched = f"{part_text(meta['matched'], calls)} matched into {whole}"
+    return [f"{text}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]

@@ -9,9 +9,11 @@ import polars as pl
 
 from tracekit.analysis.calls import find_collectives, mpi_calls
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.facts import largest
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace, with_clocks
 from tracekit.support.spelling import choose_among
+from tracekit.support.wording import duration, first_line, message_size
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -399,3 +401,15 @@ def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     if "class" not in keys:
         own["class"] = f"{side}_class"
     return table.select(*keys, *(pl.col(old).alias(new) for old, new in own.items()))
+
+
+@first_line("latency")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    found = [largest(rows, "p50_ns", "operation", *of) for of in (["size_bytes"], [])]
+    most = found[0] or found[1]
+    if most is None:
+        return None
+    more = " or more" if meta.get("buckets") == "power2" else ""  # up to the next power of two
+    size = most.get("size_bytes")
+    of = "unknown size" if size is None else f"{message_size(int(size))}{more}"
+    return f"Longest in the median: {most['operation']} of {of}, {duration(most['p50_ns'])}"

@@ -46,6 +46,7 @@ from tracekit.analysis.step_sums import PARTS, Measured, peak_memory, steps_by_p
 from tracekit.engine import shown, sorting, with_path_texts
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
+from tracekit.support.wording import count, skipped_text, summary, text_of
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -468,3 +469,40 @@ def memory_side_by_side(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("device")
     )  # fmt: skip
+
+
+@summary(
+    "names",
+    "by",
+    "skip",
+    "a_iterations",
+    "b_iterations",
+    "step",
+    "not_comparable",
+    "notes",
+    "method",
+    "a_devices",
+    "b_devices",
+    "a_skipped",
+    "b_skipped",
+    optional=["verdicts", "judged", "recordings"],  # notes and first line say that
+)
+def _comparison_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on a comparison: the result, the runs, and the method."""
+    runs = [
+        f"{' '.join(dict.fromkeys((side, text_of(name))))}, "
+        f"{count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
+        f"{count(meta[f'{side.lower()}_devices'], 'process' if 'basis' in meta else 'GPU')}"
+        for side, name in zip("AB", meta["names"], strict=True)
+    ]
+    line = " · ".join(runs) + skipped_text(meta["skip"])
+    return [line, *_typical_notes(meta), *map(text_of, meta["notes"]), text_of(meta["method"])]
+
+
+def _typical_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return a note on the row of the typical step: its change is no difference of its ends."""
+    if meta["by"] not in (["stage"], ["step"]) or meta["step"].get("shift_low_ns") is None:
+        return []
+    if "recordings" in meta:
+        return ["typical: means of the recordings' medians"]
+    return ["typical: medians; delta is the median of the differences of all pairs of steps"]

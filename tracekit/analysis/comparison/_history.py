@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._headline import check_metric
+from tracekit.analysis.facts import verdicts_note
 from tracekit.analysis.statistics import Floats
 from tracekit.analysis.step_sums import per_iteration, steps_of
 from tracekit.errors import UsageError
 from tracekit.model import Answer
+from tracekit.support.wording import count, skipped_text, summary, text_of
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison._headline import Metric
@@ -298,3 +300,25 @@ def _far_off(rows: pl.DataFrame) -> str:
     ]
     more = f" and {len(groups) - _MOST_FAR} more" * (len(groups) > _MOST_FAR)
     return f"; far from their level: {', '.join(texts)}{more}"
+
+
+@summary(
+    "label",
+    "metric",
+    "points",
+    "changes",
+    "untimed",
+    "method",
+    optional=["skip", "verdicts", "warnings", "simulated"],
+)
+def _history_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on a history: number of points, and runs left out."""
+    of = f"{text_of(meta['metric'])} steps" + skipped_text(meta.get("skip"))
+    untimed = ", ".join(map(text_of, meta["untimed"]))
+    return [
+        f"{count(meta['points'], 'point')}, {of}",
+        *([f"left out, without steps: {untimed}"] if untimed else []),
+        *verdicts_note(meta.get("verdicts", {})),
+        text_of(meta["method"]),
+        *(f"warning: {text_of(warning)}" for warning in meta.get("warnings", ())),
+    ]

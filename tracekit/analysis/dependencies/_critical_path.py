@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +12,10 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
-from tracekit.analysis.facts import with_words
+from tracekit.analysis.facts import leading_keys, most_by_share, with_words
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
+from tracekit.support.wording import count, first_line, note, time_text
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -191,3 +192,18 @@ def _kinds(lengths: pl.Series) -> list[str]:
     kinds = kinds_of(lengths.to_numpy())
     each = [f"{len(kind):,} of {float(np.median(kind)) / _MS:,.2f} ms" for kind in kinds]
     return [f"steps are of {len(each)} kinds: {' and '.join(each)} (medians)"] if each else []
+
+
+@first_line("critical-path")
+def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if "segments" not in rows.columns or "iteration" in rows.columns:
+        return None
+    return f"The critical path is {most_by_share(rows, leading_keys(rows))}"
+
+
+note("steps_ns")(lambda value: [f"all steps: {time_text(value)}"])
+note("contradicted")(
+    lambda value: (
+        [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
+    )
+)

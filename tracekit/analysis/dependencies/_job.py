@@ -25,6 +25,7 @@ from tracekit.engine import (
 from tracekit.errors import MissingDataError
 from tracekit.model import with_clocks
 from tracekit.support.compiled import compiled, given
+from tracekit.support.wording import note, percent
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._edges import Moments
@@ -317,3 +318,10 @@ def distrust(share: float | None) -> list[str]:
 def stand_in(job: Job) -> list[str]:
     """Return a warning if the whole recording counts as one step."""
     return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]
+
+
+note("unexplained_share")(
+    lambda value: [
+        "unexplained part of the steps: " + ("unknown" if value is None else percent(value))
+    ]
+)

@@ -38,6 +38,7 @@ from tracekit.analysis.idle_account import merged
 from tracekit.analysis.statistics import Skip
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
+from tracekit.support.wording import duration, first_line, note, percent, printable, unsaid
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._graph import Graph
@@ -553,3 +554,45 @@ def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
         return None
     row = rows.row(-1, named=True)
     return Price(options, row["low_ns"], row["high_ns"]) if row["edges"] else None
+
+
+_SURE = 0.5
+"""Largest width of a range, relative to the saving, at which a single number is given."""
+_AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
+
+
+@first_line("whatif")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    """Name the change that saves most, no more precisely than its range allows.
+
+    It saves the most if no other change's upper bound exceeds its lower bound.
+    """
+    base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
+    known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")
+    if base.is_empty() or known.is_empty():
+        return None
+    least, most = base[0] - pl.col("high_ns"), base[0] - pl.col("low_ns")
+    saved = known.select(
+        "change", least=least, most=most,
+        middle=pl.coalesce("saved_ns", (least + most) / 2),
+        is_point=pl.col("saved_ns").is_not_null() & (most - least <= _SURE * pl.col("saved_ns")),
+        saves=(pl.col("edges") > 0) & (pl.coalesce("saved_ns", most) > 0),  # else it is rounding
+    ).filter("saves")  # fmt: skip
+    if saved.is_empty():
+        return "No change saves anything"
+    best, *others = saved.sort("middle", descending=True).rows(named=True)
+    ends = [best["middle"]] if best["is_point"] else [best["least"], best["most"]]
+    text = " to ".join(f"{duration(ns)} ({percent(ns / base[0])})" for ns in ends if ns > 0)
+    text += " at most" * (ends[0] <= 0)
+    is_most = others and max(each["most"] for each in others) <= max(ends[0], 0)
+    doubt = ", by a replay that is not to be trusted" if meta.get("trusted") is False else ""
+    return f"{printable(best['change'])} would save {text}{', the most' * bool(is_most)}{doubt}"
+
+
+note("trusted")(unsaid)
+note("replay_error_share")(
+    lambda value: [
+        "the unchanged replay of a step is off by "
+        + ("an unknown share" if value is None else f"{percent(value)} in the median")
+    ]
+)

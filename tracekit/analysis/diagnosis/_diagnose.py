@@ -25,6 +25,7 @@ from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 from tracekit.support.files import schemas
 from tracekit.support.toml import read_toml
+from tracekit.support.wording import count, note, summary, text_of, time_text
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -384,3 +385,21 @@ def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
     if abs(moved) <= max(NOTICED, _PART * before["share"]):
         return "unchanged"
     return "grown" if moved > 0 else "shrunk"
+
+
+@summary("step_ns", "steps", "devices", "findings", "asked", optional=["perhaps", "last_step_ns"])
+def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
+    on = f"on {count(meta['devices'], 'GPU')}"
+    steps = f"{count(meta['steps'], 'usual step')} {on}, {time_text(meta['step_ns'])} in the mean"
+    said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
+    if "perhaps" in meta:
+        said += f", {meta['perhaps']} by rules that are often wrong (--all)"
+    if "last_step_ns" in meta:
+        steps += (
+            f" (without the last, {time_text(meta['last_step_ns'])}: it ends with its own work)"
+        )
+    return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
+
+
+note("wins")(lambda text: [text_of(text)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tracekit.analysis.facts import require_ops
 from tracekit.analysis.idle_account import BEHIND, idle_sums
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Frames, Trace
+from tracekit.support.wording import duration, first_line
 
 _MOSTLY = 0.8
 """Least share of time in equal kernels for GPUs to be compared."""
@@ -299,3 +300,26 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
         "per": "step/GPU" if facts.has_steps else "recording/GPU",
         **({"missing": missing} if missing else {}),
     }
+
+
+@first_line("stragglers")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not {"last", "collectives", "caused_ns"} <= {*rows.columns}:
+        return None
+    most = rows.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
+    if not most["collectives"] or most["caused_ns"] is None:
+        return None
+    rank, device = (most.get(f"straggler_{name}", most.get(name)) for name in ("rank", "device"))
+    who = f"GPU {device}" if rank is None else f"Rank {rank}"
+    kind = next((most[key] for key in ("group", "parallelism") if most.get(key)), None)
+    named = f" of {kind}" if kind else ""
+    if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
+        return f"No rank is last more often than another: each at {most['last']:,} collectives"
+    chance = (most.get("chance_share") or 0.0) * most["collectives"]
+    if most["last"] < 2 * chance:
+        named = f" ({chance:,.0f} by chance)"
+    return (
+        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
+        f"for which the others wait {duration(most['caused_ns'])}"
+        + (" a step" if str(meta.get("per", "")).startswith("step") else "")
+    )

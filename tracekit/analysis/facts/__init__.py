@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.facts._first_lines import (
+        LEAST,
+        MOST_NAMED,
+        WIDEST,
+        largest,
+        leading_keys,
+        most_by_share,
+        unseen,
+    )
     from tracekit.analysis.facts._keys import (
         KEYS,
         OF_PROCESSES,
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
         unknown_passes,
         verdict_evidence,
         verdict_meta,
+        verdicts_note,
     )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -11,6 +11,7 @@ from tracekit.analysis.calls import collective_calls
 from tracekit.engine import StageTally, has_ops, kept_sums, union_length
 from tracekit.model import KERNEL_KINDS, STAGE, Trace
 from tracekit.support.batches import in_batches
+from tracekit.support.wording import count, note, percent, share_text, shares_text, text_of
 
 _STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
 """Sources that tell a pass by more than names of kernels and kinds of copies."""
@@ -320,3 +321,49 @@ def identify(trace: Trace) -> dict[str, str | None]:
         name: ", ".join(reports[name].drop_nulls().unique(maintain_order=True).to_list()) or None
         for name in ("file", "format", "schema_version", "product", "host")
     }
+
+
+_WEAK = {
+    "kernel_name": "names of kernels alone",
+    "copy_kind": "kinds of copies alone",
+    "structure": "the order of launches, an estimate",
+}
+_ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
+
+
+note("launched")(lambda share: [f"launching call known of {share_text(share)} of ops"])
+
+
+@note("verdict")
+def _verdict_note(verdicts: Mapping[str, int]) -> list[str]:
+    several = sum(verdicts.values()) > 1
+    texts = [
+        f"{count(number, 'process')} {text_of(verdict)}" if several else text_of(verdict)
+        for verdict, number in verdicts.items()
+    ]
+    return [f"verdict: {', '.join(texts)}"] if texts else []
+
+
+@note("verdicts")
+def verdicts_note(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return notes on what the processes of the runs do, unless all of them train."""
+    if all(set(each.get("verdict", ())) <= {"training"} for each in runs.values()):
+        return []
+    worded = [
+        f"{text_of(name)} {', '.join(map(text_of, each.get('verdict', ()))) or 'unknown'}"
+        for name, each in runs.items()
+    ]
+    return [f"verdict: {'; '.join(worded)}"]
+
+
+note("weak")(
+    lambda stages: [
+        f"weak evidence: {text_of(each['stage'])} rests on "
+        f"{_WEAK.get(each['source'], text_of(each['source']))} for {percent(each['share'])} of GPU "
+        "time"
+        for each in stages
+    ]
+)
+note("given")(lambda is_given: ["that verdict was given, not found"] if is_given else [])
+note("cut")(lambda end: [f"the recording of GPU work may lack {_ENDS[end]}"])
+note("coverage")(lambda shares: [f"stages known by: {shares_text(shares)} of busy time"])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account._idle_sums import (
         IdleSums,
         copies_of,
+        doubt_of_waiting,
         idle_sums,
         longest_gaps,
         of_part,

@@ -251,3 +251,9 @@ def copies_of(part: Trace) -> pl.DataFrame:
         return others
     own = part["ops"].select("device").unique().collect()["device"]
     return others.filter(~pl.col("other").is_in(own.implode())).sort("device", "other")
+
+
+def doubt_of_waiting(rests_on: str | None) -> str:
+    """Return words of doubt about waiting that rests on an earlier wait, or nothing."""
+    after_waits = "waits" in (rests_on or "").split(", ")
+    return "waiting_call includes late launches after a wait, which is inferred" * after_waits

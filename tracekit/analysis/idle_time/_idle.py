@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +18,24 @@ from tracekit.analysis.calls import (
     unnamed_groups,
 )
 from tracekit.analysis.facts import (
+    LEAST,
+    MOST_NAMED,
     OUTSIDE_STEPS,
     how_to_record,
     how_to_see_waits,
     is_by_steps,
+    leading_keys,
+    most_by_share,
     require_ops,
     step_phases,
+    unseen,
     with_words,
 )
 from tracekit.analysis.idle_account import (
     CAUSES,
     QUEUED_NS,
     IdleSums,
+    doubt_of_waiting,
     idle_sums,
     idle_windows,
     longest_gaps,
@@ -38,6 +44,7 @@ from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, cold_of
 from tracekit.engine import counted_steps, iterations_in
 from tracekit.model import Answer, Trace, with_clocks
+from tracekit.support.wording import first_line, note, percent, text_of, time_text
 
 _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
@@ -294,3 +301,42 @@ def _unseen(trace: Trace) -> list[str]:
 
 def _gpus(number: int) -> str:
     return f"{number} GPU{'' if number == 1 else 's'}"
+
+
+@first_line("idle")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not meta.get("window_ns") or meta.get("idle_ns") is None:
+        return None
+    share = percent(meta["idle_ns"] / meta["window_ns"])
+    said = f"Nothing runs for {share} of the time{unseen(meta)}"
+    if leading_keys(rows) != ["cause"] or not meta["idle_ns"]:
+        return said
+    longest = rows.sort("idle_ns", descending=True)
+    return f"{said}: {most_by_share(longest, ['cause'])} of that{_evidence_named(longest)}"
+
+
+def _evidence_named(rows: pl.DataFrame) -> str:
+    """Name the evidence behind the named causes if it is the same for all, and what is inferred."""
+    if "rests_on" not in rows.columns:
+        return ""
+    named = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)
+    evidence = named["rests_on"].unique().to_list()
+    by = f" (by {evidence[0]})" if len(evidence) == 1 and evidence[0] else ""
+    return by + "".join(f"; {doubt}" for doubt in map(doubt_of_waiting, named["rests_on"]) if doubt)
+
+
+note("collective_wait_ns")(
+    lambda value: (
+        []
+        if value is None
+        else [f"waiting inside collectives, which is busy time: {time_text(value)}"]
+    )
+)
+note("collective_wait_unknown")(
+    lambda why: [f"waiting inside collectives, which is busy time: unknown, {text_of(why)}"]
+)
+note("step_outside_window_ns")(
+    lambda value: [
+        f"step: {time_text(value)} of it lie outside of the window, before or after a GPU's own ops"
+    ]
+)

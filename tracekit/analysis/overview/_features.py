@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.facts import DEGREES, REQUIREMENTS, Evidence, Facts
 from tracekit.errors import UsageError
 from tracekit.model import DERIVED, Trace
+from tracekit.support.wording import first_line
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
 _UNDERSTOOD = ("launching calls", "physical GPUs")
@@ -193,3 +195,12 @@ def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> 
         raise UsageError(
             f"the query failed ({reason})", f"the tables are {', '.join(frames)}"
         ) from error
+
+
+@first_line("info")
+def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if "available" not in rows.columns:
+        return None
+    asked = rows.drop_nulls("command") if "command" in rows.columns else rows
+    told = asked.filter(pl.col("available") == "yes").height
+    return f"{told} of {asked.height} features have all that they need"

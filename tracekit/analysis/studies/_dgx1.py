@@ -18,6 +18,7 @@ from tracekit.analysis.studies._overhead import overhead
 from tracekit.analysis.studies._scaling import scaling
 from tracekit.analysis.studies._study import study_stages, without_empty
 from tracekit.model import Answer
+from tracekit.support.wording import note, text_of
 
 _UNKNOWN = "an unknown number"
 
@@ -449,3 +450,12 @@ QUESTIONS: Mapping[str, tuple[str, Callable[[Measured], Answer]]] = {
     "routes": ("Why does P2P lose on 8 GPUs?", _routes),
 }
 """Key -> question and function that answers it, in the order of the slides."""
+
+
+note("of_runs")(lambda text: [f"of {text_of(text)}"])
+_HOLDS = {True: "so it is here", False: "here it is not", None: "nothing here tells"}
+note("claims")(
+    lambda claims: [
+        f"published: {text_of(claim)}; {_HOLDS[holds]}" for claim, holds in claims.items()
+    ]
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.facts import largest
 from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
@@ -18,6 +20,7 @@ from tracekit.analysis.studies._study import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer
+from tracekit.support.wording import count, first_line, percent
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
@@ -298,3 +301,14 @@ def _crossing(own: pl.DataFrame, along: str) -> dict[str, Any]:
         "crossing_to": min((size for size in after if size > crossing), default=None),
         "found": "overtakes" if slower[0] else "falls behind",
     }
+
+
+@first_line("overhead")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if "times" in rows.columns and (most := largest(rows.filter(name="all"), "share", "run")):
+        return f"The profiler takes up to {percent(most['share'])} of a run ({most['run']})"
+    if meta.get("min_percent") is None or not meta.get("compared"):
+        return None
+    ends = dict.fromkeys(f"{meta[name]:+.1f} %" for name in ("min_percent", "max_percent"))
+    where = count(meta["compared"], "configuration")
+    return f"Time over that of {meta['baseline']}: {' to '.join(ends)} in {where}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import polars as pl
 
@@ -23,6 +24,7 @@ from tracekit.analysis.studies._study import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer
+from tracekit.support.wording import count, first_line, percent
 
 ScalingMode = Literal["strong", "weak"]
 ScalingTime = Literal["step", "epoch"]
@@ -291,4 +293,20 @@ def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame
         reduction_percent=100 * (1 - pl.col("reduced")),
         reduction_from=100 * (1 - found["high"]),
         reduction_to=100 * (1 - found["low"]),
+    )
+
+
+@first_line("scaling")
+def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"network", "gpus", "speedup", "efficiency"} <= {*rows.columns}:
+        return None
+    # Runs without a network may be of two programs, as a warning says.
+    known = rows.drop_nulls(["network", "speedup", "efficiency"])
+    several = known.filter(pl.col("gpus") > pl.col("baseline_gpus"))
+    if several.is_empty():
+        return None
+    most = several.sort("gpus", "speedup", descending=True).row(0, named=True)
+    return (
+        f"{count(most['gpus'], 'GPU')} are {most['speedup']:.3g} times as fast as "
+        f"{count(most['baseline_gpus'], 'GPU')} (efficiency {percent(most['efficiency'])})"
     )

@@ -29,6 +29,7 @@ from tracekit.engine import (
 )
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace
+from tracekit.support.wording import count, first_line, note, percent, text_of
 
 _OWNER = ["process", "device"]
 _LENGTH = pl.col("end") - pl.col("start")
@@ -436,3 +437,44 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answe
 
 def _steps(number: int) -> str:
     return f"{number:,} {'step' if number == 1 else 'steps'}"
+
+
+@first_line("stalls")
+def _first_of_stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls(["data_stall_ns", "window_ns"])
+    window = float(known["window_ns"].sum())
+    if not window:
+        return None
+    share = percent(float(known["data_stall_ns"].sum()) / window)
+    if "rests_on" in rows.columns and rows["rests_on"].is_null().all():
+        # What a recording does not show is no time without waiting.
+        return f"No waiting for input is recorded; copying input takes {share} of GPUs' window"
+    return f"GPUs wait for input, or copy it, for {share} of their window"
+
+
+@first_line("bubbles")
+def _first_of_bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    facts = meta.get("pipeline")
+    if not facts or facts["bubble_share"] is None:
+        return None
+    theory = facts["theory_share"]
+    equal = "" if theory is None else f"; of equal stages {percent(theory)} would be"
+    return f"{percent(facts['bubble_share'])} of the stages' time is a bubble{equal}"
+
+
+@note("pipeline")
+def _pipeline_notes(found: Mapping[str, Any]) -> list[str]:
+    """Return the note on pipeline bubbles: as a share of stage time, over work, and in theory."""
+    micro, schedule = found["micro_batches"], found["schedule"]
+    parts = [count(found["stages"], "stage")]
+    parts += [] if micro is None else [count(micro, "micro-batch")]
+    parts += [] if schedule is None else [text_of(schedule)]
+    lost = f"{percent(found['bubble_share'])} of the stages' time is a bubble"
+    over = f"{percent(found['bubble_ideal_share'])} of their work"
+    theory = found["theory_share"]
+    if theory is None:
+        return [f"{', '.join(parts)}: {lost}, {over}; theory is not known"]
+    ideal = percent(found["theory_ideal_share"])
+    return [f"{', '.join(parts)}: {lost}, {over}; of equal stages {percent(theory)}, {ideal}"]

@@ -10,7 +10,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tracekit.analysis.calls import collective_calls, unrecorded_ranks
-from tracekit.analysis.facts import HOST, unknown_passes, work_of
+from tracekit.analysis.facts import HOST, largest, unknown_passes, work_of
 from tracekit.analysis.statistics import Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
 from tracekit.analysis.studies._epochs import (
@@ -28,6 +28,7 @@ from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
 from tracekit.model import Answer, Trace
+from tracekit.support.wording import duration, first_line, printable
 
 _LENGTH, _PART = pl.col("length_ns"), pl.col("part")
 # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
@@ -544,3 +545,18 @@ def _of_runs(study: pl.DataFrame) -> str:
     known = set(study["basis"].drop_nulls())
     measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
     return text + "".join(measured[basis] for basis in sorted(known))
+
+
+@first_line("study")
+def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    most = largest(rows, "step_ns", "run")
+    if most is None:
+        return None
+    least = rows.drop_nulls(["run", "step_ns"]).sort("step_ns").row(0, named=True)
+    ends = [
+        f"that of {printable(each['run'])}, {duration(each['step_ns'])}" for each in (least, most)
+    ]
+    ratio = "" if not least["step_ns"] else f" ({most['step_ns'] / least['step_ns']:.3g} times)"
+    if least == most:
+        return f"A step of {printable(most['run'])} takes {duration(most['step_ns'])} in the mean"
+    return f"The shortest mean step is {ends[0]}; the longest is {ends[1]}{ratio}"

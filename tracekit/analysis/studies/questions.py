@@ -13,6 +13,7 @@ from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, ChosenRuns, Option, SummedRuns, question
 from tracekit.support.schemas import NO_RUN, Json, one
+from tracekit.support.wording import first_line, printable, size_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -492,3 +493,15 @@ def _points(
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
     facts = {"runs": list(metas), **runs.facts(), "warnings": warnings, "peak_of": "each GPU"}
     return points, facts
+
+
+@first_line("memory")
+def _most_in_training(rows: "pl.DataFrame", _: "Mapping[str, Any]") -> str | None:
+    from tracekit.analysis.facts import largest
+
+    most = largest(rows, "training_bytes", "gpu")
+    if most is None:
+        return None
+    where = [most["network"], f"batch {most['batch']}" if most["batch"] else None]
+    text = ", ".join(printable(str(each)) for each in [*where, f"GPU {most['gpu']}"] if each)
+    return f"Most in training: {size_text(most['training_bytes'])} ({text})"

@@ -18,7 +18,7 @@ from tracekit.analysis.calls import (
     unsized_of_others,
     why_unsized,
 )
-from tracekit.analysis.facts import step_phases
+from tracekit.analysis.facts import LEAST, largest, step_phases
 from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
     link_bounds,
@@ -45,6 +45,17 @@ from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.errors import UsageError
 from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus, with_nics
 from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
+from tracekit.support.wording import (
+    count,
+    first_line,
+    note,
+    part_text,
+    percent,
+    printable,
+    size_text,
+    summary,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine
@@ -583,3 +594,122 @@ def _nowhere(routed: pl.DataFrame, machine: Machine) -> list[str]:
         f"{number:,} copies went from device {src} to {dst}, between which the machine has no way"
         for src, dst, number in pairs.sort("src_device", "dst_device").iter_rows()
     ]
+
+
+@first_line("links")
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if "difference_share" in rows.columns:
+        return _first_of_counters(rows)
+    if "exposed_share" in rows.columns:
+        return _first_of_network(rows)
+    if not {"link", "src", "dst", "utilisation"} <= {*rows.columns}:
+        return None
+    most = largest(rows, "bytes")
+    if most is None:
+        return None
+    share = most["utilisation"]
+    full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
+    text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+    unknown = meta.get("collectives_of_unknown_size")
+    if not unknown:
+        return f"Most bytes: {text}"
+    of_all = f"{unknown:,} of {count(meta['collectives'], 'collective kernel')}"
+    return f"Most of the known bytes: {text}; {of_all} are of unknown size"
+
+
+def _first_of_network(rows: pl.DataFrame) -> str | None:
+    """Name the NIC (or pair of hosts) that carried most, its utilisation, and its exposed time."""
+    ends = [name for name in ("nic", "dst_host") if name in rows.columns]
+    known = rows.drop_nulls("bytes")
+    if len(ends) != 1 or known.is_empty() or not {"host", "src_host"} & {*rows.columns}:
+        return None
+    most = known.sort("bytes", descending=True).row(0, named=True)
+    if ends == ["nic"]:
+        way = "sent by" if most["direction"] == "out" else "received by"
+        where = f"{way} {most['nic'] or 'NICs'} of {most['host'] or 'an unnamed host'}"
+    else:
+        where = f"{most['src_host']} → {most['dst_host']}"
+    text = f"Most across the network: {size_text(most['bytes'])}, {printable(where)}"
+    full, exposed = most.get("utilisation"), most["exposed_share"]
+    if full is not None:
+        text += f", at {percent(full)} of its peak while it is busy"
+    if exposed is not None:
+        text += f"; meanwhile GPUs compute nothing for {percent(exposed)} of the time"
+    return text
+
+
+def _first_of_counters(rows: pl.DataFrame) -> str | None:
+    """Name the counter that differs most from the bytes attributed to it."""
+    known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
+    if known.is_empty():
+        return None
+    most = known.sort(pl.col("difference_bytes").abs(), descending=True).row(0, named=True)
+    off, share = most["difference_bytes"], most["difference_share"]
+    where = f"GPU {most['device']}"
+    if most["device"] is None:
+        where = most["nic"] or "all NICs"
+        where += f" of {most['host']}" if most["host"] else ""
+    if abs(share) < LEAST:
+        return f"All {count(known.height, 'counter')} agree with what is attributed to within 0.5 %"
+    than = f"{percent(abs(share))} {'more' if off > 0 else 'less'} than counted"
+    return (
+        f"Largest difference: {printable(where)}, {most['metric']}: {size_text(abs(off))} or {than}"
+        " is attributed"
+    )
+
+
+@summary(
+    "machine",
+    "origin",
+    "placed_by",
+    "transfers",
+    "routed",
+    "sized",
+    "collectives",
+    "collectives_of_unknown_size",
+    "collectives_on_no_link",
+    "root",
+    optional=["listed"],  # of counters there are none
+)
+def _traffic_notes(meta: Mapping[str, Any]) -> list[str]:
+    """Return notes on traffic: the machine, the share on known links, and the root GPU if any."""
+    machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
+    lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
+    transfers = meta["transfers"]
+    text = f"{part_text(meta['routed'], transfers)} on known links"
+    listed = meta.get("listed", transfers)
+    rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
+    sized = f"{part_text(meta['sized'], transfers)} sized"
+    whole = f"{count(transfers, 'transfer')}, {rows}{text}, {sized}"
+    lines.append(whole if transfers else "no transfers between devices, or with the host")
+    if meta["collectives"]:
+        known = meta["collectives"] - meta["collectives_of_unknown_size"]
+        sized = part_text(known, meta["collectives"])
+        lines.append(f"{count(meta['collectives'], 'collective kernel')}, {sized} of known size")
+    root = meta["root"]
+    if root["pattern"] == "single":
+        share = percent(root["share"])
+        lines.append(f"root of the traffic: GPU {root['root']}, an end of {share} of bytes copied")
+    elif root["pattern"] == "spread":
+        lines.append("no root of the traffic: copies are spread over GPUs")
+    return lines
+
+
+@note("expected")
+def _expected_notes(found: Mapping[str, Any]) -> list[str]:
+    if found["gpus"] < 2:  # noqa: PLR2004
+        return ["bytes between GPUs in each iteration: none are known, so none are expected"]
+    sizes = {
+        name: size_text(found[f"{name}_bytes"]) for name in ("gradient", "expected", "observed")
+    }
+    if "least_bytes" in found:
+        sizes["observed"] = f"{size_text(found['least_bytes'])} to {size_text(found['most_bytes'])}"
+    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of what is expected)"
+    how = "by a model" if found["evidence"] == "modelled" else "observed"
+    unsized = f", {count(found['unsized'], 'transfer')} not sized" if found["unsized"] else ""
+    text = (
+        f"bytes between GPUs in each iteration: {sizes['observed']} {how}{ratio}{unsized}, "
+        f"{sizes['expected']} expected: 2 (n - 1) S for n = {found['gpus']} GPUs and gradients of "
+        f"S = {sizes['gradient']}"
+    )
+    return [text]

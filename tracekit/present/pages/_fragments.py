@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
-from tracekit.present._text import printable
+from tracekit.support.wording import printable
 
 
 @cache

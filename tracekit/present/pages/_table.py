@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.model import Answer
+from tracekit.model import Answer, readable_names
 from tracekit.present._columns import ShownColumn, shown_with_totals, unknown_note, with_values
-from tracekit.present._kernel_names import readable_names
 from tracekit.present._layout import Placed, natural, without_spare
-from tracekit.present._notes import count, notes
+from tracekit.present._notes import notes
 from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present.pages._fragments import fragment
+from tracekit.support.wording import count
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")

@@ -9,7 +9,8 @@ from itertools import chain
 
 import polars as pl
 
-from tracekit.model import normalised_name, traits
+from tracekit.model._answer import traits
+from tracekit.model._normalised_names import normalised_name
 
 _LONGEST = 4096
 """Number of characters of a name that are examined."""
