@@ -54,17 +54,17 @@ PUBLIC = {
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """
-        Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
+        Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside
         WAITING api_by_run api_calls basis_of batch_label
-        bubble_theory bubbles_of_run crossovers dgx1_questions
+        bubble_theory bubbles_of_run crossovers
         distribution exchange gains
         images_per_step job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling sensitivity step_times study study_iterations study_notes
+        read_times scaling step_times study study_iterations study_notes
         study_row
-        study_stages sweep_hardware weighted_means
+        study_stages sweep_hardware weighted_means without_empty
     """,
     "tracekit.annotation": """
         ASK Annotation DONE IS_AT LATE RECORD REQUEST WINDOW annotate copy_hooks note_steps prepare
@@ -74,7 +74,7 @@ PUBLIC = {
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording stored_findings",
     "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
-    "tracekit.cli": "Json Judged app command main",
+    "tracekit.cli": "Json Judged RunsArgument app command main",
     "tracekit.machine": """
         IN_SWITCH Link Machine NcclLog PREFIXES Placed Relay Ring Route
         SYMMETRIC adjacency bus_factor find_machine find_rings is_topology
@@ -124,8 +124,9 @@ PUBLIC = {
     "tracekit.runs": """
         DECLARED Run bubbles compare gate hang history ingest memory nccl_inspector
         open overhead project report_of scaling select_runs stalls straggler_cost
-        study study_dgx1
+        question_of Reference OpenedRun is_simulated study
     """,
+    "tracekit.papers": "Measured QUESTIONS dgx1_questions sensitivity study_dgx1",
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,

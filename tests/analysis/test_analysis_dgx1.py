@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published, study
-from tracekit.analysis.studies._dgx1 import _apart, ends, holds
+from tracekit.analysis.studies import load_published, study
 from tracekit.analysis.studies._measured_elsewhere import beside
 from tracekit.model import Answer
+from tracekit.papers import QUESTIONS, Measured, dgx1_questions
+from tracekit.papers._dgx1_questions import _apart, ends, holds
 
 PUBLISHED = load_published("dgx1")
 MS = 1_000_000

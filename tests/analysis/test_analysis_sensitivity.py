@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from tracekit.analysis.studies import load_published, sensitivity
+from tracekit.analysis.studies import load_published
 from tracekit.model import Answer
+from tracekit.papers import sensitivity
 
 PUBLISHED = load_published("dgx1")
 COST = "collective_call_ns"

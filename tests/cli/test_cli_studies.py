@@ -18,7 +18,7 @@ import tracekit as tk
 from tracekit.analysis.step_sums import PARTS
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.analysis.studies._memory import memory_rows
-from tracekit.runs import _dgx1
+from tracekit.papers import _dgx1_study as _dgx1
 from tracekit.runs._comparisons import KEYS
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
@@ -417,7 +417,7 @@ def test_a_study_of_the_wrong_runs_is_refused(stored: Path, words: list[str], me
 def test_an_installed_package_has_no_simulator(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracekit.runs._dgx1._SIMULATOR", tmp_path)
+    monkeypatch.setattr("tracekit.papers._dgx1_study._SIMULATOR", tmp_path)
     done = tracekit("study", "dgx1", "--simulated")
     assert done.exit_code == 2
     assert "no part of an installed tracekit" in done.stderr
@@ -429,7 +429,7 @@ def test_runs_of_another_simulator_are_told_by_their_label(
 ) -> None:
     own = _dgx1._labels()
     other = shutil.copytree(_dgx1._SIMULATOR, tmp_path / "simulate")
-    monkeypatch.setattr("tracekit.runs._dgx1._SIMULATOR", other)
+    monkeypatch.setattr("tracekit.papers._dgx1_study._SIMULATOR", other)
     assert _dgx1._labels() == own
     network = other / "networks" / "lenet.toml"
     network.write_text(network.read_text() + "\n")
@@ -442,7 +442,7 @@ def test_a_study_simulates_what_the_store_lacks(
 ) -> None:
     """Of two GPUs alone, so that it takes seconds; what is there is not made again."""
     names = [f"lenet-batch16-gpus{n}-{method}-strong" for n in (1, 2) for method in ("p2p", "nccl")]
-    monkeypatch.setattr("tracekit.runs._dgx1._names", lambda _: names)
+    monkeypatch.setattr("tracekit.papers._dgx1_study._names", lambda _: names)
     done = tracekit("study", "dgx1", "--simulated", "--network", "lenet", "--format", "json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -499,7 +499,7 @@ def test_a_study_tells_what_its_simulator_rests_on(
         asked.append(words)
         return subprocess.Popen(["cat", told], stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr("tracekit.runs._dgx1._simulator", simulator)
+    monkeypatch.setattr("tracekit.papers._dgx1_study._simulator", simulator)
     found = document("study", "dgx1", "--sensitivity", "--network", "lenet")
     assert asked == [("sensitivity", "--network", "lenet")]
     (hop, call) = found["parts"]["sensitivity"]["rows"]
@@ -527,7 +527,7 @@ def test_the_page_says_what_the_simulated_machine_shows(
         f"lenet-batch16-gpus{gpus}-{method}-strong"
         for gpus in (1, 2, 4, 8) for method in ("p2p", "nccl")
     ]  # fmt: skip
-    monkeypatch.setattr("tracekit.runs._dgx1._names", lambda _: names)
+    monkeypatch.setattr("tracekit.papers._dgx1_study._names", lambda _: names)
     rows = document("study", "dgx1", "--simulated", "--what", "scaling")["rows"]
     found = {
         (row["method"], row["gpus"]): (

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from tracekit.cli._all import app
     from tracekit.cli._command import Judged, command
     from tracekit.cli._main import main
+    from tracekit.cli._options import RunsArgument
     from tracekit.support.schemas import Json
 
-__all__ = ["Json", "Judged", "app", "command", "main"]
+__all__ = ["Json", "Judged", "RunsArgument", "app", "command", "main"]
 
 __getattr__, __dir__ = lazily(__name__)

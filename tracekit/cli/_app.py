@@ -21,10 +21,11 @@ _COMMANDS = (
     "project", "stalls", "bubbles", "report", "view", "export", "topology", "info", "sql",
 )  # fmt: skip
 """Commands with a module of their own name, and declared questions, in the order of the help."""
-_TOGETHER = {
-    "report": "pages", "view": "pages", "export": "pages", "gate": "compare",
+_MODULES = {
+    "report": "cli._pages", "view": "cli._pages", "export": "cli._pages", "gate": "cli._compare",
+    "dgx1": "papers._dgx1_command",
 }  # fmt: skip
-"""Commands that share a module."""
+"""Modules of commands, where these have no module of their own in this folder."""
 
 
 def in_order() -> list[str]:
@@ -47,7 +48,7 @@ def _register(name: str) -> None:
     from tracekit.runs import DECLARED
 
     if name not in DECLARED:
-        importlib.import_module(f"tracekit.cli._{_TOGETHER.get(name, name)}")
+        importlib.import_module(f"tracekit.{_MODULES.get(name, f'cli._{name}')}")
     elif name not in map(_home, app.registered_commands):
         register_question(name)
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     )
     from tracekit.runs._comparisons import compare
     from tracekit.runs._declared import DECLARED
-    from tracekit.runs._dgx1 import study_dgx1
     from tracekit.runs._files import hang, nccl_inspector, straggler_cost
     from tracekit.runs._gate import gate
-    from tracekit.runs._opening import ingest, open, select_runs
+    from tracekit.runs._opened import OpenedRun
+    from tracekit.runs._opening import Reference, ingest, open, select_runs
+    from tracekit.runs._question import is_simulated, question_of
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         bubbles_of_run,
         pipeline_bubbles,
     )
-    from tracekit.analysis.studies._dgx1 import QUESTIONS, Measured, dgx1_questions
     from tracekit.analysis.studies._epochs import (
         BatchScope,
         batch_label,
@@ -37,7 +36,12 @@ if TYPE_CHECKING:
         load_hardware,
         read_jobs,
     )
-    from tracekit.analysis.studies._measured_elsewhere import Published, load_published, read_times
+    from tracekit.analysis.studies._measured_elsewhere import (
+        Published,
+        beside,
+        load_published,
+        read_times,
+    )
     from tracekit.analysis.studies._memory import memory_points, read_memory_table
     from tracekit.analysis.studies._overhead import Along, crossovers, overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
@@ -51,13 +55,13 @@ if TYPE_CHECKING:
         weighted_means,
     )
     from tracekit.analysis.studies._scaling import scaling
-    from tracekit.analysis.studies._sensitivity import sensitivity
     from tracekit.analysis.studies._study import (
         basis_of,
         study,
         study_notes,
         study_row,
         study_stages,
+        without_empty,
     )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tracekit import analysis, model, present
 from tracekit.errors import UsageError
-from tracekit.runs._question import is_simulated, question_of
+from tracekit.runs import is_simulated, question_of
 from tracekit.support.files import StrPath, schemas
 from tracekit.support.process import users_stderr
 from tracekit.support.questions import AutoSkip, Option, optional
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.analysis.comparison import Skip
-    from tracekit.analysis.studies import Measured
     from tracekit.model import Answer
-    from tracekit.runs._opened import OpenedRun
-    from tracekit.runs._opening import Reference
+    from tracekit.papers._dgx1_questions import Measured
+    from tracekit.runs import OpenedRun, Reference
 
 Say = Callable[[str], None]
 
@@ -85,8 +84,8 @@ def study_dgx1(
     The runs are chosen as for `select_runs`, by default those with the label ``study=dgx1``. `say`
     is called with a sentence about each simulation. With `sensitivity` nothing is stored.
     """  # fmt: skip
-    from tracekit.analysis.studies import dgx1_questions
-    from tracekit.runs._opening import select_runs
+    from tracekit.papers._dgx1_questions import dgx1_questions
+    from tracekit.runs import select_runs
 
     if sensitivity:
         if references or where or what or simulated:
@@ -118,7 +117,7 @@ def _sensitivity(networks: Sequence[str], say: Say) -> "Answer":
     import polars as pl
 
     from tracekit.analysis.studies import load_published
-    from tracekit.analysis.studies import sensitivity as asked
+    from tracekit.papers._sensitivity import sensitivity as asked
 
     say("simulating each assumption at the ends of its range: a minute or two")
     told = _simulator("sensitivity", *(["--network", *networks] if networks else []))
@@ -162,7 +161,8 @@ def _of(chosen: Sequence["OpenedRun"]) -> str:
 def _measured(chosen: Sequence["OpenedRun"], topology: StrPath | None, skip: "Skip") -> "Measured":
     import polars as pl
 
-    from tracekit.analysis.studies import Measured, load_published, memory_points
+    from tracekit.analysis.studies import load_published, memory_points
+    from tracekit.papers._dgx1_questions import Measured
 
     study = analysis.studies.study(
         analysis.studies.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
@@ -203,7 +203,7 @@ def _silent(text: str) -> None:
 
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
     """Simulate the study's runs that the store lacks, and add them."""
-    from tracekit.runs._opening import ingest
+    from tracekit.runs import ingest
     from tracekit.store import Store
 
     place = Store.discover(None if store is None else Path(store))

@@ -13,10 +13,14 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.memory import memory_extra, memory_growth
-from tracekit.analysis.studies._measured_elsewhere import Published, beside
-from tracekit.analysis.studies._overhead import overhead
-from tracekit.analysis.studies._scaling import scaling
-from tracekit.analysis.studies._study import study_stages, without_empty
+from tracekit.analysis.studies import (
+    Published,
+    beside,
+    overhead,
+    scaling,
+    study_stages,
+    without_empty,
+)
 from tracekit.model import Answer
 from tracekit.support.wording import note, text_of
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.studies._dgx1 import ALIKE, COMMAND, number_of
-from tracekit.analysis.studies._measured_elsewhere import Published
+from tracekit.analysis.studies import Published
 from tracekit.model import Answer
+from tracekit.papers._dgx1_questions import ALIKE, COMMAND, number_of
 
 _FIGURE = ("network", "method", "gpus")
 _CLOSE = 5.0

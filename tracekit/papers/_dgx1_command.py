@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tracekit import runs as library
-from tracekit.cli._command import command
-from tracekit.cli._options import RunsArgument
+from tracekit.cli import RunsArgument, command
+from tracekit.papers._dgx1_study import study_dgx1
 from tracekit.support.questions import Folder, Labels
 from tracekit.support.schemas import NO_RUN, Json, by_name, record
 
@@ -60,7 +59,7 @@ _JSON = Json(
     name="study dgx1",
     figures={"figure": "Draw the answer to the question of --what"},
     writes=[_JSON],
-    takes=library.study_dgx1.answer,
+    takes=study_dgx1.answer,
 )
 def dgx1(
     runs: RunsArgument = None,
@@ -74,6 +73,6 @@ def dgx1(
     Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
     that ends in .html is a page with a table, a figure and a sentence for each question.
     """
-    return library.study_dgx1.answer(
+    return study_dgx1.answer(
         runs or (), where=where, store=store, say=partial(typer.echo, err=True), **asked
     )

@@ -1,0 +1,15 @@
+"""Questions of published papers, added to tracekit by its public names alone.
+
+The DGX-1 study: its questions, published numbers beside, of recorded or of simulated runs.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.papers._dgx1_questions import QUESTIONS, Measured, dgx1_questions
+    from tracekit.papers._dgx1_study import study_dgx1
+    from tracekit.papers._sensitivity import sensitivity
+
+__getattr__, __dir__ = lazily(__name__)
