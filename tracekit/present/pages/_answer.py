@@ -2,14 +2,173 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
 from markupsafe import Markup
 
-from tracekit.model import STAGES, Answer
+from tracekit.model import STAGES, Answer, readable_names
+from tracekit.present._columns import ShownColumn, shown_with_totals, unknown_note, with_values
 from tracekit.present._headlines import with_headline
+from tracekit.present._layout import Placed, natural, without_spare
+from tracekit.present._notes import notes
+from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present.pages._figure import figure_block
 from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
-from tracekit.present.pages._table import frame_table
+from tracekit.support.wording import count
+
+_MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
+_KERNELS = ("name", "before", "after")
+_MOST = 400
+_WIDE = 950
+"""Width of a table, in pixels, on a screen of 1,280 pixels."""
+_LETTER, _GAP, _LONG_WIDE = 8, 19, 240
+"""Widths in pixels: of a letter, between columns, and of a column of long texts (``td.long`` of
+page.css)."""
+_FEW = 3
+_LONG = 24
+_SHOWN = {"step"}
+"""Names of closing rows."""
+
+
+class Cell(NamedTuple):
+    """Text of a cell, its value for sorting and copying, and its full text if shortened."""
+
+    text: str
+    raw: str | None
+    numeric: bool
+    mark: str | None = None
+    full: str | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """True if the text may be broken anywhere: it is long, and may have no spaces."""
+        return len(self.text) > _LONG
+
+
+class Table(NamedTuple):
+    """A table as arguments of the template ``assets/blocks.jinja``."""
+
+    key: str
+    title: str
+    columns: Sequence[ShownColumn]
+    rows: Sequence[Sequence[Cell]]
+    closing: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+    is_open: bool
+
+
+def answer_table(
+    answer: Answer,
+    key: str,
+    title: str,
+    *,
+    rows: pl.DataFrame | None = None,
+    is_open: bool = False,
+) -> Markup:
+    """Return the rows of an answer, or `rows` in their place, as a table with notes."""
+    shown = answer.for_people if rows is None else rows
+    said = {name: value for name, value in answer.meta.items() if name != "warnings"}
+    left_out = answer.for_people.height - shown.height
+    return frame_table(shown, key, title, meta=said, left_out=left_out, is_open=is_open)
+
+
+def frame_table(
+    frame: pl.DataFrame,
+    key: str,
+    title: str,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    left_out: int = 0,
+    is_open: bool = False,
+) -> Markup:
+    """Return rows as an HTML table.
+
+    Parameters
+    ----------
+    frame
+        The rows; the first 400 are shown.
+    key
+        Id of the table in the page.
+    title
+        Title of the table.
+    meta
+        Meta of the answer; becomes the lines below the table. None for no notes.
+    left_out
+        Number of further rows that are not in `frame`.
+    is_open
+        Whether the table is unfolded at first.
+    """
+    head = frame.head(_MOST)
+    said = dict(meta or {})
+    known, unknown = with_values(shown_with_totals(head, said))
+    columns, equal = _each_once(_in_sight(known))
+    cells = [_cells(column, head) for column in columns]
+    rows = list(zip(*cells, strict=True))
+    below = notes({name: value for name, value in said.items() if name not in _SHOWN})
+    below += [f"{name}: the same as {other}" for name, other in equal.items()]
+    below += unknown_note(unknown)
+    left_out += frame.height - head.height
+    if left_out:
+        below.insert(0, f"{count(left_out, 'more row')} not shown")
+    return fragment(
+        "table",
+        Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),
+    )
+
+
+def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
+    """Move the least informative columns to the end, so that the others are visible."""
+    placed = [natural(column) for column in columns]
+    _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
+    return sorted(columns, key=lambda column: column.name in hidden)
+
+
+def _pixels(placed: Placed) -> int:
+    """Return the approximate width of a column in a page, in pixels."""
+    wide = _LETTER * placed.width
+    is_long = not placed.column.numeric and placed.width > _LONG
+    return _GAP + (_LONG_WIDE if is_long else wide)
+
+
+def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:
+    """Leave out numeric columns equal to an earlier one; return a map from each to its equal."""
+    first: dict[tuple[str, ...], str] = {}
+    equal: dict[str, str] = {}
+    for column in columns:
+        texts = (str(column.unit), *column.texts)
+        if column.numeric and len(texts) > _FEW and len({*texts[1:]}) > 1:
+            other = first.setdefault(texts, column.name)
+            equal |= {column.name: other} if other != column.name else {}
+    return [column for column in columns if column.name not in equal], equal
+
+
+def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:
+    raw = [_raw(value) for value in frame[column.name].to_list()]
+    raw += [None] * (len(column.texts) - len(raw))
+    if column.name in _KERNELS:
+        short = readable_names(column.texts)
+        return [
+            Cell(short[text], None, numeric=False, full=None if short[text] == text else text)
+            for text in column.texts
+        ]
+    return [
+        Cell(text, value if column.numeric else None, column.numeric, _mark(column, text))
+        for text, value in zip(column.texts, raw, strict=True)
+    ]
+
+
+def _raw(value: Any) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return None if value is None else str(value)
+
+
+def _mark(column: ShownColumn, text: str) -> str | None:
+    return text if column.name in {"stage", "part"} and text in _MARKED else None
+
 
 _SAID = ("question", "headline")
 """Keys of meta that are shown above the table."""
