@@ -45,3 +45,8 @@ def with_bandwidth(operations: pl.DataFrame, duration: pl.Expr) -> pl.DataFrame:
         )
         .drop("factor")
     )
+
+
+def middle(name: str, share: float = 0.5) -> pl.Expr:
+    """Return a quantile of a column, one of its values: by default its median."""
+    return pl.col(name).quantile(share, "nearest").cast(pl.Int64)

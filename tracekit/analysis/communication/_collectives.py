@@ -23,7 +23,7 @@ from tracekit.analysis.calls import (
     unsized_of_others,
     why_unsized,
 )
-from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._bandwidth import middle, power_below, with_bandwidth
 from tracekit.analysis.communication._experts import expert_balance
 from tracekit.analysis.communication.questions import COLLECTIVE_KEYS
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys, largest
@@ -248,10 +248,6 @@ def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _median(name: str) -> pl.Expr:
-    return pl.col(name).quantile(0.5, "nearest").cast(pl.Int64)
-
-
 def _only(name: str) -> pl.Expr:
     return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
 
@@ -264,26 +260,26 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
             for name, q in _QUANTILES.items()
         ),
         pl.col("duration").max().alias("duration_max_ns"),
-        (_median("bytes") if by_bytes else _only("bytes")).alias("bytes"),
+        (middle("bytes") if by_bytes else _only("bytes")).alias("bytes"),
         _source().alias("bytes_source"),
         pl.when(pl.col("bytes_source").is_in(["user", ASSUMED]).any())
         .then(pl.lit("modelled"))
         .otherwise(pl.lit("measured"))
         .alias("evidence"),
-        _median("participants").alias("participants"),
+        middle("participants").alias("participants"),
         pl.col("participants").min().alias("fewest"),
         pl.col("participants").max().alias("most"),
         _only("ranks").alias("ranks"),
         pl.col("common").all().alias("common"),
         _only("collective").alias("operation"),
         _only("library").alias("of_library"),
-        pl.when(several.all()).then(_median("transfer")).alias("transfer_ns"),
+        pl.when(several.all()).then(middle("transfer")).alias("transfer_ns"),
         pl.when(several.all())
         .then(pl.col("waits").list.explode().quantile(0.5, "nearest"))
         .cast(pl.Int64)
         .alias("wait_ns"),
-        pl.when((several & pl.col("common")).all()).then(_median("skew")).alias("skew_ns"),
-        pl.when(pl.col("bound").is_not_null().all()).then(_median("bound")).alias("bound_ns"),
+        pl.when((several & pl.col("common")).all()).then(middle("skew")).alias("skew_ns"),
+        pl.when(pl.col("bound").is_not_null().all()).then(middle("bound")).alias("bound_ns"),
         pl.when(pl.col("bound").is_not_null().all() & (pl.col("transfer") > 0).all())
         .then((pl.col("bound") / pl.col("transfer")).median())
         .alias("bound_share"),

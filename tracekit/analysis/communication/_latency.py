@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import polars as pl
 
 from tracekit.analysis.calls import find_collectives, mpi_calls
-from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._bandwidth import middle, power_below, with_bandwidth
 from tracekit.analysis.facts import largest
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace, with_clocks
@@ -378,10 +378,6 @@ def _common_class() -> pl.Expr:
 
 def _statistics() -> list[pl.Expr]:
     value = pl.col("value")
-
-    def middle(name: str, q: float = 0.5) -> pl.Expr:
-        return pl.col(name).quantile(q, "nearest").cast(pl.Int64)
-
     return [
         pl.len().cast(pl.Int64).alias("count"),
         middle("participants").alias("participants"),

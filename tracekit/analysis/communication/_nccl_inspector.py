@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._bandwidth import middle, power_below, with_bandwidth
 from tracekit.analysis.communication._inspector_timeline import on_timeline
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer, Trace
@@ -195,13 +195,13 @@ def _by_size(calls: pl.DataFrame, each: pl.DataFrame, keys: Sequence[str]) -> pl
         frame.join(classes, on=list(_CALL), nulls_equal=True, maintain_order="left")
         for frame in (calls, each)
     )
-    typical = _middle("message_bytes") if "size_class" in groups else _only("message_bytes")
+    typical = middle("message_bytes") if "size_class" in groups else _only("message_bytes")
     counted = calls.filter(pl.col("compared") | ~pl.col("compared").any().over(groups))
     table = (
         calls.group_by(groups)
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("compared").sum().cast(pl.Int64))
         .join(counted.group_by(groups).agg(*_measures(), typical), on=groups, nulls_equal=True)
-        .join(each.group_by(groups).agg(wait_ns=_middle("wait")), on=groups, nulls_equal=True)
+        .join(each.group_by(groups).agg(wait_ns=middle("wait")), on=groups, nulls_equal=True)
         .join(_stragglers(calls, groups), on=groups, how="left", nulls_equal=True)
     )
     table = with_traffic(table.with_columns(n="ranks"), "duration_p50_ns").with_columns(
@@ -218,10 +218,6 @@ def _by_size(calls: pl.DataFrame, each: pl.DataFrame, keys: Sequence[str]) -> pl
     )  # fmt: skip
 
 
-def _middle(name: str, share: float = 0.5) -> pl.Expr:
-    return pl.col(name).quantile(share, "nearest").cast(pl.Int64)
-
-
 def _measures() -> list[pl.Expr]:
     fewest, most = pl.col("participants").min(), pl.col("participants").max()
     seen = (
@@ -235,12 +231,12 @@ def _measures() -> list[pl.Expr]:
         .otherwise(pl.format("longest of {} of {} ranks' own times", seen, pl.col("ranks").max()))
     )
     return [
-        *(_middle("duration", share).alias(name) for name, share in _QUANTILES.items()),
+        *(middle("duration", share).alias(name) for name, share in _QUANTILES.items()),
         pl.col("duration").max().alias("duration_max_ns"),
         basis.alias("basis"),
         _only("ranks"),
-        pl.when(pl.col("compared").all()).then(_middle("shortest")).alias("transfer_ns"),
-        _middle("skew").alias("skew_ns"),
+        pl.when(pl.col("compared").all()).then(middle("shortest")).alias("transfer_ns"),
+        middle("skew").alias("skew_ns"),
         _only("algorithm"),
         _only("protocol"),
     ]
@@ -325,7 +321,7 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
             records=pl.len().cast(pl.Int64),
             caused_ns=pl.col("caused").sum().round().cast(pl.Int64),
             waited_ns=pl.col("wait").sum(),
-            duration_p50_ns=_middle("length"),
+            duration_p50_ns=middle("length"),
         )
         .join(gaps, on=keys, how="left")
         .with_columns(
