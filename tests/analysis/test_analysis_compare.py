@@ -22,7 +22,7 @@ from trace_builder import TraceBuilder, default_rules
 from tracekit.analysis import breakdown, query
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.comparison import Comparison, check_limit, comparability, compare
-from tracekit.analysis.comparison._compare import _for_people, numbers_of
+from tracekit.analysis.comparison._compare_runs import _for_people, numbers_of
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.step_sums import PARTS, Measured, parse_compare_keys
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS

@@ -20,14 +20,14 @@ import tracekit
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
-from tracekit.analysis.dependencies._edges import EDGES, FITTED, moments_of
-from tracekit.analysis.dependencies._graph import (
+from tracekit.analysis.dependencies._dependency_graph import (
     TOGETHER_NS,
     TOLERATED_NS,
     _fitted,
     _pairs,
     graph_of,
 )
+from tracekit.analysis.dependencies._edges import EDGES, FITTED, moments_of
 from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
 from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, Price, _ended

@@ -11,7 +11,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.idle_account._gaps import AHEAD_NS, gaps_of
+from tracekit.analysis.idle_account._idle_gaps import AHEAD_NS, gaps_of
 from tracekit.model import TABLES, Trace
 from tracekit.support import batches
 

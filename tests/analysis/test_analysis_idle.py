@@ -15,8 +15,9 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis.facts import how_to_see_waits
-from tracekit.analysis.idle_account import _pieces, idle_pieces, pairs_of
-from tracekit.analysis.idle_account._gaps import behind_blocks, gaps_of
+from tracekit.analysis.idle_account import _idle_pieces as _pieces
+from tracekit.analysis.idle_account import idle_pieces, pairs_of
+from tracekit.analysis.idle_account._idle_gaps import behind_blocks, gaps_of
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace

@@ -7,7 +7,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.studies import job_features
-from tracekit.analysis.studies._jobs import _architecture
+from tracekit.analysis.studies._job_features import _architecture
 from tracekit.errors import MissingDataError
 from tracekit.model import REPORTS
 

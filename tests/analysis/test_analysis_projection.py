@@ -23,7 +23,7 @@ from tracekit.analysis.studies import (
     sweep_hardware,
     weighted_means,
 )
-from tracekit.analysis.studies._jobs import parse_rate
+from tracekit.analysis.studies._job_features import parse_rate
 from tracekit.errors import InputError, UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import tracekit as tk
 from tests.hang_dumps import BEGIN, Dump, Rank, job, without_first, write_dumps
 from tests.trace_builder import TraceBuilder
 from tracekit.analysis.hangs import find_hang_in_run
-from tracekit.analysis.hangs._timeline import last_work
+from tracekit.analysis.hangs._dump_calls import last_work
 from tracekit.cli import app
 from tracekit.errors import (
     DamagedTraceError,

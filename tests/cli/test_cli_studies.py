@@ -17,7 +17,7 @@ from step_recordings import write_recording
 import tracekit as tk
 from tracekit.analysis.step_sums import PARTS
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
-from tracekit.analysis.studies._memory import memory_rows
+from tracekit.analysis.studies._memory_points import memory_rows
 from tracekit.papers import _dgx1_study as _dgx1
 from tracekit.runs._comparisons import KEYS
 

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, summarise
-from tracekit.analysis.step_sums import _sums
+from tracekit.analysis.step_sums import _key_sums as _sums
 from tracekit.engine import DeviceSums, kept_sums
 from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Clock, Trace, combine
 

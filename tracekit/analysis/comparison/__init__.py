@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison._compare import compare
+    from tracekit.analysis.comparison._compare_runs import compare
     from tracekit.analysis.comparison._headline import Metric, carriers
     from tracekit.analysis.comparison._history import change_points, history, typical_step, unlike
     from tracekit.analysis.comparison._limit import check_limit

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._compare import (
+from tracekit.analysis.comparison._compare_runs import (
     all_rows,
     arranged,
     memory_peaks,

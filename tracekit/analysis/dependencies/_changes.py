@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.dependencies._dependency_graph import ordered
 from tracekit.analysis.dependencies._descriptions import NARROWEST_FIRST
 from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, LANE
-from tracekit.analysis.dependencies._graph import ordered
 from tracekit.analysis.dependencies._peers import Stragglers
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import STAGES

@@ -10,8 +10,8 @@ import polars as pl
 from tracekit.analysis.traffic import crossings
 
 if TYPE_CHECKING:
+    from tracekit.analysis.dependencies._dependency_graph import Graph
     from tracekit.analysis.dependencies._edges import Moments
-    from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.dependencies._dependency_graph import Graph, graph_of
 from tracekit.analysis.dependencies._descriptions import described_edges
 from tracekit.analysis.dependencies._edges import MOMENT
-from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
 from tracekit.analysis.facts import require_ops
 from tracekit.analysis.statistics import Skip

@@ -41,7 +41,7 @@ from tracekit.model import Answer
 from tracekit.support.wording import duration, first_line, note, percent, printable, unsaid
 
 if TYPE_CHECKING:
-    from tracekit.analysis.dependencies._graph import Graph
+    from tracekit.analysis.dependencies._dependency_graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
     from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic

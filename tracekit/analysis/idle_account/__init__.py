@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.idle_account._gaps import BEHIND, last_to_work
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
         ITEM,
@@ -17,6 +16,18 @@ if TYPE_CHECKING:
         pairs_of,
         sampled,
         waits,
+    )
+    from tracekit.analysis.idle_account._idle_gaps import BEHIND, last_to_work
+    from tracekit.analysis.idle_account._idle_pieces import (
+        CAUSES,
+        OS_CALLS,
+        QUEUED_NS,
+        SWITCHES,
+        OwnPieces,
+        idle_pieces,
+        idle_windows,
+        own_pieces_in,
+        with_last_gaps,
     )
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name
     from tracekit.analysis.idle_account._idle_sums import (
@@ -27,17 +38,6 @@ if TYPE_CHECKING:
         longest_gaps,
         of_part,
         of_parts,
-    )
-    from tracekit.analysis.idle_account._pieces import (
-        CAUSES,
-        OS_CALLS,
-        QUEUED_NS,
-        SWITCHES,
-        OwnPieces,
-        idle_pieces,
-        idle_windows,
-        own_pieces_in,
-        with_last_gaps,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 

@@ -10,9 +10,9 @@ import polars as pl
 
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.facts import step_phases
-from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
-from tracekit.analysis.idle_account._pieces import (
+from tracekit.analysis.idle_account._idle_gaps import last_to_work
+from tracekit.analysis.idle_account._idle_pieces import (
     OwnPieces,
     own_pieces_in,
     with_last_gaps,

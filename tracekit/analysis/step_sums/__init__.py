@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.step_sums._key_sums import (
+        KeySums,
+        group_lengths,
+        grouped_sums,
+        stages_of,
+        step_times,
+        sums_by_keys,
+    )
     from tracekit.analysis.step_sums._per_iteration import (
         PARTS,
         Cold,
@@ -22,14 +30,6 @@ if TYPE_CHECKING:
         steps_by_phase,
         steps_of,
         with_hosts_matched,
-    )
-    from tracekit.analysis.step_sums._sums import (
-        KeySums,
-        group_lengths,
-        grouped_sums,
-        stages_of,
-        step_times,
-        sums_by_keys,
     )
 
 __getattr__, __dir__ = lazily(__name__)

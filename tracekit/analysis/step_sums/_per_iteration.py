@@ -15,7 +15,7 @@ from tracekit.analysis.facts import chosen_keys, step_phases, work_of
 from tracekit.analysis.idle_account import idle_sums, idle_windows
 from tracekit.analysis.memory import memory_use
 from tracekit.analysis.statistics import Skip, cold_steps
-from tracekit.analysis.step_sums._sums import StepTimes, step_times
+from tracekit.analysis.step_sums._key_sums import StepTimes, step_times
 from tracekit.engine import Counted, numbered_alike, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace

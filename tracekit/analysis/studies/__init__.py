@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         images_per_step,
         study_iterations,
     )
-    from tracekit.analysis.studies._jobs import (
+    from tracekit.analysis.studies._job_features import (
         JOBS,
         MEDIA,
         Hardware,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         load_published,
         read_times,
     )
-    from tracekit.analysis.studies._memory import memory_points, read_memory_table
+    from tracekit.analysis.studies._memory_points import memory_points, read_memory_table
     from tracekit.analysis.studies._overhead import Along, crossovers, overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
         COMPONENTS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.studies._runs import Run
+from tracekit.analysis.studies._run_interface import Run
 from tracekit.engine import union_length
 from tracekit.errors import MissingDataError
 from tracekit.model import Answer, Trace

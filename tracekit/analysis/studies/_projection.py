@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from tracekit.analysis.studies._jobs import LOCAL, MEDIA, RESOURCES, Hardware, parse_rate
+from tracekit.analysis.studies._job_features import LOCAL, MEDIA, RESOURCES, Hardware, parse_rate
 from tracekit.errors import UsageError
 
 COMPONENTS = ("input", "compute", "memory", "weights")

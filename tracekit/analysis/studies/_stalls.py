@@ -17,7 +17,7 @@ from tracekit.analysis.studies._bubbles import (
     bubbles_of_run,
     pipeline_bubbles,
 )
-from tracekit.analysis.studies._runs import Run, Runs
+from tracekit.analysis.studies._run_interface import Run, Runs
 from tracekit.analysis.studies._study import study_row
 from tracekit.engine import (
     has_ops,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from tracekit import model
 from tracekit.analysis import studies
-from tracekit.analysis.studies._runs import Runs
+from tracekit.analysis.studies._run_interface import Runs
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
@@ -461,7 +461,7 @@ def memory(
     From recorded allocations (`nsys profile --cuda-memory-usage=true`), samples of nvidia-smi, or
     both. Without RUN: the runs with the labels of --where, else the run that was ingested last.
     """
-    from tracekit.analysis.studies._memory import memory_rows
+    from tracekit.analysis.studies._memory_points import memory_rows
 
     points, meta = _points(runs, smi, table)
     if "peak_of" in meta and what != "use":
@@ -482,7 +482,7 @@ def _points(
     runs: Runs, smi: StrPath | None, table: StrPath | None
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
     """Return the memory of GPUs, a row each, and where the numbers come from."""
-    from tracekit.analysis.studies._memory import memory_of
+    from tracekit.analysis.studies._memory_points import memory_of
 
     if table is not None:
         if runs.is_chosen or smi is not None:

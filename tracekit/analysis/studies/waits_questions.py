@@ -3,7 +3,7 @@
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from tracekit.analysis.studies._runs import Run, Runs
+from tracekit.analysis.studies._run_interface import Run, Runs
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question

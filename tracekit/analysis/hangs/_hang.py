@@ -22,7 +22,7 @@ from tracekit.analysis.hangs._causes import (
     unfinished_calls,
     with_roles,
 )
-from tracekit.analysis.hangs._timeline import last_work, on_timeline
+from tracekit.analysis.hangs._dump_calls import last_work, on_timeline
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer, Trace
 

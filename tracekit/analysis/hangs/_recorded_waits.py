@@ -22,7 +22,9 @@ from tracekit.analysis.calls import (
     with_kernels,
 )
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.hangs._answer import (
+from tracekit.analysis.hangs._causes import Problem, parties, with_roles
+from tracekit.analysis.hangs._dump_calls import last_work
+from tracekit.analysis.hangs._hang import (
     SCHEMA,
     collective_problems,
     for_people,
@@ -30,8 +32,6 @@ from tracekit.analysis.hangs._answer import (
     row_of,
     they,
 )
-from tracekit.analysis.hangs._causes import Problem, parties, with_roles
-from tracekit.analysis.hangs._timeline import last_work
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer, path_texts, with_clocks
 

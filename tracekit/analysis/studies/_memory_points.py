@@ -17,7 +17,7 @@ from tracekit.analysis.memory import (
 )
 from tracekit.analysis.studies._epochs import MOST_BATCH, batch_label
 from tracekit.analysis.studies._measured_elsewhere import check_values, text_table, whole_number
-from tracekit.analysis.studies._runs import Run
+from tracekit.analysis.studies._run_interface import Run
 from tracekit.errors import InputError, UsageError
 
 _KEYS = ("network", "method", "source")

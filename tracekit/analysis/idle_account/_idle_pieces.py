@@ -8,16 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_account._gaps import (
-    behind_blocks,
-    busy_blocks,
-    gaps_of,
-    holders,
-    last_to_work,
-    named_behind,
-    waiting_for_end,
-    with_passed_on,
-)
 from tracekit.analysis.idle_account._host_states import (
     allocations,
     compilations,
@@ -36,6 +26,16 @@ from tracekit.analysis.idle_account._host_states import (
     threads_of,
     waited_before,
     waits,
+)
+from tracekit.analysis.idle_account._idle_gaps import (
+    behind_blocks,
+    busy_blocks,
+    gaps_of,
+    holders,
+    last_to_work,
+    named_behind,
+    waiting_for_end,
+    with_passed_on,
 )
 from tracekit.analysis.idle_account._idle_ranges import plain_name
 from tracekit.analysis.idle_account._timeline import split_at
