@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tracekit.annotation._attach import Requests
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Windows, WithinWindows
+from tracekit.annotation._step_windows import Windows, WithinWindows
 
 ROUNDS = 20
 OUTSIDE = 0.025

@@ -15,7 +15,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.arithmetic import flops, roofline
 from tracekit.annotation import _sizes
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Every, Windows
+from tracekit.annotation._step_windows import Every, Windows
 
 if TYPE_CHECKING:
     import torch

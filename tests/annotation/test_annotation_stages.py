@@ -13,7 +13,7 @@ import pytest
 from recorded_ranges import KeptRanges
 
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Every, Windows, WithinWindows
+from tracekit.annotation._step_windows import Every, Windows, WithinWindows
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ._annotate import Annotation, annotate
 from ._attach import ASK, DONE, IS_AT, LATE, RECORD, REQUEST
 from ._prepare import copy_hooks, note_steps, prepare, step_time_variables, variables
-from ._windows import WINDOW
+from ._step_windows import WINDOW
 
 __all__ = [
     "ASK",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._attach import ATTACH, Requests
 from ._prepare import EVENTS, RING
-from ._windows import WINDOWS, Every, Windows, WithinWindows
+from ._step_windows import WINDOWS, Every, Windows, WithinWindows
 
 if TYPE_CHECKING:
     from ._hooks import Hooks

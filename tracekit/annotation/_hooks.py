@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 from ._imports import when_imported
 from ._sizes import FUNCTIONS, Sizes
 from ._spans import Ranges
-from ._steps import moments
+from ._step_hooks import moments
+from ._step_windows import Windows
 from ._threads import CLIP, EXCHANGE, SCALER, Roles, Thread
-from ._windows import Windows
 
 _HOOKED = "_tracekit_hooked"
 _COLLECTIVES = (

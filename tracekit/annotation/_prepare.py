@@ -12,7 +12,7 @@ from typing import Any
 
 from ._attach import ATTACH
 from ._imports import when_imported
-from ._windows import WINDOWS
+from ._step_windows import WINDOWS
 
 LAYERS = "TRACEKIT_ANNOTATE"
 """Environment variable that switches annotations on, with the depth of layers."""

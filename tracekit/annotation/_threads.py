@@ -8,8 +8,8 @@ from typing import Any
 from weakref import WeakSet
 
 from ._spans import Ranges, Spans
-from ._steps import Steps
-from ._windows import Windows
+from ._step_hooks import Steps
+from ._step_windows import Windows
 
 FORWARD, LOSS, BACKWARD = "FP", "FP loss", "BP"
 STEP, CLEAR, CLIP = "WU step", "WU zero_grad", "WU clip_grad"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._spans import Ranges
-from ._windows import Windows
+from ._step_windows import Windows
 
 OPTIMIZERS, PASSES, UNKNOWN = (
     f"tracekit.steps {how}" for how in ("from optimizers", "from passes", "unknown")
