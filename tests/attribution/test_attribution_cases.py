@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_builder import default_rules
 
 from tracekit.attribution import _names, _stages
-from tracekit.attribution._columns import CaseKeys, CaseRows, KindPlaces
+from tracekit.attribution._arrays import CaseKeys, CaseRows, KindPlaces
 from tracekit.attribution._evidence import KIND_PLACE
 from tracekit.attribution._names import RangeNames, base_name
 from tracekit.attribution._op_loops import describe

@@ -24,7 +24,7 @@ from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules, paths_of
 
 from tracekit.attribution import _context, _loops, _nesting, _verdict, attribute
-from tracekit.attribution._columns import NestedRows
+from tracekit.attribution._arrays import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
 from tracekit.support.spool import Workspace

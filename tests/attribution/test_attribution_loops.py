@@ -18,7 +18,7 @@ from trace_builder import default_rules
 from trace_builder import training as as_training
 
 from tracekit.attribution import _launches, attribute
-from tracekit.attribution._columns import number_type
+from tracekit.attribution._arrays import number_type
 from tracekit.attribution._context import autograd_threads, backward_windows
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._launches import Launches, link_launches

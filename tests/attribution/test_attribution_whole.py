@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.attribution._columns import StepSums
+from tracekit.attribution._arrays import StepSums
 from tracekit.attribution._iterations import cuts, with_work
 from tracekit.attribution._launch_loops import NEVER
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._arrays import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import early, late, steady_offset, waits
-from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
 from tracekit.attribution._exchanges import Returned, Unnamed, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
@@ -37,8 +37,8 @@ from tracekit.attribution._launches import (
 from tracekit.attribution._names import classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
 from tracekit.attribution._op_loops import copy_contexts, count_in_steps
-from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._processes import Known, Verdicts, judge_all
+from tracekit.attribution._range_labels import find_labels, number_in
 from tracekit.attribution._rules import Rules, Unmatched, without_unmatched
 from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._trainers import Spans, Teams, find_teams, steps_of_teams

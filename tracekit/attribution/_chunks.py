@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracekit.attribution._columns import Array
+from tracekit.attribution._arrays import Array
 from tracekit.support.arrays import ArrayFile, size_of
 from tracekit.support.spool import Workspace
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Idle, OpRows
+from tracekit.attribution._arrays import Array, Idle, OpRows
 from tracekit.attribution._launch_loops import NEVER, note_idle
 from tracekit.attribution._launches import Launches, call_column
 from tracekit.attribution._thresholds import THRESHOLDS

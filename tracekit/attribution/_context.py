@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import polars as pl
 
-from tracekit.attribution import _columns
-from tracekit.attribution._columns import (
+from tracekit.attribution import _arrays
+from tracekit.attribution._arrays import (
     Array,
     CallRows,
     Context,
@@ -26,7 +26,7 @@ from tracekit.attribution._columns import (
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
 from tracekit.attribution._nesting import PUSHED, Nesting, Stacks
 from tracekit.attribution._passes import outermost, passes_of
-from tracekit.attribution._paths import Labels
+from tracekit.attribution._range_labels import Labels
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Spans, Teams
 from tracekit.model import STAGES, PathTree, Stream
@@ -77,7 +77,7 @@ class Follower:
         self._loop = compiled(follow, ranges.height + calls.height)
         self._windows = _windows(windows, teams.count)
         self._teams = teams
-        self._times = _columns.Teams(
+        self._times = _arrays.Teams(
             steps.arrays(), iterations, self._windows, teams.trainer_of_each()
         )
         self._labels = labels

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Exchanges, PlaceRows, PlaceState
+from tracekit.attribution._arrays import Array, Exchanges, PlaceRows, PlaceState
 from tracekit.attribution._evidence import RANGE_STAGE, STAGE
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import (

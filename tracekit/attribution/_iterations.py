@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit.attribution._columns import StepSums
+from tracekit.attribution._arrays import StepSums
 from tracekit.attribution._launch_loops import NEVER
 from tracekit.attribution._passes import PASSES, outermost, passes_of, ranges_around_passes
 from tracekit.attribution._rules import Rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.attribution._columns import (
+from tracekit.attribution._arrays import (
     Array,
     Idle,
     Keys,

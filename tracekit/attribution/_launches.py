@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._arrays import Array, Keys, Launched, Launchers, number_type
 from tracekit.attribution._chunks import Waiting
-from tracekit.attribution._columns import Array, Keys, Launched, Launchers, number_type
 from tracekit.attribution._evidence import IN_AUTOGRAD, IN_EVALUATION, RANGE_STAGE, STAGE
 from tracekit.attribution._launch_loops import count_launches, index_calls, look_up, span
 from tracekit.model import KINDS, Stream

@@ -12,7 +12,7 @@ is pushed and popped once, however deeply ranges nest and however they cross.
 
 from __future__ import annotations
 
-from tracekit.attribution._columns import (
+from tracekit.attribution._arrays import (
     Array,
     Bones,
     CallRows,

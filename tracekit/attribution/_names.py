@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, NameMeanings
+from tracekit.attribution._arrays import Array, NameMeanings
 from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
 from tracekit.support.compiled import given

@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chunks import Waiting
-from tracekit.attribution._columns import (
+from tracekit.attribution._arrays import (
     Array,
     Bones,
     Nested,
@@ -27,6 +26,7 @@ from tracekit.attribution._columns import (
     Stack,
     number_type,
 )
+from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._loops import (
     APART,
     BEGINS,

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array
+from tracekit.attribution._arrays import Array
 from tracekit.attribution._exchanges import (
     Places,
     find_handing,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, CaseKeys, CaseRows, KindPlaces, Told
+from tracekit.attribution._arrays import Array, CaseKeys, CaseRows, KindPlaces, Told
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,

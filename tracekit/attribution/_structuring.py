@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._arrays import Array
 from tracekit.attribution._chunks import Waiting
-from tracekit.attribution._columns import Array
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
 from tracekit.attribution.structure import Pieces, Structure, Work, find_structure

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Stretches
+from tracekit.attribution._arrays import Array, Stretches
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.support.compiled import given
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, NamedOps
+from tracekit.attribution._arrays import Array, NamedOps
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import count_kinds
 from tracekit.attribution._rules import Rules

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import _mended
 from tracekit.attribution.structure._sequences import kinds_of
-from tracekit.attribution.structure._steps import networks_of
+from tracekit.attribution.structure._step_table import networks_of
 
 FLAGS = ("layer", "optimizer", "batch", "fill", "kernel")
 

@@ -20,7 +20,7 @@ from tracekit.attribution.structure._sequences import (
     ranges_of,
     total_in,
 )
-from tracekit.attribution.structure._steps import table_of
+from tracekit.attribution.structure._step_table import table_of
 
 symbols = st.lists(st.integers(0, 4), max_size=40)
 

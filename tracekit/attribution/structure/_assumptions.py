@@ -15,7 +15,7 @@ from tracekit.attribution.structure._gaps import Parts
 from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._pair import Pair, Turns
 from tracekit.attribution.structure._sequences import total_in
-from tracekit.attribution.structure._steps import Numbered
+from tracekit.attribution.structure._step_table import Numbered
 from tracekit.attribution.structure._work import (
     BP,
     D2H,

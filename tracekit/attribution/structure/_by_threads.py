@@ -17,7 +17,7 @@ from tracekit.attribution.structure._sequences import (
     ranges_of,
     total_in,
 )
-from tracekit.attribution.structure._steps import STEP_READINGS, Numbered, number_bursts
+from tracekit.attribution.structure._step_table import STEP_READINGS, Numbered, number_bursts
 from tracekit.attribution.structure._work import (
     BP,
     D2D,

@@ -21,7 +21,7 @@ from tracekit.attribution.structure._by_threads import by_threads
 from tracekit.attribution.structure._kernel_hints import Lane, look_at
 from tracekit.attribution.structure._pair import find_pair
 from tracekit.attribution.structure._sequences import distinct, grams_of
-from tracekit.attribution.structure._steps import table_of
+from tracekit.attribution.structure._step_table import table_of
 from tracekit.attribution.structure._work import (
     BP,
     FP,

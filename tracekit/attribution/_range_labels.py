@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import NamedRows, NameLabels
+from tracekit.attribution._arrays import NamedRows, NameLabels
 from tracekit.attribution._loops import note_steps
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._trainers import Spans, Teams
