@@ -23,7 +23,7 @@ from typing import Any
 import tracekit
 from tracekit import analysis
 from tracekit.model import _trace
-from tracekit.runs import _ingest
+from tracekit.runs import _new_runs as _ingest
 from tracekit.sources.sqlite import _btree, _columns
 
 PAGES, WRITING, DIGEST = "pages to columns", "writing", "digest"

@@ -26,7 +26,7 @@ import tracekit
 from tracekit import sources
 from tracekit.cli import app
 from tracekit.cli._command import WRITTEN
-from tracekit.cli._declared import register_question
+from tracekit.cli._questions import register_question
 from tracekit.present._drawings import DRAWINGS
 from tracekit.runs import DECLARED
 from tracekit.runs._question import declared

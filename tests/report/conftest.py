@@ -8,7 +8,7 @@ import pytest
 from hostile import SAMPLES, hostile_trace
 
 import tracekit
-from tracekit.runs._reports import report_of
+from tracekit.runs._report_page import report_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from hostile import SAMPLES
 
 import tracekit as tk
 from tracekit.present import to_json
-from tracekit.runs._reports import report_of
+from tracekit.runs._report_page import report_of
 
 pytestmark = pytest.mark.nightly
 MOST_BYTES = 700_000

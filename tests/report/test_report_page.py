@@ -20,7 +20,7 @@ from tracekit.present import to_json
 from tracekit.report import _verdict
 from tracekit.report._gantt import LOOKS, _legend
 from tracekit.report._subject import Subject
-from tracekit.runs._reports import _Library, report_of
+from tracekit.runs._report_page import _Library, report_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from store_helpers import add, left_over
 
 import tracekit as tk
 from tracekit.errors import DamagedTraceError, InputError
-from tracekit.runs import _ingest
+from tracekit.runs import _new_runs as _ingest
 from tracekit.store import Store, file_digest, file_size
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tracekit as tk
-from tracekit.runs import _ingest
+from tracekit.runs import _new_runs as _ingest
 from tracekit.store import Store, _rows, _store
 
 FOLDER = Path(__file__).with_name("formats")

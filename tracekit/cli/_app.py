@@ -10,8 +10,8 @@ from typer.models import CommandInfo
 
 import tracekit
 from tracekit.cli._command import app
-from tracekit.cli._declared import register_question
 from tracekit.cli._interrupted import has_descriptor
+from tracekit.cli._questions import register_question
 from tracekit.support.process import own_process
 
 _COMMANDS = (

@@ -1,9 +1,9 @@
 """Runs: make them from trace files, open them, and answer questions about them.
 
-From the bottom up: an opened run (`_opened`); questions to opened runs (`_facts`, `_declared`,
-`_questions`, `_comparisons`, `_gate`, `_reports`); a `Run`, which has these questions as methods;
-making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing runs (`_selecting`), and
-questions to runs chosen by name or label (the others).
+From the bottom up: an opened run (`_opened`); questions to opened runs (`_declared`, `_question`,
+`_comparisons`, `_gate`, `_report_page`); a `Run`, which has these questions as methods; making,
+opening and choosing runs (`_new_runs`, `_foreign`, `_opening`), and questions to chosen runs (the
+others).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracekit.runs._opened import OpenedRun
     from tracekit.runs._opening import Reference, ingest, open, select_runs
     from tracekit.runs._question import is_simulated, question_of
-    from tracekit.runs._reports import report_of
+    from tracekit.runs._report_page import report_of
     from tracekit.runs._run import Run
 
 __getattr__, __dir__ = lazily(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
-from tracekit.runs._ingest import DigestBeside, OnError, Request, add_run, check_workers
+from tracekit.runs._new_runs import DigestBeside, OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
 from tracekit.store import (
     DEFAULT_MEMORY,

@@ -63,7 +63,7 @@ class Run(OpenedRun, DeclaredQuestions):
         beside
             Further runs of the study that the page is about.
         """
-        from tracekit.runs._reports import report_of
+        from tracekit.runs._report_page import report_of
 
         write_whole(Path(path), report_of([self, *beside], against=against).encode())
 
