@@ -131,7 +131,7 @@ def test_what_is_typed_looks_so_and_is_no_markup() -> None:
 
 
 def test_columns_that_a_terminal_leaves_out_come_last_and_equal_ones_once() -> None:
-    from tracekit.present.pages._answer import _each_once, _in_sight
+    from tracekit.present.pages._answer_page import _each_once, _in_sight
 
     def column(name: str, texts: list[str]) -> ShownColumn:
         return ShownColumn(name, name, texts)

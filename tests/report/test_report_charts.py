@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.report._charts import (
+from tracekit.report._svg_charts import (
     Axis,
     Part,
     cause_style,

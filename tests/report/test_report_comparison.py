@@ -10,8 +10,8 @@ import pytest
 
 from tracekit.present import MINUS
 from tracekit.present.pages import frame_table
-from tracekit.report._charts import Piece
 from tracekit.report._comparison import _carried, _change, _change_told, _kinds
+from tracekit.report._svg_charts import Piece
 
 NONE = pl.DataFrame(schema={"side": pl.String, "iteration": pl.Int64})
 STEP: dict[str, Any] = {

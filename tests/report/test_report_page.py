@@ -17,7 +17,7 @@ import tracekit
 from tracekit.analysis import step_detail
 from tracekit.errors import UsageError
 from tracekit.present import to_json
-from tracekit.report import _verdict
+from tracekit.report import _verdict_section as _verdict
 from tracekit.report._gantt import LOOKS, _legend
 from tracekit.report._subject import Subject
 from tracekit.runs._report_page import _Library, report_of
@@ -310,7 +310,7 @@ def test_a_run_without_gpu_work(tmp_path: Path) -> None:
 
 
 def test_outliers_are_those_that_comparisons_name() -> None:
-    from tracekit.report._times import _outliers
+    from tracekit.report._time_sections import _outliers
 
     lengths = [100, 101, 99, 100, 102, 98, 30, 119, 150]
     steps = pl.DataFrame({"iteration": range(9), "step_ns": [float(each) for each in lengths]})

@@ -13,7 +13,9 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.step_sums import Cold
 from tracekit.model import KINDS, Answer
 from tracekit.present.pages import fragment
-from tracekit.report import _gantt, _times, _verdict
+from tracekit.report import _gantt
+from tracekit.report import _time_sections as _times
+from tracekit.report import _verdict_section as _verdict
 from tracekit.report._subject import Close
 
 

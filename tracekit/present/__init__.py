@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from tracekit.model import readable_names, with_readable_names
     from tracekit.present._columns import ShownColumn, shown_with_totals
     from tracekit.present._compare_figures import changes_figure, comparison_figure
-    from tracekit.present._figures import MINUS, figure_layout, figure_text
-    from tracekit.present._formats import (
+    from tracekit.present._data_formats import (
         RENDERER,
         html,
         to_csv,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         to_parquet,
         to_sarif,
     )
+    from tracekit.present._figures import MINUS, figure_layout, figure_text
     from tracekit.present._headlines import with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._latency_figures import histogram_figure, latency_figure

@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.errors import MissingDataError
 from tracekit.present import machine_layout, size_text
 from tracekit.present.pages import answer_table, fragment, joined
-from tracekit.report._charts import (
+from tracekit.report._svg_charts import (
     Axis,
     Entry,
     Heat,

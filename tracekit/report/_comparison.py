@@ -9,7 +9,10 @@ import polars as pl
 from tracekit.analysis.comparison import carriers
 from tracekit.present import MINUS, duration, percent, stage_name
 from tracekit.present.pages import fragment, frame_table, joined
-from tracekit.report._charts import (
+from tracekit.report._gantt import aligned_chart
+from tracekit.report._run_sections import unknown
+from tracekit.report._subject import Close, Section
+from tracekit.report._svg_charts import (
     Axis,
     Bar,
     Bars,
@@ -24,10 +27,7 @@ from tracekit.report._charts import (
     steps_curve,
     time_axis,
 )
-from tracekit.report._gantt import aligned_chart
-from tracekit.report._run import unknown
-from tracekit.report._subject import Close, Section
-from tracekit.report._verdict import Tile
+from tracekit.report._verdict_section import Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,8 +22,8 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Trace
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
-from tracekit.report._charts import Entry, cause_looks
 from tracekit.report._subject import Close
+from tracekit.report._svg_charts import Entry, cause_looks
 
 _MOST_OPS_IN_ALL = 40_000
 _MOST_TEXT = 300

@@ -11,10 +11,10 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer
 from tracekit.present import duration, with_headline
 from tracekit.present.pages import PageSection, answer_table, fragment, joined, page_of
-from tracekit.report._charts import Bar, Bars, Entry, Part, cause_style, track
 from tracekit.report._comparison import COMPARISON_SECTIONS
-from tracekit.report._run import RUN_SECTIONS
+from tracekit.report._run_sections import RUN_SECTIONS
 from tracekit.report._subject import AskedRun, Library, Section, Subject
+from tracekit.report._svg_charts import Bar, Bars, Entry, Part, cause_style, track
 
 
 def report_of(

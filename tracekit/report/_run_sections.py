@@ -8,11 +8,11 @@ from markupsafe import Markup
 from tracekit.errors import MissingDataError
 from tracekit.present import notes
 from tracekit.present.pages import answer_table, fragment, frame_table, joined
-from tracekit.report._charts import Plot, curve, size_axis, thinned, time_axis
 from tracekit.report._communication import communication
 from tracekit.report._subject import Section, Subject
-from tracekit.report._times import findings, idle, ranges, ranks, stages, step_chart, steps
-from tracekit.report._verdict import verdict
+from tracekit.report._svg_charts import Plot, curve, size_axis, thinned, time_axis
+from tracekit.report._time_sections import findings, idle, ranges, ranks, stages, step_chart, steps
+from tracekit.report._verdict_section import verdict
 
 _MOST_POINTS = 1000
 _KNOWN = ("yes", "none")

@@ -11,7 +11,9 @@ from tracekit.analysis.comparison import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, duration, percent
 from tracekit.present.pages import answer_table, fragment, frame_table, joined
-from tracekit.report._charts import (
+from tracekit.report._gantt import places, steps_chart
+from tracekit.report._subject import Close, Subject
+from tracekit.report._svg_charts import (
     Axis,
     Bar,
     Bars,
@@ -34,8 +36,6 @@ from tracekit.report._charts import (
     time_axis,
     track,
 )
-from tracekit.report._gantt import places, steps_chart
-from tracekit.report._subject import Close, Subject
 
 _MOST_DEVICES = 64
 _SEVERAL = 2
