@@ -21,7 +21,7 @@ from tracekit.annotation import _attach
 from tracekit.annotation._attach import Requests
 from tracekit.annotation._step_windows import Windows, WithinWindows
 from tracekit.errors import RecordingError, UsageError
-from tracekit.recording import _attach as module
+from tracekit.recording import _attach_request as module
 from tracekit.recording import attach, clear
 
 

@@ -2,7 +2,7 @@
 
 The attaching program and the ranks share a folder. The file ``request`` in it is replaced
 atomically; each rank reads it between steps, and answers in a file of its own.
-`tracekit/recording/_attach.py` writes the requests.
+`tracekit/recording/_attach_request.py` writes the requests.
 """
 
 from __future__ import annotations

@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.recording._attach import attach, clear
+    from tracekit.recording._attach_request import attach, clear
     from tracekit.recording._calibration import Cost, calibrate, in_turn
     from tracekit.recording._launchers import LAUNCHERS, Launch, gpu_count, is_python, split
     from tracekit.recording._nsys import Nsys, find_nsys
+    from tracekit.recording._nsys_arguments import Wanted, profile_command, trace_names
     from tracekit.recording._perform import perform, unfinished
     from tracekit.recording._plan import Plan, by_window, plan, reports_in
-    from tracekit.recording._profile import Wanted, profile_command, trace_names
-    from tracekit.recording._study import Configuration, Study, file_name, load_study, study_names
+    from tracekit.recording._study_grid import (
+        Configuration,
+        Study,
+        file_name,
+        load_study,
+        study_names,
+    )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tracekit.errors import UsageError
 from tracekit.recording._launchers import Launch, is_python, mpi_library, split
 from tracekit.recording._nsys import Nsys
-from tracekit.recording._profile import CUDA_RANGE, Wanted, profile_command
+from tracekit.recording._nsys_arguments import CUDA_RANGE, Wanted, profile_command
 
 _ENDINGS = (".nsys-rep", ".qdrep")
 _LOADING = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$0" exec "$@"'
