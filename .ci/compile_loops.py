@@ -175,7 +175,8 @@ def run_loops(export: Path, trace: Path, place: Path, compilers: _Compilers) -> 
     import tracekit
     from tracekit.analysis.statistics import differences
     from tracekit.sources.kineto import _document
-    from tracekit.sources.sqlite import _pages, _spans
+    from tracekit.sources.sqlite import _leaf_spans as _spans
+    from tracekit.sources.sqlite import _page_loops as _pages
 
     compiled.FEW_ROWS = 0
     run, _ = tracekit.ingest(export, store=place / "from_library")

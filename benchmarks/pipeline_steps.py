@@ -24,7 +24,8 @@ import tracekit
 from tracekit import analysis
 from tracekit.model import _trace
 from tracekit.runs import _new_runs as _ingest
-from tracekit.sources.sqlite import _btree, _columns
+from tracekit.sources.sqlite import _btree
+from tracekit.sources.sqlite import _row_columns as _columns
 
 PAGES, WRITING, DIGEST = "pages to columns", "writing", "digest"
 PARTS = {"read": "shaping and sorting", "attribute": "attribution"}

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from sql_max import COLUMNS
 
-from tracekit.sources.sqlite import SqliteFile, _spans
+from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources.sqlite import _leaf_spans as _spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,8 @@ from polars.testing import assert_frame_equal
 from tracekit.model import TABLES
 from tracekit.support import parquet
 from tracekit.support.compiled import ALWAYS, compiled
-from tracekit.support.parquet import _file, _loops
+from tracekit.support.parquet import _encoding_loops as _loops
+from tracekit.support.parquet import _file
 
 pytestmark = pytest.mark.slow
 

@@ -312,7 +312,7 @@ import read_columns
 from pathlib import Path
 if sys.argv[2:]:
     read_columns.leave_pages_alone()
-print(read_columns.read(Path(sys.argv[1])), "tracekit.sources.sqlite._columns" in sys.modules)
+print(read_columns.read(Path(sys.argv[1])), "tracekit.sources.sqlite._row_columns" in sys.modules)
 """
 
 

@@ -38,8 +38,8 @@ def test_what_other_traces_and_terminals_take_is_not_loaded(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "tracekit.sources.nsys._export" in loaded
-    for name in ("rich.console", "tracekit.sources.kineto._trace", "tracekit.sources.nvprof._csv"):
+    assert "tracekit.sources.nsys._nsys_export" in loaded
+    for name in ("rich.console", "tracekit.sources.kineto._kineto", "tracekit.sources.nvprof._csv"):
         assert name not in loaded
     # Where they are installed, these two take 70 MiB and half of the time of loading.
     assert not loaded & {"pyarrow", "pandas"}

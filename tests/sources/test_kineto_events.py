@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.kineto._document import Piece
-from tracekit.sources.kineto._events import nanoseconds, read_events
+from tracekit.sources.kineto._event_frame import nanoseconds, read_events
 
 PATH = Path("t.json")
 

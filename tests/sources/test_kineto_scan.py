@@ -21,7 +21,7 @@ from polars.testing import assert_frame_equal
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.kineto import _document, _scan, _scan_loops
 from tracekit.sources.kineto._document import Document, Piece
-from tracekit.sources.kineto._events import ARGUMENTS, BARE, OF_NO_USE, read_events
+from tracekit.sources.kineto._event_frame import ARGUMENTS, BARE, OF_NO_USE, read_events
 
 PATH = Path("t.json")
 LOOPS = {f"_{name}": getattr(_scan_loops, name) for name in ("split", "scan", "distinct")}

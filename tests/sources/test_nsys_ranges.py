@@ -11,7 +11,7 @@ from nsys_builder import global_tid
 from source_helpers import column, execute, rows, trace_of, versions_with
 
 from tracekit.sources import open_report, read
-from tracekit.sources.nsys import _host
+from tracekit.sources.nsys import _host_events as _host
 from tracekit.support import spool as _spool
 from tracekit.support.spool import Workspace
 

@@ -14,7 +14,7 @@ from nsys_builder import NsysBuilder, global_tid
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
 from tracekit.sources import read
-from tracekit.sources.nsys._threads import _SWITCH, Stretches
+from tracekit.sources.nsys._thread_activity import _SWITCH, Stretches
 
 LONG = 100_000
 ROW = ("thread", "start", "end", "library", "group", "name")

@@ -18,7 +18,7 @@ from source_helpers import column, execute, rows
 
 from tracekit.errors import MissingDataError
 from tracekit.sources import read
-from tracekit.sources.rocprof._database import unpacked
+from tracekit.sources.rocprof._rocpd import unpacked
 
 LAYOUTS = pytest.mark.parametrize("newer", [False, True], ids=["older", "newer"])
 

@@ -22,9 +22,10 @@ from source_helpers import execute
 from sqlite_corpus import DTYPE, Database, Maker, expected
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources.sqlite import SqliteFile, _spans
-from tracekit.sources.sqlite._columns import Columns, Decoder
+from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources.sqlite import _leaf_spans as _spans
 from tracekit.sources.sqlite._library import Library
+from tracekit.sources.sqlite._row_columns import Columns, Decoder
 
 QUICK, MANY = 120, 4000
 BITS = 8

@@ -10,7 +10,8 @@ from polars.testing import assert_frame_equal
 from source_helpers import execute
 from sqlite_corpus import Database, Maker, expected
 
-from tracekit.sources.sqlite import SqliteFile, _spans
+from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources.sqlite import _leaf_spans as _spans
 
 SEEDS = 60
 

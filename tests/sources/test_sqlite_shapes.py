@@ -13,7 +13,9 @@ from source_helpers import execute
 from sqlite_corpus import Database, Maker, expected
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources.sqlite import SqliteFile, _columns, _shapes, _spans
+from tracekit.sources.sqlite import SqliteFile, _shapes
+from tracekit.sources.sqlite import _leaf_spans as _spans
+from tracekit.sources.sqlite import _row_columns as _columns
 
 SEEDS = 15
 

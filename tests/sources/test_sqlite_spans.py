@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 from source_helpers import execute
 
-from tracekit.sources.sqlite import SqliteFile, _spans
+from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources.sqlite import _leaf_spans as _spans
 from tracekit.sources.sqlite._library import Library
 
 ROWS = 30_000

@@ -11,7 +11,7 @@ import pytest
 from source_helpers import execute
 
 from tracekit.sources.sqlite import _btree
-from tracekit.sources.sqlite._layout import HEADER_BYTES, Geometry, geometry
+from tracekit.sources.sqlite._sqlite_header import HEADER_BYTES, Geometry, geometry
 
 ROOT = 2
 

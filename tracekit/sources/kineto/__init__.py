@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.sources.kineto._trace import is_kineto, read
+    from tracekit.sources.kineto._kineto import is_kineto, read
 
 __getattr__, __dir__ = lazily(__name__)

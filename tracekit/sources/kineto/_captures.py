@@ -18,7 +18,7 @@ import polars as pl
 from tracekit.errors import MissingDataError
 from tracekit.sources._seen import OPEN
 from tracekit.sources.kineto._document import Document
-from tracekit.sources.kineto._events import read_events
+from tracekit.sources.kineto._event_frame import read_events
 from tracekit.sources.kineto._gathered import Gathered, with_groups
 
 _BEGIN, _END, _REPLAY = "StreamBeginCapture", "StreamEndCapture", "GraphLaunch"

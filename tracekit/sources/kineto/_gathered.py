@@ -17,8 +17,8 @@ from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import by_call, sync_type
 from tracekit.sources._times import Times
-from tracekit.sources.kineto._events import OF_NO_USE
-from tracekit.sources.kineto._host import HostRanges, cuda_calls
+from tracekit.sources.kineto._event_frame import OF_NO_USE
+from tracekit.sources.kineto._host_ranges import HostRanges, cuda_calls
 from tracekit.support.spool import Workspace
 
 _GROUPS = {

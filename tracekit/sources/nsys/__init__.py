@@ -4,6 +4,6 @@ Versions differ in tables and columns, and the product that exported may be newe
 recorded. So nothing here asks for a version: a feature is there if its table and columns are.
 """
 
-from tracekit.sources.nsys._export import is_nsys, read
+from tracekit.sources.nsys._nsys_export import is_nsys, read
 
 __all__ = ["is_nsys", "read"]

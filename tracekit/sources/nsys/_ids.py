@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.sources._tables import ExportFile
+from tracekit.sources._export_tables import ExportFile
 from tracekit.sources.nsys._metadata import Metadata, read_metadata
 from tracekit.support.compiled import given as as_array
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import polars as pl
 
 from tracekit.model import METRIC
-from tracekit.sources._tables import ExportFile, Where
+from tracekit.sources._export_tables import ExportFile, Where
 from tracekit.sources._times import Filter
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.sqlite import SqlType

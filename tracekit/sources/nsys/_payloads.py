@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.sources._tables import ExportFile
+from tracekit.sources._export_tables import ExportFile
 from tracekit.sources.sqlite import SqlType
 
 SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"

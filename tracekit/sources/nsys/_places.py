@@ -15,9 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import DEVICES, Maker
+from tracekit.sources._export_tables import ExportFile
 from tracekit.sources._identities import small
 from tracekit.sources._seen import OPEN, WHO, Seen
-from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import pid_of, process_of
 from tracekit.sources.nsys._metadata import Metadata
 from tracekit.sources.sqlite import SqlType

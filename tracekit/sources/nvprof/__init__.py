@@ -11,6 +11,6 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.sources.nvprof._csv import is_csv, read_csv
-    from tracekit.sources.nvprof._database import is_nvprof, read
+    from tracekit.sources.nvprof._nvprof_database import is_nvprof, read
 
 __getattr__, __dir__ = lazily(__name__)

@@ -9,11 +9,11 @@ import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._copies import graphs, memsets
+from tracekit.sources._export_tables import Strings
 from tracekit.sources._identities import small
 from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import counted
-from tracekit.sources._tables import Strings
 from tracekit.sources.nvprof._input import COPIES, TABLE, owned, timed
 from tracekit.sources.sqlite import SqliteFile
 

@@ -12,11 +12,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import RANGE_STYLE
+from tracekit.sources._export_tables import Strings
 from tracekit.sources._identities import Identities, small
 from tracekit.sources._labels import RunLabels
 from tracekit.sources._seen import OPEN, backward, counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
-from tracekit.sources._tables import Strings
 from tracekit.sources.nvprof._input import (
     TABLE,
     THREAD,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.sources.rocprof._database import is_rocpd, read_rocpd
-    from tracekit.sources.rocprof._trace import is_rocprof, read
+    from tracekit.sources.rocprof._rocpd import is_rocpd, read_rocpd
+    from tracekit.sources.rocprof._rocprof_json import is_rocprof, read
 
 __getattr__, __dir__ = lazily(__name__)

@@ -24,10 +24,10 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._copies import memsets
+from tracekit.sources._export_tables import Strings, check_columns, coercions
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, small, steps
 from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._seen import Seen, backward, counted
-from tracekit.sources._tables import Strings, check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress

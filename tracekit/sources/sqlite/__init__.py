@@ -1,9 +1,15 @@
 """Read columns of SQLite files, as fast as the pages of a file allow."""
 
-from tracekit.sources._tables import SqlType
-from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, is_packed, regrouped, unpack
-from tracekit.sources.sqlite._layout import MAGIC
+from tracekit.sources._export_tables import SqlType
 from tracekit.sources.sqlite._library import DTYPE, decoded
+from tracekit.sources.sqlite._sqlite_file import (
+    BATCH_ROWS,
+    SqliteFile,
+    is_packed,
+    regrouped,
+    unpack,
+)
+from tracekit.sources.sqlite._sqlite_header import MAGIC
 
 __all__ = [
     "BATCH_ROWS",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.sources.sqlite._layout import Geometry
+from tracekit.sources.sqlite._sqlite_header import Geometry
 
 _Ints = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.support.compiled import ALWAYS, compiled
-from tracekit.support.parquet import _loops
+from tracekit.support.parquet import _encoding_loops
 from tracekit.support.parquet._thrift import (
     Value,
     binary,
@@ -111,20 +111,20 @@ def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
     first = int(values[0])
     if values[-1] == first and (values == first).all():
         return _same_numbers(first, values.size), (first, first)
-    blocks = -(-values.size // _loops.BLOCK)
+    blocks = -(-values.size // _encoding_loops.BLOCK)
     # At most all bits of each value, the least of each block and widths, and the head.
-    out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
-    room, bounds = np.empty(_loops.BLOCK, np.uint64), np.empty(2, np.int64)
-    loop = compiled(_loops.deltas, ALWAYS)
+    out = np.empty((blocks * _encoding_loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
+    room, bounds = np.empty(_encoding_loops.BLOCK, np.uint64), np.empty(2, np.int64)
+    loop = compiled(_encoding_loops.deltas, ALWAYS)
     size = loop(values, valid.dtype == pl.Int32, room, bounds, out)
     return out[:size].data, (int(bounds[0]), int(bounds[1]))
 
 
 def _same_numbers(number: int, count: int) -> bytes:
     """Encode `count` equal numbers: the minimum difference of all blocks is 0, with 0 bits."""
-    head = b"".join(map(varint, (_loops.BLOCK, _loops.PARTS, count)))
-    blocks = -(-(count - 1) // _loops.BLOCK)
-    return head + zigzag(number) + bytes(1 + _loops.PARTS) * blocks
+    head = b"".join(map(varint, (_encoding_loops.BLOCK, _encoding_loops.PARTS, count)))
+    blocks = -(-(count - 1) // _encoding_loops.BLOCK)
+    return head + zigzag(number) + bytes(1 + _encoding_loops.PARTS) * blocks
 
 
 def _distinct(valid: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
@@ -134,7 +134,7 @@ def _distinct(valid: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
     codes = np.ascontiguousarray(valid.to_physical().to_numpy(), np.uint32)
     place = np.full(int(codes.max()) + 1, -1, np.int32)
     example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)
-    count = compiled(_loops.number, ALWAYS)(codes, place, example, places)
+    count = compiled(_encoding_loops.number, ALWAYS)(codes, place, example, places)
     return valid.gather(example[:count]).cast(pl.String), places
 
 
@@ -142,8 +142,8 @@ def _texts(texts: pl.Series) -> Content:
     """Encode texts, each preceded by its number of bytes."""
     sizes = texts.str.len_bytes().to_numpy()
     together = np.frombuffer(texts.str.join().item().encode(), np.uint8)
-    out = np.empty(together.size + _loops.SIZE_BYTES * sizes.size, np.uint8)
-    compiled(_loops.put_sizes, ALWAYS)(together, sizes, out)
+    out = np.empty(together.size + _encoding_loops.SIZE_BYTES * sizes.size, np.uint8)
+    compiled(_encoding_loops.put_sizes, ALWAYS)(together, sizes, out)
     return out.data
 
 
@@ -152,9 +152,11 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
     if width == 0:
         return b"\0" + varint(places.size << 1)
     groups = -(-places.size // _BITS_OF_BYTE)
-    parts = -(-places.size // _loops.PART)
-    out = np.empty(parts * _loops.PART * width // _BITS_OF_BYTE, np.uint8)
-    compiled(_loops.pack, ALWAYS)(places, width, np.empty(_loops.PART, np.uint64), out)
+    parts = -(-places.size // _encoding_loops.PART)
+    out = np.empty(parts * _encoding_loops.PART * width // _BITS_OF_BYTE, np.uint8)
+    compiled(_encoding_loops.pack, ALWAYS)(
+        places, width, np.empty(_encoding_loops.PART, np.uint64), out
+    )
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
 
 

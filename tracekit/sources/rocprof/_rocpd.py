@@ -30,11 +30,11 @@ from tracekit.sources._amd import (
     range_style,
     threads_launched,
 )
+from tracekit.sources._export_tables import check_columns, coercions
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
 from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import Seen, backward, counted
-from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.rocprof._agents import described, mapping
 from tracekit.sources.sqlite import SqliteFile, SqlType

@@ -11,17 +11,17 @@ import polars as pl
 from nanoarrow import c_array_from_buffers, float64, int8, int16, int32, int64, large_binary
 from numpy.typing import NDArray
 
-from tracekit.sources.sqlite import _pages
+from tracekit.sources.sqlite import _page_loops
 from tracekit.sources.sqlite._btree import MisplacedError, PagesRead
-from tracekit.sources.sqlite._layout import Record, Role
 from tracekit.sources.sqlite._shapes import Shapes, no_shapes
+from tracekit.sources.sqlite._sqlite_header import Record, Role
 from tracekit.support.compiled import ALWAYS, compiled
 
 _Bytes = NDArray[np.uint8]
 _Numbers = NDArray[Any]
 
 _reals, _texts, _gather = (
-    compiled(loop, ALWAYS) for loop in (_pages.reals, _pages.texts, _pages.gather)
+    compiled(loop, ALWAYS) for loop in (_page_loops.reals, _page_loops.texts, _page_loops.gather)
 )
 _DTYPES = {
     "int": pl.Int64, "narrow": pl.Int8, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary,
@@ -43,7 +43,7 @@ _SCHEMAS = {
 """Number type -> its name in nanoarrow."""
 _Ints = NDArray[np.int64]
 
-_decode = compiled(_pages.decode, ALWAYS)
+_decode = compiled(_page_loops.decode, ALWAYS)
 _WHOLE = ("int", "narrow", "rowid")
 
 
@@ -64,7 +64,7 @@ class Columns:
         self.height = 0
         """Number of rows."""
 
-    def add(self, data: _Bytes, found: _pages.Rows) -> bool:
+    def add(self, data: _Bytes, found: _page_loops.Rows) -> bool:
         """Add the rows found in `data`; return whether their values have the expected types.
 
         If they do not, no row is added, and the earlier rows stay valid.
@@ -88,7 +88,7 @@ class Columns:
 class _Column(Protocol):
     """Values of one column."""
 
-    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
         """Store found values from row `first` on; return whether they have the expected type."""
 
     def rows(self, first: int, end: int) -> pl.Series:
@@ -109,7 +109,7 @@ class _NumberColumn:
         self._valid: NDArray[np.bool_] | None = None
         """Mask of rows that have numbers; None if all have (or, without `_values`, none has)."""
 
-    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
         """Store found numbers; real numbers are decoded here."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
@@ -130,7 +130,7 @@ class _NumberColumn:
             narrow = self._role == "narrow"
             dtype = _narrowest(int(found.reach[slot])) if narrow else stored.dtype
             self._room(first, end, dtype)[first:end] = stored
-        if nulls == _pages.UNFIT:
+        if nulls == _page_loops.UNFIT:
             return False
         if nulls or self._valid is not None:
             self._note(first, end, _bits(valid, end - first))
@@ -185,7 +185,7 @@ class _TextColumn:
         self._parts: list[pl.Series] = []
         self._first: list[int] = []
 
-    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
         """Add texts."""
         places, valid = found.stored[slot], found.valid[slot]
         rows, nulls = places.size, int(found.nulls[slot])
@@ -193,7 +193,7 @@ class _TextColumn:
             return self._append(first, _nothing("text", rows))
         ends = np.empty(rows + 1, np.int64)
         nulls = _texts(places, ends, valid) or 0
-        if nulls == _pages.UNFIT:
+        if nulls == _page_loops.UNFIT:
             return False
         text = np.empty(ends[-1], np.uint8)
         if text.size:
@@ -252,7 +252,7 @@ class Decoder:
         self._roles = record.roles
         self._usable = usable
         self._kept = threading.local()
-        self._layout = _pages.Layout(
+        self._layout = _page_loops.Layout(
             np.array(record.slots, np.int64),
             np.array([role in _WHOLE for role in record.roles], np.uint8),
             np.array(record.optional, np.uint8),
@@ -285,14 +285,14 @@ class Decoder:
         MisplacedError
             If the rowids are others, or not in order, or rows lie outside their page.
         """
-        if (pages.cells > self._usable // _pages.FEWEST_CELL_BYTES).any():
+        if (pages.cells > self._usable // _page_loops.FEWEST_CELL_BYTES).any():
             return None
         found = self._room(int(pages.cells.sum()))
-        read = _pages.Pages(pages.data, pages.starts, upto)
+        read = _page_loops.Pages(pages.data, pages.starts, upto)
         status = _decode(read, self._usable, after, self._layout, self._shapes(), found)
-        if status == _pages.DAMAGED:
+        if status == _page_loops.DAMAGED:
             raise MisplacedError
-        is_known = status == _pages.OK and columns.add(pages.data, found)
+        is_known = status == _page_loops.OK and columns.add(pages.data, found)
         return columns.height if is_known else None
 
     def _shapes(self) -> Shapes:
@@ -303,13 +303,13 @@ class Decoder:
         kept.rows[:] = 0
         return kept
 
-    def _room(self, rows: int) -> _pages.Rows:
+    def _room(self, rows: int) -> _page_loops.Rows:
         """Return arrays for decoded rows, which this thread reuses for the next ones."""
         columns = len(self._names)
         kept: _Ints | None = getattr(self._kept, "buffer", None)
         if kept is None or kept.size < (columns + 2) * rows:
             kept = self._kept.buffer = np.empty((columns + 2) * rows, np.int64)
-        return _pages.Rows(
+        return _page_loops.Rows(
             kept[:rows],
             kept[rows : 2 * rows],
             kept[2 * rows : (columns + 2) * rows].reshape(columns, rows),

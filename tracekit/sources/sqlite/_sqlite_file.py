@@ -20,9 +20,11 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, InputError
-from tracekit.sources._tables import SqlType, Where
+from tracekit.sources._export_tables import SqlType, Where
 from tracekit.sources._times import FIRST_ROWS, Times
-from tracekit.sources.sqlite._layout import (
+from tracekit.sources.sqlite._leaf_spans import Table, spans
+from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
+from tracekit.sources.sqlite._sqlite_header import (
     HEADER_BYTES,
     MAGIC,
     is_utf8,
@@ -30,8 +32,6 @@ from tracekit.sources.sqlite._layout import (
     pages_counted,
     same_case,
 )
-from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
-from tracekit.sources.sqlite._spans import Table, spans
 from tracekit.support.spool import Workspace
 
 BATCH_ROWS = 1 << 20

@@ -18,7 +18,7 @@ from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
-from tracekit.sources.kineto._events import read_events, text_of
+from tracekit.sources.kineto._event_frame import read_events, text_of
 from tracekit.sources.kineto._gathered import Gathered
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress

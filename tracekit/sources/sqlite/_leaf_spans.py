@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tracekit.sources._tables import SqlType
+from tracekit.sources._export_tables import SqlType
 from tracekit.sources.sqlite._btree import (
     GREATEST,
     LEAST,
@@ -25,7 +25,8 @@ from tracekit.sources.sqlite._btree import (
     PagesRead,
     leaves,
 )
-from tracekit.sources.sqlite._layout import (
+from tracekit.sources.sqlite._library import Library, Rows, decoded
+from tracekit.sources.sqlite._sqlite_header import (
     HEADER_BYTES,
     Column,
     Record,
@@ -34,13 +35,12 @@ from tracekit.sources.sqlite._layout import (
     rowid_name,
     same_case,
 )
-from tracekit.sources.sqlite._library import Library, Rows, decoded
 from tracekit.support.ahead import ahead, cores
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.sources.sqlite._columns import Columns, Decoder
+    from tracekit.sources.sqlite._row_columns import Columns, Decoder
 
 FEW_ROWS = 20_000
 """Number of rows below which SQLite is faster than loading the compiled loops."""
@@ -154,7 +154,7 @@ def _rows_of_leaf(pages: PageReader, tree: Leaves) -> float:
 
 
 def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
-    from tracekit.sources.sqlite._columns import Decoder  # noqa: PLC0415 - loads the compiler
+    from tracekit.sources.sqlite._row_columns import Decoder  # noqa: PLC0415 - loads the compiler
 
     return Decoder(layout, list(table.columns), usable)
 

@@ -14,11 +14,11 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, PolarsType, Recording, Stream
+from tracekit.sources._export_tables import ExportFile, Feature, coercions, read_contents
 from tracekit.sources._identities import report
 from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
-from tracekit.sources._tables import ExportFile, Feature, coercions, read_contents
 from tracekit.sources._times import Times
-from tracekit.sources.nsys._gpu import (
+from tracekit.sources.nsys._gpu_work import (
     EVENT_RECORD,
     GPU_TABLES,
     GRAPH,
@@ -29,14 +29,14 @@ from tracekit.sources.nsys._gpu import (
     GpuWork,
     Syncs,
 )
-from tracekit.sources.nsys._host import NVTX, RUNTIME, CudaCalls, Nvtx, thread_names
+from tracekit.sources.nsys._host_events import NVTX, RUNTIME, CudaCalls, Nvtx, thread_names
 from tracekit.sources.nsys._ids import Export, pid_of, process_of, tid_of
 from tracekit.sources.nsys._memory import MEMORY_USAGE, GpuMemory
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS, Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES, MpiCalls
 from tracekit.sources.nsys._places import Places, map_devices
-from tracekit.sources.nsys._threads import (
+from tracekit.sources.nsys._thread_activity import (
     FRAMES,
     OVERHEAD_TABLES,
     SWITCHES,

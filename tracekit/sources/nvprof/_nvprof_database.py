@@ -8,9 +8,15 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import DEVICES, MACHINE, NO_KERNELS, Maker, Recording
+from tracekit.sources._export_tables import (
+    Feature,
+    Strings,
+    check_columns,
+    coercions,
+    read_contents,
+)
 from tracekit.sources._identities import HOST, OPS, Identities, report, small, steps
 from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
-from tracekit.sources._tables import Feature, Strings, check_columns, coercions, read_contents
 from tracekit.sources._times import Times
 from tracekit.sources.nvprof._gpu import (
     GPU_COLUMNS,

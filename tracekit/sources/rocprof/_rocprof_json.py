@@ -32,7 +32,7 @@ from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
-from tracekit.sources.kineto._events import text_of
+from tracekit.sources.kineto._event_frame import text_of
 from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, mapping, whole
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress

@@ -15,11 +15,11 @@ import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._copies import DIRECTION, Copies, graphs, memsets
+from tracekit.sources._export_tables import ExportFile
 from tracekit.sources._identities import small
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
-from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import Export, Texts, given, pid_of, with_all
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._places import Places
