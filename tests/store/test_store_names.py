@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracekit.errors import UsageError
 from tracekit.store import check_name
-from tracekit.store._record import free_name
+from tracekit.store._run_record import free_name
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=210)
 

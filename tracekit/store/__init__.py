@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.store._cache import Kept
     from tracekit.store._check import Finding
     from tracekit.store._executors import Workers, open_executor
     from tracekit.store._jobs import (
@@ -31,16 +32,15 @@ if TYPE_CHECKING:
         file_state,
         run_digest,
     )
-    from tracekit.store._kept import Kept
-    from tracekit.store._record import (
+    from tracekit.store._report import ReportOptions
+    from tracekit.store._reports import Made, make_reports
+    from tracekit.store._run_record import (
         RunRecord,
         SummaryValue,
         check_labels,
         check_name,
         is_named_as_file,
     )
-    from tracekit.store._report import ReportOptions
-    from tracekit.store._reports import Made, make_reports
     from tracekit.store._store import OnMissing, Store
     from tracekit.support.spool import DEFAULT_MEMORY
 

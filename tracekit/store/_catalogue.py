@@ -40,7 +40,7 @@ from tracekit.store._staging import DATABASE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracekit.store._record import Entry, RunRecord
+    from tracekit.store._run_record import Entry, RunRecord
 
 _CONNECT_SECONDS = 10
 _POSTGRES_LOCK = 0x7472_6163_656B_6974  # any number that no other program is likely to take

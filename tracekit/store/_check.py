@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from tracekit.store._record import Entry
+    from tracekit.store._run_record import Entry
 
 _SHOWN = 5
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tracekit.errors import StoreError
 from tracekit.store._access import Access, put_file
-from tracekit.store._record import Entry, RunRecord
+from tracekit.store._run_record import Entry, RunRecord
 from tracekit.store._staging import FREE_SPACE, MARK, OWN_NAME, ROW_COPY
 from tracekit.support.files import is_real_folder, read_plain
 

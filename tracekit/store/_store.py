@@ -34,6 +34,7 @@ from tracekit.store._access import (
     settings_of,
     share,
 )
+from tracekit.store._cache import Kept
 from tracekit.store._check import (
     Finding,
     again,
@@ -43,17 +44,6 @@ from tracekit.store._check import (
     unmarked,
     whole_reports,
     whole_run,
-)
-from tracekit.store._kept import Kept
-from tracekit.store._record import (
-    Entry,
-    RunRecord,
-    SummaryValue,
-    check_labels,
-    check_name,
-    free_name,
-    known,
-    resolve,
 )
 from tracekit.store._rows import (
     COLUMNS,
@@ -72,6 +62,16 @@ from tracekit.store._rows import (
     read_run,
     unusable,
     write_run,
+)
+from tracekit.store._run_record import (
+    Entry,
+    RunRecord,
+    SummaryValue,
+    check_labels,
+    check_name,
+    free_name,
+    known,
+    resolve,
 )
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
