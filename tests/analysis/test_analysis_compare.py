@@ -232,7 +232,7 @@ def test_a_run_does_not_differ_from_itself(by: str) -> None:
     assert found.meta["step"]["verdict"] == "too small to matter"
 
 
-@settings(max_examples=examples(12, thorough=200), deadline=None)
+@settings(max_examples=examples(8, thorough=200), deadline=None)
 @given(
     st.lists(st.integers(400, 500), min_size=5, max_size=9),
     st.lists(st.integers(0, 4), min_size=5, max_size=9),

@@ -139,7 +139,7 @@ SPAN = st.tuples(st.integers(0, 60), st.integers(1, 20))
 KIND = st.sampled_from(["compute", "collective", "p2p", "h2d", "d2h", "memset"])
 
 
-@settings(deadline=None, max_examples=examples(20, thorough=200))
+@settings(deadline=None, max_examples=examples(8, thorough=200))
 @given(ops=st.lists(st.tuples(KIND, SPAN), min_size=1, max_size=8),
        waits=st.lists(SPAN, max_size=4))  # fmt: skip
 def test_times_are_those_of_a_count_by_the_nanosecond(

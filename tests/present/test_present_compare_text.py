@@ -76,7 +76,7 @@ def _printed(text: str) -> dict[str, dict[str, float | None]]:
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.nightly)])
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8, thorough=200), deadline=None)
 @given(found=_comparisons())
 def test_a_change_is_printed_inside_of_its_own_interval(width: int, found: Answer) -> None:
     rows = _printed(terminal(found.people, found.meta, "t", width=width))
@@ -88,7 +88,7 @@ def test_a_change_is_printed_inside_of_its_own_interval(width: int, found: Answe
         assert row.get("a") != 0 or name in ("rounding", "idle", "between"), row
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8, thorough=200), deadline=None)
 @given(found=_comparisons())
 def test_the_first_line_agrees_with_the_table(found: Answer) -> None:
     line, step = found.meta["headline"], found.meta["step"]
@@ -107,7 +107,7 @@ def test_the_first_line_agrees_with_the_table(found: Answer) -> None:
             assert verdicts[part] == ("slower" if step["delta_ns"] > 0 else "faster"), line
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8, thorough=200), deadline=None)
 @given(found=_comparisons())
 def test_a_verdict_is_told_exactly_where_the_interval_excludes_zero(found: Answer) -> None:
     rows = [*found.rows.iter_rows(named=True), *found.tables["contributions"].iter_rows(named=True)]

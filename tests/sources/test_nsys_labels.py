@@ -102,7 +102,7 @@ def test_a_run_has_no_more_labels_than_a_person_would_give_it(one):
 @pytest.mark.slow
 def test_labels_are_the_same_however_few_rows_are_worked_on_at_once(one):
     one.push_pop(0, 9, "r")
-    for number in range(300):
+    for number in range(60):
         one.mark(number, f"tracekit.label step={number}")
         one.mark(number, "tracekit.label batch=16")
     one.mark(400, "tracekit.label late=yes")
