@@ -24,7 +24,7 @@ from tracekit.support import batches
 from tracekit.view import _asked, _blocks, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._blocks import broken_down
-from tracekit.view._counters import IN_USE, Counter
+from tracekit.view._counter_lanes import IN_USE, Counter
 from tracekit.view._lanes import RunLanes
 from tracekit.view._sums import RunSums, drawn_ops, drawn_ranges
 from tracekit.view._tiles import LOOKS

@@ -23,7 +23,7 @@ from tracekit.errors import UsageError
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
-from tracekit.view._counters import SAMPLED, Counter, sampled
+from tracekit.view._counter_lanes import SAMPLED, Counter, sampled
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Query, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS

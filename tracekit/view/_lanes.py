@@ -18,7 +18,7 @@ from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
 from tracekit.support.batches import stoppable
-from tracekit.view._counters import KEY, Counter, counters_of, samples_of
+from tracekit.view._counter_lanes import KEY, Counter, counters_of, samples_of
 from tracekit.view._sums import (
     DRAWN,
     HOST,
