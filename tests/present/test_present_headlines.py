@@ -115,6 +115,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("idle", {"cause": ["input"], "gaps": [1], "idle_ns": [9], "share": [1.0]},
          {"window_ns": 100, "idle_ns": 9},
          "Nothing runs for 9.0 % of the time: input 100.0 % of that"),
+        ("idle", {"cause": ["input"], "gaps": [1], "idle_ns": [9], "share": [1.0]},
+         {"window_ns": 100, "idle_ns": 9, "cold": {"idle_ns": 6}},
+         ("Nothing runs for 9.0 % of the time, 66.7 % of it in cold first steps: input 100.0 % of "
+         "that")),
         ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "ranges"], "gaps": [1, 1],
                   "idle_ns": [8, 2], "share": [0.8, 0.2]}, {"window_ns": 100, "idle_ns": 10},
          "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that (by ranges)"),

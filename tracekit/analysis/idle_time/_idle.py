@@ -49,6 +49,8 @@ from tracekit.support.wording import first_line, note, percent, text_of, time_te
 _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
+_SAID_OF_COLD = 0.1
+"""Least share of idle time in cold steps that the first line says."""
 _MUCH = 0.05
 """Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
@@ -309,6 +311,9 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return None
     share = percent(meta["idle_ns"] / meta["window_ns"])
     said = f"Nothing runs for {share} of the time{unseen(meta)}"
+    cold = meta.get("cold", {}).get("idle_ns", 0)
+    if cold >= _SAID_OF_COLD * meta["idle_ns"] > 0:
+        said += f", {percent(cold / meta['idle_ns'])} of it in cold first steps"
     if leading_keys(rows) != ["cause"] or not meta["idle_ns"]:
         return said
     longest = rows.sort("idle_ns", descending=True)
