@@ -189,7 +189,7 @@ def nest(
     found
         Output: parent, depth and flags of each range.
     bones
-        Output: the ranges that belong to the skeleton; appended to.
+        Output: ranges that may mark a step, a pass or evaluation (the skeleton); appended to.
     seen
         Observations about threads; updated.
 

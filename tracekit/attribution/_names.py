@@ -68,7 +68,7 @@ class RangeNames:
         self._ids = np.full((1, 1), _UNKNOWN)
 
     def settle(self) -> None:
-        """Take the stage from closures' optimizers if, of all names, none is a forward pass's."""
+        """Clear the stage WU of L-BFGS steps if no range is named after a forward pass."""
         closure = pl.col("base").str.contains(_CLOSURE) & (pl.col("stage") == "WU")
         if "FP" not in self.table["stage"] and self.table.filter(closure).height:
             stage = pl.when(~closure.fill_null(value=False)).then("stage")

@@ -113,7 +113,7 @@ class Target:
         return target
 
     def write(self, answer: "Answer") -> None:
-        """Write an answer."""
+        """Render an answer in the format, and write it to the file or to standard output."""
         content = self._render(answer)
         if self.path is not None:
             with _writing(self.path):

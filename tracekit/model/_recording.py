@@ -15,12 +15,12 @@ from tracekit.model._trace import Trace
 
 @dataclass(frozen=True)
 class Maker:
-    """Function that makes a column of a canonical table from the rows that a source keeps.
+    """Recipe for a column of a canonical table, from columns that a trace reader stored.
 
     Parameters
     ----------
     needs
-        Names of the kept columns that it reads.
+        Names of the stored columns that it reads.
     make
         Function from a frame with these columns to the new column.
     """

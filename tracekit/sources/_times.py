@@ -43,14 +43,14 @@ class _Passed:
 
 
 class Times:
-    """Times that are possible for the rows of a trace.
+    """Filter that drops rows with corrupt times: over 52 days from the middle of the trace.
 
     Parameters
     ----------
     path
         Path of the trace, for messages.
     starts
-        Times of the trace, such as the first ones of each table; if empty, all times are possible.
+        Times of the trace, of which the median is the middle; None: all times pass.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:

@@ -163,7 +163,7 @@ def check_folder(folder: Path) -> None:
 def check_owner(root: Path, start: Path) -> None:
     """Raise `StoreError` if a store found upward from `start` belongs to another user.
 
-    Root, as in a container, may use a store of the user in whose folder it works.
+    The superuser (root in a container) may also use a store that the owner of `start` owns.
     """
     if not hasattr(os, "geteuid") or not root.exists():
         return

@@ -137,14 +137,14 @@ class Catalogue:
 
     @contextmanager
     def reading(self, store: str) -> Iterator[Rows | None]:
-        """Yield the rows of a store; None if the catalogue was never written."""
+        """Yield read access to a store's runs; None if the catalogue was never written."""
         with self._connected() as connection:
             identity = self._identity(connection) if connection else None
             yield Rows(connection, store, identity) if connection and identity else None
 
     @contextmanager
     def writing(self, store: str) -> Iterator[Rows]:
-        """Yield the rows of a store in a transaction that excludes other writers.
+        """Yield access to a store's runs in a transaction that excludes other writers.
 
         It is committed at the end, and rolled back on an exception.
         """

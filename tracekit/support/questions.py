@@ -263,7 +263,7 @@ class ChosenRuns(TypedDict, total=False):
 
 
 class SummedRuns(ChosenRuns, total=False):
-    """Options that choose runs, and the cluster that adds up their reports."""
+    """Options that choose runs, and the Dask cluster that sums up their reports."""
 
     dask: PartDask
 

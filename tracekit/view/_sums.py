@@ -78,7 +78,7 @@ class RunSums:
     edges
         First start and last end of the ops and ranges on lanes, ns.
     lanes
-        Number of spans and tiles of each lane: key of the lane -> (number, tiles).
+        Key of the lane -> number of spans, and their sums in bins of time at several zoom levels.
     kernels
         ``name, kind, part, ops, total_ns, min_ns, max_ns, longest, busy_ns``: sums of `breakdown`
         by kernel in each part of the run; `longest` is the number of the op that takes `max_ns`.
@@ -87,8 +87,8 @@ class RunSums:
     gpus
         First start and last end of the ops of each GPU, ns: device -> (start, end).
     blocks
-        Sums of each GPU's ops in bins of equal length: (GPU, column of `_WORDS`, word) -> busy
-        time, number of starts, and summed durations, per bin.
+        Sums of each GPU's ops in bins of equal time: (GPU, ``stage``, ``exposed`` or ``kind``, its
+        value) -> busy time, number of starts, and summed durations, per bin.
     """
 
     edges: tuple[int, int]

@@ -51,7 +51,10 @@ class Group(NamedTuple):
 
 
 class GroupSearch:
-    """Finds groups of lanes by comparing pairs; once it has stopped, no `work` is left."""
+    """Infer communicators: streams or MPI handles whose collective calls end together.
+
+    `work` is the remaining budget of comparisons; at 0, each lane is alone, its group not clear.
+    """
 
     def __init__(self) -> None:
         self.work = MOST_WORK

@@ -432,7 +432,7 @@ def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> 
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Return each group's numbers per step, and outside of steps."""
+    """Count each group's ops and bytes per step, and sum up its ops and time outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)

@@ -204,7 +204,7 @@ class Bandwidth:
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select the transfers that a link of this type limits."""
+        """Select transfers bound by links of this type; `collective` selects all collectives."""
         over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
         own = pl.col("op_kind") == "collective" if self.link == "collective" else (
             pl.col("link") == self.link

@@ -444,12 +444,14 @@ def facts_of(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Facts:
-    """Return facts about the steps of a run that holds GPU work.
+    """Return measurements of a run's steps, for the rules of `diagnose`; each is made when read.
+
+    Cold steps and a short last step are left out; without steps each GPU's whole run counts.
 
     Parameters
     ----------
     trace, traffic, worth
-        As in `Facts`.
+        The run, its traffic if needed, and the least share of a step that makes a finding.
     without
         Numbers of steps to leave out, such as outliers.
     """

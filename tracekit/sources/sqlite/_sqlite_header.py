@@ -122,7 +122,7 @@ def rowid_name(columns: Sequence[Column]) -> str | None:
 def record(
     columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
 ) -> Record | None:
-    """Return the positions of the wanted columns; None if only SQLite can tell."""
+    """Return how to decode the wanted columns from raw records; None if only SQLite can."""
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
     names = [same_case(name) for name in wanted]
