@@ -36,6 +36,7 @@ from tracekit.engine import step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace
+from tracekit.present import with_headline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +169,10 @@ def _path(trace: Trace, by: str = "cause", **options: Any) -> dict[Any, int]:
         row[: len(columns)] if len(columns) > 1 else row[0]: row[-1]
         for row in rows.select(*columns, "path_ns").rows()
     }
+
+
+def _said(trace: Trace) -> str:
+    return str(with_headline(_ask(critical_path, trace))["headline"])
 
 
 def _replayed(trace: Trace, **changes: Any) -> dict[str, float]:
@@ -794,6 +799,16 @@ def test_what_nothing_explains_is_carried_and_said() -> None:
     low, high = _ends(trace, speed=["gemm=2x"])["speed gemm=2x"]
     assert high == pytest.approx(493 * US - 46_500)
     assert low == pytest.approx(high - 300 * US * (1 - high / (493 * US)), abs=2)
+
+
+def test_lost_launches_are_named_beside_the_path() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        _op(b, "gemm", 100 * step, 100 * step + 7, 100 * step + 60)
+    b.rows["calls"] = b.rows["calls"][::2]
+    told = _said(_linked(b))
+    assert told.endswith("; the launch of 50.0 % of ops is unknown"), told
+    assert "unknown" not in _said(_behind())
 
 
 def test_streams_of_an_unknown_context_are_no_others() -> None:

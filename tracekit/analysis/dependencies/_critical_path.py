@@ -12,10 +12,10 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
-from tracekit.analysis.facts import leading_keys, most_by_share, with_words
+from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
-from tracekit.support.wording import count, first_line, note, time_text
+from tracekit.support.wording import count, first_line, note, percent, time_text
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -174,6 +174,8 @@ def _meta(job: Job) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
     doubt = job.graph.batches.doubt
+    launches = job.graph.moments.ops["call"]
+    launched = 1 - launches.null_count() / launches.len()
     warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
     return {
         "steps": job.bounds.height,
@@ -182,6 +184,7 @@ def _meta(job: Job) -> dict[str, Any]:
         **job.left_out,
         "unexplained_share": share,
         "contradicted": job.graph.contradicted,
+        **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": _SHARES,
         **({"warnings": warnings} if warnings else {}),
     }
@@ -195,10 +198,12 @@ def _kinds(lengths: pl.Series) -> list[str]:
 
 
 @first_line("critical-path")
-def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if "segments" not in rows.columns or "iteration" in rows.columns:
         return None
-    return f"The critical path is {most_by_share(rows, leading_keys(rows))}"
+    said = f"The critical path is {most_by_share(rows, leading_keys(rows))}"
+    lost = 1 - meta.get("launched", 1)
+    return said + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
 
 note("steps_ns")(lambda value: [f"all steps: {time_text(value)}"])

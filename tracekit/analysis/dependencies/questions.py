@@ -52,6 +52,7 @@ _PATH_WRITES = Json(
         "unexplained_share": "share or null: Share of the steps that is unexplained.",
         "contradicted": "count: Number of dependencies that were left out because they run "
         "against time.",
+        **columns("launched?"),
         **keys("shares", "warnings?"),
     },
     rows={
