@@ -801,6 +801,18 @@ def test_what_nothing_explains_is_carried_and_said() -> None:
     assert low == pytest.approx(high - 300 * US * (1 - high / (493 * US)), abs=2)
 
 
+def test_a_host_that_may_be_waiting_unseen_is_doubted() -> None:
+    b = _synchronised()
+    assert "may be waiting" not in _said(_linked(b))
+    b.rows["calls"].pop(1)  # of gemm's 93 us the host waits for 90 us, unseen
+    told = _ask(critical_path, _linked(b))
+    assert told.meta["host_or_wait_ns"] == 93 * US
+    doubt = (
+        "; host includes 48.2 % that may be waiting for the GPU, as no synchronisation was recorded"
+    )
+    assert _said(_linked(b)).endswith(doubt)
+
+
 def test_lost_launches_are_named_beside_the_path() -> None:
     b = TraceBuilder()
     for step in range(4):

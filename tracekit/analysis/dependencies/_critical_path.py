@@ -12,7 +12,9 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
+from tracekit.analysis.dependencies._waits import tells_waits
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
+from tracekit.analysis.idle_account import covered, merged
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 from tracekit.support.wording import count, first_line, note, percent, time_text
@@ -88,7 +90,8 @@ def _parts(job: Job) -> pl.DataFrame:
 
     Returns
     -------
-    ``cause, stage, link, device, rank, iteration, name, start, end, length``.
+    ``cause, stage, link, device, process, kind (of edge), rank, iteration, name, start, end,
+    length``.
     """
     segments = job.segments.filter(_LENGTH > 0)
     about = job.followed.select(
@@ -100,7 +103,7 @@ def _parts(job: Job) -> pl.DataFrame:
         is_done=pl.col("kind").cast(pl.String).is_in(["work", "transfer"]).fill_null(value=False),
         iteration=job.bounds["iteration"].gather(known["step"]),
     ).join(process_ranks(job.trace).select("process", "rank"), on="process", how="left")
-    columns = ["cause", "stage", "link", "device", "rank", "iteration", "name"]
+    columns = ["cause", "stage", "link", "device", "process", "kind", "rank", "iteration", "name"]
     explained = named.with_columns(
         pl.when("is_done").then(name).alias(name) for name in ("link", "name")
     ).select(*columns, "start", end=pl.col("start") + pl.col("explained"))
@@ -177,6 +180,7 @@ def _meta(job: Job) -> dict[str, Any]:
     launches = job.graph.moments.ops["call"]
     launched = 1 - launches.null_count() / launches.len()
     warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
+    untold = _beside_work(job)
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
@@ -184,10 +188,20 @@ def _meta(job: Job) -> dict[str, Any]:
         **job.left_out,
         "unexplained_share": share,
         "contradicted": job.graph.contradicted,
+        **({"host_or_wait_ns": untold} if untold > LEAST * lengths.sum() else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": _SHARES,
         **({"warnings": warnings} if warnings else {}),
     }
+
+
+def _beside_work(job: Job) -> int:
+    """Return the time without calls while GPUs work, ns, if no synchronisation was recorded."""
+    if tells_waits(job.trace, job.graph.moments):
+        return 0
+    host = _parts(job).filter(kind="host", cause="host")  # calls are no unseen waits
+    busy = merged(job.graph.moments.ops, ["process"])
+    return int(covered(host, busy, ["process"], "beside")["beside"].sum())
 
 
 def _kinds(lengths: pl.Series) -> list[str]:
@@ -202,11 +216,15 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if "segments" not in rows.columns or "iteration" in rows.columns:
         return None
     said = f"The critical path is {most_by_share(rows, leading_keys(rows))}"
+    if untold := meta.get("host_or_wait_ns"):
+        may_wait = f"host includes {percent(untold / meta['steps_ns'])} that may be waiting"
+        said += f"; {may_wait} for the GPU, as no synchronisation was recorded"
     lost = 1 - meta.get("launched", 1)
     return said + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
 
 note("steps_ns")(lambda value: [f"all steps: {time_text(value)}"])
+note("host_or_wait_ns")(lambda value: [f"host, or waiting for the GPU: {time_text(value)}"])
 note("contradicted")(
     lambda value: (
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []

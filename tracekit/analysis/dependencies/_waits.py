@@ -63,6 +63,13 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 # -- calls that wait ---------------------------------------------------------------------------
 
 
+def tells_waits(trace: Trace, moments: Moments) -> bool:
+    """Tell whether calls that wait for GPU work were recorded, by their names or as waits."""
+    waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").collect()
+    known = moments.calls.join(waits, on=["process", "correlation"], how="semi")
+    return not known.is_empty() or not moments.calls_named(_SYNCHRONISES).is_empty()
+
+
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``source, target`` of recorded waits of calls: for streams, and for events."""
     waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")

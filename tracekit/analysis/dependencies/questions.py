@@ -52,6 +52,8 @@ _PATH_WRITES = Json(
         "unexplained_share": "share or null: Share of the steps that is unexplained.",
         "contradicted": "count: Number of dependencies that were left out because they run "
         "against time.",
+        "host_or_wait_ns?": "count: Part of host during which GPUs work: it may be waiting for "
+        "them, as no synchronisation was recorded.",
         **columns("launched?"),
         **keys("shares", "warnings?"),
     },
