@@ -32,6 +32,7 @@ from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
 from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, Price, _ended
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
+from tracekit.analysis.idle_time import idle
 from tracekit.engine import step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
@@ -799,6 +800,44 @@ def test_what_nothing_explains_is_carried_and_said() -> None:
     low, high = _ends(trace, speed=["gemm=2x"])["speed gemm=2x"]
     assert high == pytest.approx(493 * US - 46_500)
     assert low == pytest.approx(high - 300 * US * (1 - high / (493 * US)), abs=2)
+
+
+def _pausing(*, asleep: bool, inside: bool, verdict: str) -> Trace:
+    """Return five steps of 120 us, 3 ms apart; or each begins with its pause."""
+    b = TraceBuilder()
+    b.rows["host"] = []
+    for n, at in enumerate(range(0, 16_000, 3_200)):
+        b.iteration(n, (at - 3_000 * inside) * US, (at + 120) * US, source="ranges")
+        _op(b, "gemm", at + 2, at + 9, at + 109, stage="FP", iteration=n)
+        _call(b, "cudaDeviceSynchronize", (at + 10) * US, (at + 118) * US)
+        b.rows["host"].append({
+            "report": 0, "process": 0, "thread": 0, "start": (at + 125) * US, "library": "os",
+            "end": (at + 3_202) * US, "name": "epoll_wait", "group": "wait",
+        })  # fmt: skip
+    b.rows["host"] *= asleep
+    b.rows["verdicts"] = [{"report": 0, "process": 0, "verdict": verdict, "given": True,
+                           "evidence": "", "decides": False}]  # fmt: skip
+    return _linked(b)
+
+
+@pytest.mark.parametrize(
+    ("asleep", "inside", "verdict", "cause"),
+    [
+        (True, False, "inference", "off_cpu"),
+        (False, False, "inference", "between_steps"),
+        (True, True, "training", "off_cpu"),
+        (False, True, "training", "between_steps"),  # within a step it may work: host
+    ],
+)
+def test_pauses_have_the_name_that_idle_gives(
+    asleep: bool, inside: bool, verdict: str, cause: str
+) -> None:
+    trace = _pausing(asleep=asleep, inside=inside, verdict=verdict)
+    path = _path(trace)
+    named = dict(idle(trace, skip=0).rows.select("cause", "idle_ns").rows())
+    assert path[cause] == named[cause]
+    assert path.keys() <= {"gpu", "latency", "host", cause}
+    assert path["host"] >= 12_000 * US or cause == "off_cpu" or not inside
 
 
 def test_a_host_that_may_be_waiting_unseen_is_doubted() -> None:

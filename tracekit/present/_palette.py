@@ -54,7 +54,7 @@ PATH_COLOURS = {
     "gpu": "#56B4E9",
     "comm": "#AA4499",
     "host": "#88CCEE",
-    "input": "#DDAA33",
+    **{cause: CAUSE_COLOURS[cause] for cause in ("input", "between_steps", "off_cpu")},
     "latency": "#882255",
     "unexplained": "#CCCCCC",
 }

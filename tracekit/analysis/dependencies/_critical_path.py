@@ -14,7 +14,7 @@ from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.dependencies._waits import tells_waits
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
-from tracekit.analysis.idle_account import covered, merged
+from tracekit.analysis.idle_account import covered, merged, with_idle_causes
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 from tracekit.support.wording import count, first_line, note, percent, time_text
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
-_MS = 10**6
+_MS = _PAUSE_NS = 10**6
+_PAUSES = ("input", "between_steps", "off_cpu")
+"""Causes of idle time that are no work of the host."""
 _FIGURES = {"figure": "critical path"}
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
 """What people read where no op works, and of a run without iterations."""
@@ -44,24 +46,15 @@ def critical_path(
     job = job_of(trace, traffic, skip, iterations)
     meta = _meta(job)
     if kernels is not None:
-        return Answer(
-            rows=_by_kernel(job, meta).head(kernels), meta=meta, command="critical-path",
-            title=f"the {kernels} ops that take longest on the critical path",
-            figures=_FIGURES, source=functools.partial(_by_step, job),
-        )  # fmt: skip
-    columns = ["name" if key == "kernel" else key for key in keys]
-    order = ["iteration", "path_ns"] if "iteration" in keys else ["path_ns"]
-    rows = _shared(_parts(job), columns, meta).sort(
-        *order, *columns, descending=[x == "path_ns" for x in (*order, *columns)], nulls_last=True
-    )
+        rows, people = _by_kernel(job, meta).head(kernels), None
+        title = f"the {kernels} ops that take longest on the critical path"
+    else:
+        columns = ["name" if key == "kernel" else key for key in keys]
+        rows = _shared(_parts(job), columns, meta)
+        people, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
     return Answer(
-        rows=rows,
-        meta=meta,
-        people=with_words(rows, _NAMELESS),
-        title=f"critical path by {', '.join(keys)}",
-        command="critical-path",
-        figures=_FIGURES,
-        source=functools.partial(_by_step, job),
+        rows=rows, meta=meta, people=people, title=title, command="critical-path",
+        figures=_FIGURES, source=functools.partial(_by_step, job),
     )  # fmt: skip
 
 
@@ -110,7 +103,19 @@ def _parts(job: Job) -> pl.DataFrame:
     late = named.with_columns(
         cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
     ).select(*columns, start=pl.col("start") + pl.col("explained"), end="end")
-    return pl.concat([explained, late]).with_columns(length=_LENGTH).filter(pl.col("length") > 0)
+    parts = _with_pauses(job, pl.concat([explained, late]).filter(_LENGTH > 0))
+    return parts.with_columns(length=_LENGTH)
+
+
+def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
+    """Name long times without calls in which nothing runs as `idle` does, if it is no host work."""
+    is_pause = (pl.col("kind") == "host") & (pl.col("cause") == "host") & (_LENGTH > _PAUSE_NS)
+    pauses = parts.filter(is_pause)
+    if pauses.is_empty():
+        return parts
+    named = with_idle_causes(job.trace, pauses)
+    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise("cause")
+    return pl.concat([parts.filter(~is_pause), named.with_columns(cause=cause).drop("idle")])
 
 
 def _by_step(job: Job) -> pl.DataFrame:
@@ -126,16 +131,16 @@ def _by_step(job: Job) -> pl.DataFrame:
 
 def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, steps = meta["steps_ns"], meta["steps"]
+    order = ["path_ns", *keys]
     if "iteration" in keys:  # of which each has one step
-        steps = 1
-    return (
-        parts.group_by(keys)
-        .agg(segments=pl.len().cast(pl.Int64), path_ns=pl.col("length").sum())
-        .with_columns(
-            step_ns=pl.col("path_ns") / steps,
-            share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
-        )
-    )
+        steps, order = 1, ["iteration", *order]
+    rows = parts.group_by(keys).agg(
+        segments=pl.len().cast(pl.Int64), path_ns=pl.col("length").sum()
+    ).with_columns(
+        step_ns=pl.col("path_ns") / steps,
+        share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
+    )  # fmt: skip
+    return rows.sort(order, descending=[key == "path_ns" for key in order], nulls_last=True)
 
 
 def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
-CAUSES = ("gpu", "comm", "host", "input", "latency", "unexplained")
+CAUSES = ("gpu", "comm", "host", "input", "between_steps", "off_cpu", "latency", "unexplained")
 """Causes of time on a critical path: see ``docs/critical-path.md``."""
 _HOST = ("host", "call", "handover")
 _OWNER = ["process", "device"]

@@ -399,24 +399,27 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
 
     A thread that launches copies of input takes a batch with the first copy of each iteration. It
     waits for the batch in input ranges and between steps and, if there are no input ranges, also
-    while the operating system has it asleep. For other threads only waits in ranges are known.
+    while the operating system has it asleep. For other threads only waits in ranges and between
+    steps are known. Time between the requests of a server is no wait for a batch.
     """
     iterations = trace.read("iterations")
     driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
     loads = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
     ranges = loads.collect()
-    periods = pl.concat([ranges, _between(iterations)])
-    untold, asleep = ~pl.col("thread").is_in(periods["thread"].unique().implode()), _asleep(trace)
-    naps = asleep.join(ranges, on="thread", how="anti")
-    blocks = merged(pl.concat([periods, naps]), ["thread"])
-    known = driving.with_columns(length=_LENGTH, loading=pl.lit(0, pl.Int64))
-    if not blocks.is_empty():
-        known = covered(known.drop("loading"), blocks, ["thread"], "loading")
+    serving = trace.read("verdicts").filter(verdict="inference")
+    training = iterations.join(serving, on="process", how="anti")  # servers wait for requests
+    periods = pl.concat([ranges, _between(training)])
+    naps = _asleep(trace).join(ranges, on="thread", how="anti")
+    lengths = driving.with_columns(length=_LENGTH)
+    known, told = (
+        covered(lengths, merged(blocks, ["thread"]), ["thread"], "loading")
+        for blocks in (pl.concat([periods, naps]), periods)
+    )
     own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
                              how="left")  # fmt: skip
-    others = known.join(own.select("thread").unique(), on="thread", how="anti").filter(
-        ~untold & (pl.col("loading") >= _AWAITED_NS)
-    )  # fmt: skip
+    others = told.join(own.select("thread").unique(), on="thread", how="anti").filter(
+        pl.col("loading") >= _AWAITED_NS
+    )
     columns = ["process", "thread", "target", "source", "end", "length", "loading"]
     both = [own.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         idle_pieces,
         idle_windows,
         own_pieces_in,
+        with_idle_causes,
         with_last_gaps,
     )
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name

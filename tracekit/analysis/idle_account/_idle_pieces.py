@@ -38,7 +38,7 @@ from tracekit.analysis.idle_account._idle_gaps import (
     with_passed_on,
 )
 from tracekit.analysis.idle_account._idle_ranges import plain_name
-from tracekit.analysis.idle_account._timeline import split_at
+from tracekit.analysis.idle_account._timeline import split_at, states
 from tracekit.engine import chosen_windows, cut, with_steps
 
 if TYPE_CHECKING:
@@ -170,6 +170,17 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     """
     own = own_pieces(trace, windows, last_to_work(trace, windows))
     return replace(own, pieces=with_last_gaps(own.pieces, own.last, own.blocks))
+
+
+def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Split spans where the cause of idle time of their process changes, and add it as ``idle``.
+
+    It is null while the GPU works; of several GPUs of a process the first one counts.
+    """
+    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
+    first = pieces.filter(pl.col("device") == pl.col("device").min().over("process"))
+    told = first.select("process", "start", "end", idle=pl.col("cause").cast(pl.String))
+    return split_at(spans, states(told, "process", "idle"), "process", "idle")
 
 
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
