@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from tracekit.errors import InputError, MissingDataError, UsageError
 from tracekit.machine import (
     Link,
     find_machine,
+    find_rings,
     is_topology,
     load_preset,
     machine_of,
@@ -184,6 +186,16 @@ def test_nics_of_a_log_are_those_of_their_names() -> None:
     assert across is not None
     assert across.nodes[2] == "NIC0"
     assert machine.route(4, 8, nics=(None, 5)).nodes[-2:] == (machine.nics(1)[5], "GPU8")
+
+
+def test_routes_of_many_hosts_take_as_long_each_as_those_of_one() -> None:
+    machine = with_fabric(side_by_side([load_preset("hgx-a100-8")] * 64, "")[0])
+    started = time.process_time()
+    found = [machine.route(gpu, None) for gpu in machine.gpus]
+    assert len({route.links for route in found if route}) == 512
+    assert {machine.switch(gpu) for gpu in machine.gpus} == {*machine.nodes("nvswitch")}
+    assert [len(ring.gpus) for ring in find_rings(machine, machine.gpus)] == [512] * 8
+    assert time.process_time() - started < 1
 
 
 def test_nvlinks_of_racks_may_join_hosts() -> None:

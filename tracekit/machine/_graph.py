@@ -198,8 +198,16 @@ class Machine:
 
     def nodes(self, kind: NodeType) -> list[str]:
         """Return the names of the nodes of a type, in order of their numbers."""
-        named = [node for node, each in self.graph.nodes(data="type") if each == kind]
-        return sorted(named, key=number_of)
+        return self._by_type[kind]
+
+    @cached_property
+    def _by_type(self) -> dict[NodeType, list[str]]:
+        return {kind: self._of_type(kind, self.graph) for kind in PREFIXES}
+
+    def _of_type(self, kind: NodeType, nodes: Iterable[str]) -> list[str]:
+        """Return the nodes of a type among some, in order of their numbers."""
+        known = self.graph.nodes
+        return sorted((n for n in nodes if known[n].get("type") == kind), key=number_of)
 
     @cached_property
     def gpus(self) -> list[int]:
@@ -238,14 +246,15 @@ class Machine:
 
     def switch_bricks(self, gpu: int) -> int:
         """Return the number of NVLinks from a GPU to NVSwitches."""
-        node = f"GPU{gpu}"
-        links = [self.link(node, switch) for switch in self.nodes("nvswitch")]
+        links = [self.link(f"GPU{gpu}", switch) for switch in self._switches(gpu)]
         return sum(link.bricks or 0 for link in links if link is not None)
 
     def switch(self, gpu: int) -> str | None:
         """Return the NVSwitch that a GPU's NVLinks lead to; None if they lead to none."""
-        joined = (node for node in self.nodes("nvswitch") if self.link(f"GPU{gpu}", node))
-        return next(joined, None)
+        return next(iter(self._switches(gpu)), None)
+
+    def _switches(self, gpu: int) -> list[str]:
+        return self._of_type("nvswitch", self.graph.adj.get(f"GPU{gpu}", ()))
 
     def switch_route(self, src: int | None, dst: int | None) -> Route | None:
         """Return the route from a GPU to its NVSwitch, or back; None if it has none.
@@ -284,7 +293,7 @@ class Machine:
 
         A NIC whose attribute ``index`` is None has no number and is left out.
         """
-        own = [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
+        own = self._of_type("nic", self.hosts[host])
         numbers = (self.graph.nodes[nic].get("index", place) for place, nic in enumerate(own))
         return {
             int(number): nic for number, nic in zip(numbers, own, strict=True) if number is not None
@@ -391,8 +400,7 @@ class Machine:
             return [gpu, fabric] if self.link(gpu, fabric) else None
         # GPUs that have several NICs as near take turns, as libraries deal them out.
         near = [way for way in known if len(way) == min(map(len, known))]
-        own = [each for each in self.nodes("gpu") if self.host_of[each] == host]
-        way = near[own.index(gpu) % len(near)]
+        way = near[self._of_type("gpu", self.hosts[host]).index(gpu) % len(near)]
         ends = (gpu, way[-1]) if sends else (way[-1], gpu)
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
@@ -404,7 +412,8 @@ class Machine:
 
     def _to_host(self, src: int | None, dst: int | None) -> Route | None:
         gpu = f"GPU{dst if src is None else src}"
-        ways = [_path(self._host_paths, gpu, host) for host in self.nodes("host")]
+        memories = self._of_type("host", _reached(self._host_paths, gpu))
+        ways = [_path(self._host_paths, gpu, host) for host in memories]
         nodes = min((way for way in ways if way is not None), key=len, default=None)
         if nodes is None:
             return None
@@ -449,11 +458,16 @@ def _weighted(links: Iterable[Link]) -> nx.Graph:
     return graph
 
 
+def _reached(graph: nx.Graph, start: str) -> set[str]:
+    return nx.node_connected_component(graph, start) if start in graph else set()
+
+
 def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
     """Return the shortest path without a third GPU or NIC on it, or None."""
-    if start not in graph or end not in graph:
+    near = _reached(graph, start)
+    if end not in near:
         return None
-    between = [node for node in graph if not node.startswith(("GPU", "NIC"))]
+    between = [node for node in near if not node.startswith(("GPU", "NIC"))]
     part = graph.subgraph([start, end, *between])
     try:
         path: list[str] = nx.shortest_path(part, start, end, weight="hops")
@@ -472,11 +486,8 @@ def with_fabric(machine: Machine) -> Machine:
     """
     nodes = dict(machine.graph.nodes(data=True))
     parts = [set(part) for part in nx.connected_components(machine.graph)]
-    ends = [
-        end
-        for part in parts
-        for end in (part & {*machine.nodes("nic")} or part & {*machine.nodes("gpu")})
-    ]
+    nics, gpus = {*machine.nodes("nic")}, {*machine.nodes("gpu")}
+    ends = [end for part in parts for end in (part & nics or part & gpus)]
     links = [
         Link((end, FABRIC), "network", None, nodes[end].get("bandwidth"), "assumed")
         for end in sorted(ends, key=number_of)

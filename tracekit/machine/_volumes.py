@@ -376,8 +376,10 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     members = sorted(set(gpus))
     if len(members) < 2:  # noqa: PLR2004
         return []
-    hosts = [[gpu for gpu in members if f"GPU{gpu}" in host] for host in machine.hosts]
-    if len(parts := [host for host in hosts if host]) > 1:
+    host_of = {gpu: machine.host_of.get(f"GPU{gpu}", -1) for gpu in members}
+    by_host = sorted((gpu for gpu in members if host_of[gpu] >= 0), key=host_of.__getitem__)
+    parts = [[*own] for _, own in itertools.groupby(by_host, host_of.__getitem__)]
+    if len(parts) > 1:
         inner = [find_rings(machine, part)[0].gpus if len(part) > 1 else (*part,) for part in parts]
         return _from_each_gpu(inner)
     bricks = {frozenset(pair): machine.bricks(*pair) for pair in itertools.combinations(members, 2)}
