@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
-from tracekit.analysis.dependencies._waits import tells_waits
+from tracekit.analysis.dependencies._waits import SYNCHRONISES
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
 from tracekit.analysis.idle_account import covered, merged, with_idle_causes
 from tracekit.analysis.statistics import Skip, kinds_of
@@ -27,10 +27,8 @@ _LENGTH = pl.col("end") - pl.col("start")
 _MS = _PAUSE_NS = 10**6
 _PAUSES = ("input", "between_steps", "off_cpu")
 """Causes of idle time that are no work of the host."""
-_FIGURES = {"figure": "critical path"}
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
 """What people read where no op works, and of a run without iterations."""
-_SHARES = "share: path_ns / steps_ns, the length of all steps"
 
 
 def critical_path(
@@ -54,7 +52,7 @@ def critical_path(
         people, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
     return Answer(
         rows=rows, meta=meta, people=people, title=title, command="critical-path",
-        figures=_FIGURES, source=functools.partial(_by_step, job),
+        figures={"figure": "critical path"}, source=functools.partial(_by_step, job),
     )  # fmt: skip
 
 
@@ -83,8 +81,7 @@ def _parts(job: Job) -> pl.DataFrame:
 
     Returns
     -------
-    ``cause, stage, link, device, process, kind (of edge), rank, iteration, name, start, end,
-    length``.
+    ``cause, stage, link, device, process, kind`` (of edge), ``rank, iteration, name, start, end``.
     """
     segments = job.segments.filter(_LENGTH > 0)
     about = job.followed.select(
@@ -103,8 +100,7 @@ def _parts(job: Job) -> pl.DataFrame:
     late = named.with_columns(
         cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
     ).select(*columns, start=pl.col("start") + pl.col("explained"), end="end")
-    parts = _with_pauses(job, pl.concat([explained, late]).filter(_LENGTH > 0))
-    return parts.with_columns(length=_LENGTH)
+    return _with_pauses(job, pl.concat([explained, late]).filter(_LENGTH > 0))
 
 
 def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
@@ -123,23 +119,21 @@ def _by_step(job: Job) -> pl.DataFrame:
     staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
     cause = pl.col("cause").cast(pl.String)
     part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
-    found = _parts(job).group_by("iteration", part=part).agg(path_ns=pl.col("length").sum())
-    order = job.bounds.select("iteration", begun="start")
-    placed = found.join(order, on="iteration", how="left", nulls_equal=True)
-    return placed.sort("begun", "part").drop("begun")
+    begun = pl.col("start").min()
+    found = _parts(job).group_by("iteration", part=part).agg(path_ns=_LENGTH.sum(), begun=begun)
+    return found.sort(pl.col("begun").min().over("iteration"), "part").drop("begun")
 
 
 def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
-    total, steps = meta["steps_ns"], meta["steps"]
-    order = ["path_ns", *keys]
+    steps, order, length = meta["steps"], ["path_ns", *keys], _LENGTH.sum()
     if "iteration" in keys:  # of which each has one step
         steps, order = 1, ["iteration", *order]
     rows = parts.group_by(keys).agg(
-        segments=pl.len().cast(pl.Int64), path_ns=pl.col("length").sum()
-    ).with_columns(
-        step_ns=pl.col("path_ns") / steps,
-        share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
-    )  # fmt: skip
+        segments=pl.len().cast(pl.Int64),
+        path_ns=length,
+        step_ns=length / steps,
+        share=length / meta["steps_ns"],
+    )
     return rows.sort(order, descending=[key == "path_ns" for key in order], nulls_last=True)
 
 
@@ -156,25 +150,21 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
         (pl.col("start") >= first) & (pl.col("start") < last)
     ).select("op", pl.col("stage").cast(pl.String))
     names = op_names(job.trace).with_columns(pl.col("name").cast(pl.String))
-    rows = (
+    length = pl.col("path_ns").sum()
+    return (
         inside.join(names, on="op").join(on_path, on="op", how="left")
         .join(slack_of(job.graph, job.bounds), on="op", how="left")
         .group_by("name", "stage")
         .agg(
             ops=pl.len().cast(pl.Int64),
             on_path=(pl.col("path_ns") > 0).sum().cast(pl.Int64),
-            path_ns=pl.col("path_ns").sum(),
+            path_ns=length,
+            step_ns=length / meta["steps"],
+            share=length / meta["steps_ns"],
             slack_min_ns=pl.col("slack_ns").min(),
             slack_p50_ns=pl.col("slack_ns").median(),
         )
-    )  # fmt: skip
-    total = meta["steps_ns"]
-    return rows.with_columns(
-        step_ns=pl.col("path_ns") / meta["steps"],
-        share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
-    ).sort("path_ns", "name", "stage", descending=[True, False, False]).select(
-        "name", "stage", "ops", "on_path", "path_ns", "step_ns", "share", "slack_min_ns",
-        "slack_p50_ns",
+        .sort("path_ns", "name", "stage", descending=[True, False, False])
     )  # fmt: skip
 
 
@@ -182,8 +172,7 @@ def _meta(job: Job) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
     doubt = job.graph.batches.doubt
-    launches = job.graph.moments.ops["call"]
-    launched = 1 - launches.null_count() / launches.len()
+    launched: float = job.graph.moments.ops.select(pl.col("call").is_not_null().mean()).item()
     warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
     untold = _beside_work(job)
     return {
@@ -193,19 +182,22 @@ def _meta(job: Job) -> dict[str, Any]:
         **job.left_out,
         "unexplained_share": share,
         "contradicted": job.graph.contradicted,
-        **({"host_or_wait_ns": untold} if untold > LEAST * lengths.sum() else {}),
+        **({"host_or_wait_ns": untold} if untold > LEAST * int(lengths.sum()) else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
-        "shares": _SHARES,
+        "shares": "share: path_ns / steps_ns, the length of all steps",
         **({"warnings": warnings} if warnings else {}),
     }
 
 
 def _beside_work(job: Job) -> int:
     """Return the time without calls while GPUs work, ns, if no synchronisation was recorded."""
-    if tells_waits(job.trace, job.graph.moments):
+    moments = job.graph.moments
+    waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
+    known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
+    if moments.calls_named(SYNCHRONISES).height or known.collect().height:
         return 0
     host = _parts(job).filter(kind="host", cause="host")  # calls are no unseen waits
-    busy = merged(job.graph.moments.ops, ["process"])
+    busy = merged(moments.ops, ["process"])
     return int(covered(host, busy, ["process"], "beside")["beside"].sum())
 
 
@@ -224,7 +216,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if untold := meta.get("host_or_wait_ns"):
         may_wait = f"host includes {percent(untold / meta['steps_ns'])} that may be waiting"
         said += f"; {may_wait} for the GPU, as no synchronisation was recorded"
-    lost = 1 - meta.get("launched", 1)
+    lost: float = 1 - meta.get("launched", 1)
     return said + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.dependencies._edges import Moments
     from tracekit.model import Trace
 
-_SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
+SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
 _FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
 _AT_ONCE_NS = 10_000
 """Longest time from the begin of a copy to the return of a call that waited for it, ns."""
@@ -61,13 +61,6 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 
 
 # -- calls that wait ---------------------------------------------------------------------------
-
-
-def tells_waits(trace: Trace, moments: Moments) -> bool:
-    """Tell whether calls that wait for GPU work were recorded, by their names or as waits."""
-    waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").collect()
-    known = moments.calls.join(waits, on=["process", "correlation"], how="semi")
-    return not known.is_empty() or not moments.calls_named(_SYNCHRONISES).is_empty()
 
 
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -118,7 +111,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target`` of calls that are known to synchronise by their name only."""
-    calls = moments.calls_named(_SYNCHRONISES)
+    calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
         device_wide=~pl.col("name").cast(pl.String).str.contains("Stream|Event"),
@@ -403,23 +396,19 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     steps are known. Time between the requests of a server is no wait for a batch.
     """
     iterations = trace.read("iterations")
-    driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
+    driving = gaps.with_columns(length=_LENGTH).join(iterations, on="thread", how="semi")
     loads = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
     ranges = loads.collect()
-    serving = trace.read("verdicts").filter(verdict="inference")
-    training = iterations.join(serving, on="process", how="anti")  # servers wait for requests
-    periods = pl.concat([ranges, _between(training)])
+    servers = trace.read("verdicts").filter(verdict="inference")
+    periods = pl.concat([ranges, _between(iterations.join(servers, on="process", how="anti"))])
     naps = _asleep(trace).join(ranges, on="thread", how="anti")
-    lengths = driving.with_columns(length=_LENGTH)
     known, told = (
-        covered(lengths, merged(blocks, ["thread"]), ["thread"], "loading")
+        covered(driving, merged(blocks, ["thread"]), ["thread"], "loading")
         for blocks in (pl.concat([periods, naps]), periods)
     )
     own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
                              how="left")  # fmt: skip
-    others = told.join(own.select("thread").unique(), on="thread", how="anti").filter(
-        pl.col("loading") >= _AWAITED_NS
-    )
+    others = told.filter(pl.col("loading") >= _AWAITED_NS).join(own, on="thread", how="anti")
     columns = ["process", "thread", "target", "source", "end", "length", "loading"]
     both = [own.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")

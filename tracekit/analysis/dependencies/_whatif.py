@@ -41,7 +41,6 @@ from tracekit.model import Answer
 from tracekit.support.wording import duration, first_line, note, percent, printable, unsaid
 
 if TYPE_CHECKING:
-    from tracekit.analysis.dependencies._dependency_graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
     from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic
@@ -276,7 +275,8 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
       either, nor the copy whose bytes the call waits for.
     """
     edges, kind = job.edges, pl.col("kind")
-    lag = pl.Series("lag", _lags(job.graph, edges))
+    time = pl.Series("lag", job.graph.time)
+    lag = time.gather(edges["target"]) - time.gather(edges["source"])
     if slowest:
         paces = job.graph.batches.paced.select("before", "target", "pace")
         pace = edges.join(
@@ -318,11 +318,6 @@ def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     known = sized.join(longest, on=like, how="left", maintain_order="left", nulls_equal=True)
     met = pl.when(is_copy).then(pl.max_horizontal("weight", "longest")).otherwise("weight")
     return edges.with_columns(weight=known.select(weight=met)["weight"])
-
-
-def _lags(graph: Graph, edges: pl.DataFrame) -> Array:
-    lags: Array = graph.time[edges["target"].to_numpy()] - graph.time[edges["source"].to_numpy()]
-    return lags
 
 
 def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
