@@ -304,6 +304,26 @@ class TestByVisibleDevices:
         assert placed(trace) == [(200, 0), (300, 0)]
         assert devices(trace)[0] == (0, "2", True, "visible_devices")
 
+    @pytest.mark.parametrize(
+        ("value", "uuid", "identity"),
+        [("0,1,2", "2", "ordinal"), ("2,1,0", "2", "ordinal"), ("1", "1", "visible_devices")],
+    )
+    def test_indices_are_numbers_of_cuda_and_not_of_nsys(self, one, value, uuid, identity):
+        for gpu in range(3):
+            one.gpu(gpu, cu_device=2 - gpu)
+        visible(one, value)
+        one.kernel(1, 2)
+        assert devices(trace_of(one))[0] == (0, uuid, True, identity)
+
+    def test_an_index_tells_nothing_where_nsys_saw_no_hidden_gpu(self, one):
+        one.gpu(0, cu_device=9)
+        one.gpu(1, cu_device=0)
+        visible(one, "0")
+        one.kernel(1, 2)
+        one.close()
+        execute(one.path, f"UPDATE {GPU} SET cuDevice = NULL WHERE id = 0")
+        assert devices(read(one.path))[0] == (0, "1", True, "ordinal")
+
     def test_environments_that_differ_tell_nothing(self, one):
         one.gpu(0)
         one.gpu(1)

@@ -229,8 +229,14 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Follow CUDA_VISIBLE_DEVICES, which lists indices or prefixes of UUIDs."""
-    by_name = {str(gpu_id): gpu_id for gpu_id in gpus}
+    """Follow CUDA_VISIBLE_DEVICES, which lists CUDA's numbers of GPUs or prefixes of UUIDs.
+
+    The numbers are those that nsys found if it saw GPUs that the variable hides; else it may have
+    found them under the variable, and ordinals are its numbers themselves.
+    """
+    by_name = {str(gpu["cu_device"]): gpu_id for gpu_id, gpu in gpus.items()}
+    if "None" in by_name or by_name.keys() <= {*(metadata.visible_devices or ())}:
+        by_name = {}
     chosen = [
         by_name.get(entry, _by_uuid(entry, gpus))
         for entry in metadata.visible_devices or ()
