@@ -218,7 +218,7 @@ def test_a_machine_is_a_file(followed: Callable[[str], str]) -> None:
 
 def test_a_rule_is_an_entry(followed: Callable[[str], str]) -> None:
     command = "tracekit breakdown sample_traces/ddp_4gpu.sqlite --rules mine.toml --by stage"
-    assert " ME " not in followed(command)
+    assert "\n ME " not in followed(command)
 
 
 def test_files_that_the_page_names_are_there() -> None:

@@ -25,7 +25,8 @@ from tracekit.errors import (
     UndecidedError,
     UnsupportedTraceError,
 )
-from tracekit.model import ITERATIONS, Answer, Trace
+from tracekit.model import Answer, Trace
+from tracekit.model._tables import ITERATIONS
 
 WAITS = "started"
 

@@ -12,7 +12,7 @@ from cli_helpers import ROOT, environment, tracekit
 
 from tracekit import __version__
 from tracekit.cli import app
-from tracekit.cli._app import _TOGETHER, _home, in_order
+from tracekit.cli._app import _MODULES, _home, in_order
 from tracekit.model import DERIVED, TABLES
 from tracekit.runs import DECLARED
 
@@ -43,7 +43,7 @@ def test_every_question_and_every_module_of_commands_is_registered() -> None:
     assert {name.replace("_", "-") for name in DECLARED} <= set(paths)
     modules = (ROOT / "tracekit" / "cli").glob("_*.py")
     homes = {file.stem[1:] for file in modules if "\n@command(" in file.read_text("utf-8")}
-    assert homes <= {*in_order(), *_TOGETHER.values()}
+    assert homes <= {*in_order(), *(each.rpartition("._")[2] for each in _MODULES.values())}
 
 
 def test_commands_stand_in_the_order_in_which_they_are_registered() -> None:

@@ -239,11 +239,6 @@ def test_forty_configurations_are_drawn_and_the_others_counted() -> None:
     assert "not shown: 10 more configurations" in texts(figure)
 
 
-def test_cells_of_a_heat_map_stay_wide_enough_for_their_numbers() -> None:
-    figure = heat([("A", step, -12.3) for step in range(32)])
-    assert figure.layout.meta["least"] == 30 * 32
-
-
 def test_a_heat_map_has_numbers_and_tells_unknown_from_missing() -> None:
     figure = heat([("B", 32, 31.8), ("B", 16, 21.8), ("A", 32, None)])
     cells, unknown = figure.data

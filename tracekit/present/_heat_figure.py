@@ -27,7 +27,7 @@ from tracekit.present._figures import (
 
 _MOST_CELLS = 50
 _MOST_WIDE = 16
-_WIDTH, _LEAST_WIDTH, _LEAST_CELL = 960, 560, 30
+_WIDTH, _LEAST_WIDTH = 960, 560
 _SCALE = 136
 """Width of the colour scale on the right, in pixels."""
 
@@ -98,7 +98,6 @@ def _grid(
         title,
         subtitle,
         width=max(plot + left + _SCALE, _LEAST_WIDTH),
-        least=_LEAST_CELL * len(texts),
         height=max(high * len(names), 120) + 92 + below + 30,
         margin={"l": left, "r": max(_SCALE, _LEAST_WIDTH - plot - left), "t": 92, "b": below + 30},
         notes=notes,
