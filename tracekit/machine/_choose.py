@@ -143,16 +143,15 @@ def machine_of(
     if chosen is None:
         raise MissingDataError("no GPU is in this run", "record with `nsys profile -t cuda`")
     placed = _placed(chosen, devices)
+    warnings, name = [*placed.warnings], placed.machine.name
     if len(hosts) > 1:
-        what = f"GPUs of {_named(hosts)} are taken for those of one machine, {placed.machine.name}"
-        placed = replace(placed, warnings=(*placed.warnings, what))
+        warnings.append(f"GPUs of {_named(hosts)} are taken for those of one machine, {name}")
     if alike := _sharing_a_bus(devices):
-        what = (
+        warnings.append(
             f"{alike} GPUs have the host name and PCI bus of another one: machines of one name are "
             "taken for one machine; give --topology, and a host name of its own to each"
         )
-        placed = replace(placed, warnings=(*placed.warnings, what))
-    return placed
+    return replace(placed, warnings=tuple(warnings))
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
@@ -268,10 +267,8 @@ def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
         for link in preset.links
         if link.type in PEER_LINKS and ours.keys() >= {*link.ends}
     ]
-    nodes = {
-        **dict(machine.graph.nodes(data=True)),
-        **{switch: {"type": "nvswitch"} for switch in preset.nodes("nvswitch")},
-    }
+    nodes = dict(machine.graph.nodes(data=True))
+    nodes |= {switch: {"type": "nvswitch"} for switch in preset.nodes("nvswitch")}
     made = Machine.of(machine.name, nodes, [*machine.links, *links], machine.origin)
     text = (
         f"{_UNTOLD.format(machine.name)}: those of {preset.name} are taken, which is where"
@@ -402,15 +399,12 @@ def _by_number(machine: Machine, devices: list[int]) -> dict[int, int]:
 
 def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, ...]:
     """Return a warning that the topology comes from another machine, if something shows that."""
-    if not other:
-        return ()
     what = " and ".join(other)
-    return (
-        (
-            f"the GPUs of the topology {machine.name} have other {what} than those of the run: "
-            f"it is of another machine, and GPUs are taken by their {by}"
-        ),
+    text = (
+        f"the GPUs of the topology {machine.name} have other {what} than those of the run: "
+        f"it is of another machine, and GPUs are taken by their {by}"
     )
+    return (text,) if other else ()
 
 
 def _matched(

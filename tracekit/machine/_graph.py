@@ -278,10 +278,8 @@ class Machine:
         parts = [frozenset(part) for part in nx.connected_components(inside)]
         if not self.nodes("fabric"):
             return [frozenset(inside)]
-        gpus = {node: number_of(node) for node in self.nodes("gpu")}
-        first = {part: min((gpus[node] for node in part if node in gpus), default=len(gpus))
-                 for part in parts}  # fmt: skip
-        return sorted(parts, key=lambda part: first[part])
+        last = f"GPU{len(self.gpus)}"
+        return sorted(parts, key=lambda part: number_of([*self._of_type("gpu", part), last][0]))
 
     @cached_property
     def host_of(self) -> dict[str, int]:
@@ -433,16 +431,12 @@ class Machine:
         return _weighted(
             link
             for link in self.links
-            if not self._joins_gpus(link) and not any(map(self._is_fabric, link.ends))
+            if not self._joins_gpus(link) and not self._of_type("fabric", link.ends)
         )
-
-    def _is_fabric(self, node: str) -> bool:
-        return bool(self.graph.nodes[node].get("type") == "fabric")
 
     def _joins_gpus(self, link: Link) -> bool:
         """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU instead."""
-        hosts = (self.graph.nodes[end].get("type") == "host" for end in link.ends)
-        return link.type in PEER_LINKS and not any(hosts)
+        return link.type in PEER_LINKS and not self._of_type("host", link.ends)
 
 
 def number_of(node: str) -> int:

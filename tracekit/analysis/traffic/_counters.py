@@ -209,15 +209,14 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
     rows = []
     for device, gpu in place.items():
         for metric in ("nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"):
-            own = [link.bandwidth for link in machine.links
-                   if f"GPU{gpu}" in link.ends and link.type == metric.partition("_")[0]
+            own = [link.bandwidth for *_, link in machine.graph.edges([f"GPU{gpu}"], data="link")
+                   if link.type == metric.partition("_")[0]
                    # A log says that a GPU reaches a NIC, by the one PCIe link that it has.
                    and not any(end.startswith("NIC") for end in link.ends)]  # fmt: skip
             known = [width for width in own if width is not None]
             rows.append((device, metric, sum(known) if own and len(known) == len(own) else None))
     schema = {"device": pl.Int32, "metric": pl.String, "peak": pl.Int64}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return frame.cast({"metric": METRIC})
+    return pl.DataFrame(rows, schema=schema, orient="row").cast({"metric": METRIC})
 
 
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
