@@ -75,6 +75,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          {"step_headroom_ns": MS + 900},
          ("1.001 ms of a step are above the bounds of its operators (modelled), most of it in mm: "
          "1.000 ms")),
+        ("roofline", {"operator": ["mm"], "bound": [None]}, {},
+         "Bounds are not known of any operator"),
         ("roofline", {"operator": ["mm"], "step_headroom_ns": [None]}, {"step_headroom_ns": None},
          None),
         ("scaling", {"network": [None] * 2, "gpus": [1, 8], "baseline_gpus": [1, 1],

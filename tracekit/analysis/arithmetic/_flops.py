@@ -431,6 +431,8 @@ def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 @first_line("roofline")
 def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if "bound" in rows.columns and not rows["bound"].count():
+        return "Bounds are not known of any operator"
     if not meta.get("step_headroom_ns") or "step_headroom_ns" not in rows.columns:
         return None
     most = rows.drop_nulls("step_headroom_ns").sort("step_headroom_ns", descending=True)

@@ -184,7 +184,7 @@ def _meta(job: Job) -> dict[str, Any]:
         "contradicted": job.graph.contradicted,
         **({"host_or_wait_ns": untold} if untold > LEAST * int(lengths.sum()) else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
-        "shares": "share: path_ns / steps_ns, the length of all steps",
+        "shares": "share: path_ns / steps_ns, the length of these steps",
         **({"warnings": warnings} if warnings else {}),
     }
 
@@ -220,7 +220,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     return said + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
 
-note("steps_ns")(lambda value: [f"all steps: {time_text(value)}"])
+note("steps_ns")(lambda value: [f"these steps: {time_text(value)}"])
 note("host_or_wait_ns")(lambda value: [f"host, or waiting for the GPU: {time_text(value)}"])
 note("contradicted")(
     lambda value: (

@@ -70,7 +70,7 @@ _PATH_WRITES = Json(
         "segments?": "count: Number of parts of critical paths.",
         "path_ns": "count: Length of these parts, added over steps.",
         "step_ns": "amount: Mean of path_ns per step.",
-        "share": "share or null: path_ns over the length of all steps.",
+        "share": "share or null: path_ns over the length of the steps that count.",
         "ops?": "count: Number of ops of this name in the steps.",
         "on_path?": "count: How many of these ops are on a critical path.",
         "slack_min_ns?": "integer or null: By how much later such an op could end with no step "
