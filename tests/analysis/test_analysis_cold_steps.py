@@ -10,6 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit
+from tracekit.analysis import idle_time
 from tracekit.analysis.comparison import compare
 from tracekit.analysis.statistics import cold_steps, left_out_notes
 from tracekit.analysis.studies import study_row
@@ -163,6 +164,23 @@ def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> 
     # Of steps that were chosen none is left out.
     assert "cold" not in run.idle.answer(iterations=(0, 2)).meta
     assert run.critical_path.answer(iterations="0:2").meta["steps"] == 3
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_idle_time_of_a_step_is_that_of_processes_that_number_steps_apart(first: int) -> None:
+    b = TraceBuilder()
+    for process in range(2):
+        at, row = 0, {"thread": 10 * process, "device": process}
+        for step in range(first * process, first * process + 10):
+            length = 9_000 if at == 0 else 1_000
+            b.iteration(step, at, at + length, thread=10 * process, ops=2, whole=True)
+            b.op("a", at + 10, start=at + 20, end=at + 300, iteration=step, **row)
+            end = at + length - 100
+            b.op("b", end - 300, start=end - 200, end=end, iteration=step, **row)
+            at += length
+    answer = idle_time.idle(b.trace(), ["cause"], skip="auto", longest=None)
+    assert answer.meta["cold"]["idle_ns"] == 17_040
+    assert answer.rows["step_ns"].sum() == pytest.approx(4_560 / 9)
 
 
 def test_few_runs_are_named_of_which_steps_are_left_out() -> None:

@@ -96,9 +96,13 @@ def test_input_of_another_size_is_told() -> None:
         for step, stage in enumerate(("IO", "IO", "OTHER")):  # the latter of a server
             row = {"stage": stage, "bytes": size * 10_000, "iteration": step}
             b.op("x", 10 + step, kind="h2d", **row)
+        if name == "c":  # on a second GPU as well, whose process numbers its steps apart
+            for step in range(3):
+                row = {"stage": "IO", "bytes": size * 10_000, "iteration": 7 + step}
+                b.op("x", 10 + step, kind="h2d", thread=10, device=1, **row)
         runs.append(Recorded(b.trace(), name, {}))
     assert unlike(runs) == [
-        "a step copies 1.000 MB of input in a and 2.000 in b: batches may differ"
+        "a step copies 1.000 MB of input to a GPU in a and 2.000 in b: batches may differ"
     ]
 
 

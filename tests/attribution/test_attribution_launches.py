@@ -75,6 +75,9 @@ def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() 
         if turn < 60:
             builder.op("kernel", start=10 * turn + 2, correlation=turn)
     builder.rows["calls"][0]["name"] = "hipStreamBeginCapture"
+    for turn in range(1_000):  # another process, of which all is recorded
+        builder.call(10 * turn, 10 * turn + 1, thread=10, correlation=turn)
+        builder.op("kernel", start=10 * turn + 2, thread=10, device=1, correlation=turn)
     (told,) = builder.attributed().warnings
     assert told == (
         "the recording of GPU work ends early: the last 40 calls that launch kernels have none"

@@ -28,7 +28,7 @@ _FEW = 0.01
 """Share of kernel launches that may lack a kernel without a warning: 0.1 to 0.6 % in real traces of
 nsys, queued when it stopped."""
 _MANY, _SOME = 0.1, 10
-"""Share of kernel launches, and their number, that may follow the last recorded kernel untold."""
+"""Launches of a process after its last recorded kernel that give no warning: share, and number."""
 _LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
 _OF_OP = ("process", "correlation", "kind", "device", "start", "end")
 _KEPT = 4
@@ -173,11 +173,13 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
     inside = pl.col("start").is_between("first", "last")
     gone = pl.concat(without).join(known, on=["process", "name"]).filter(inside)
     span: int = (gone["start"].max() or 0) - (gone["start"].min() or 0)  # type: ignore[operator, assignment]
-    ends = launched.group_by("process").agg(pl.col("last").max())
-    late = pl.concat(without).join(ends, on="process").filter(pl.col("start") > pl.col("last"))
-    least = max(_SOME, _MANY * (late.height + int(launched["did"].sum())))
-    told = late.height if late.height > least else 0
-    return Lost(gone.height, gone.height + int(known["did"].sum()), span, told)
+    ends = launched.group_by("process").agg(pl.col("last").max(), pl.col("did").sum())
+    after = pl.concat(without).join(ends, on="process").filter(pl.col("start") > pl.col("last"))
+    late = after.group_by("process").agg(late=pl.len(), did=pl.col("did").first())
+    many = late.filter(
+        pl.col("late") > pl.max_horizontal(pl.lit(_SOME), _MANY * (pl.col("late") + pl.col("did")))
+    )
+    return Lost(gone.height, gone.height + int(known["did"].sum()), span, int(many["late"].sum()))
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:

@@ -542,7 +542,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
             texts.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
         return f"Of the time {', '.join(filter(None, texts))}{unseen(meta)}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
-        return _by_steps(rows, meta.get("cold"))
+        return _by_steps(rows, meta.get("cold", {}).get("last"))
     if keys == ["device"]:
         return f"Busiest: {most_by_share(rows.sort('share', descending=True), keys)}"
     most = most_by_share(rows.sort("share", descending=True, nulls_last=True), keys)
@@ -556,11 +556,11 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
-def _by_steps(rows: pl.DataFrame, cold: Mapping[str, int] | None) -> str | None:
+def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
     """Describe the steps of a run; cold ones are in no mean."""
-    if cold is not None:
-        usual = _by_steps(rows.filter(pl.col("iteration") > cold["last"]), None)
-        before = _by_steps(rows.filter(pl.col("iteration") <= cold["last"]), None) or ""
+    if last_cold is not None:
+        usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
+        before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""
         return usual and f"{usual}, after {before.replace(' step', ' cold step', 1)}"
     steps = rows.drop_nulls(["iteration", "window_ns"])
     if steps.is_empty():

@@ -33,7 +33,8 @@ _FAR, _FAR_SHARE = 5, 0.01
 """Robust standard deviations, and the share of the level, that a point is far from its level."""
 _MOST_FAR = 3
 _FED = 0.2
-"""Width, on a logarithmic scale, within which bytes of input of a step count as alike."""
+"""Bytes of input of a step that differ by up to half of this (logarithms) count as alike: 10 %."""
+_CELL = ["process", "device", "iteration"]
 _SURE = 0.01
 _ORDERS = 1_999
 METHOD = (
@@ -127,17 +128,17 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 
 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
-    """Name runs whose steps copy another amount of input than those of the first run.
+    """Name runs whose steps copy another amount of input to a GPU than those of the first run.
 
     Also the first run that holds evaluation where others hold none.
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
     in_steps = [run.trace["ops"].drop_nulls("iteration") for run in runs]
-    of_steps = [ops.filter(is_fed).group_by("iteration").agg(bytes_) for ops in in_steps]
+    of_steps = [ops.filter(is_fed).group_by(_CELL).agg(bytes_) for ops in in_steps]
     amounts = [each.select(pl.col("bytes").median()).collect().item() for each in of_steps]
     unlike = {
-        about: f"a step copies {amounts[0] / 1e6:,.3f} MB of input in {runs[0].name} and "
+        about: f"a step copies {amounts[0] / 1e6:,.3f} MB of input to a GPU in {runs[0].name} and "
         f"{amount / 1e6:,.3f} in {run.name}: batches may differ"
         for run, amount in reversed(list(zip(runs, amounts, strict=True)))
         if amount and amounts[0] and (about := round(math.log(amount / amounts[0]) / _FED))

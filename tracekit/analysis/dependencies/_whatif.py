@@ -542,7 +542,7 @@ def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
         return None
     options, changes = CHANGES[rule]
     try:
-        rows = whatif(trace, traffic, parse_changes(**changes)).rows
+        rows = whatif(trace, traffic, parse_changes(**changes), skip="auto").rows
     except UndecidedError:
         return Price(options)
     except UsageError:  # kernels whose names say the same in other words

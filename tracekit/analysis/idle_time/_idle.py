@@ -42,7 +42,7 @@ from tracekit.analysis.idle_account import (
 )
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, cold_of
-from tracekit.engine import counted_steps, iterations_in
+from tracekit.engine import counted_steps, iterations_in, numbered_alike
 from tracekit.model import Answer, Trace, with_clocks
 from tracekit.support.wording import first_line, note, percent, text_of, time_text
 
@@ -147,6 +147,8 @@ def _per_step(
     A step ends for all GPUs with the last op of any, and may begin before a GPU's first op; in a
     recording of few steps this is a large share, and lies in no window.
     """
+    if "iteration" not in keys:
+        trace = numbered_alike(trace)
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return rows.select(*keys, step_ns=pl.lit(None, pl.Float64)), {}

@@ -178,10 +178,14 @@ def skipped_of(trace: Trace, skip: Skip) -> int:
     return cold_of(trace).skip if skip == "auto" else skip
 
 
-def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int]]:
-    """Return the meta ``cold``, if cold steps are in no number per step."""
+def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
+    """Return the meta ``cold``, if cold steps are in no number per step.
+
+    ``last`` is null where processes number their steps apart.
+    """
     cold = cold_of(trace, skip)
-    return {"cold": cold._asdict()} if cold.steps else {}
+    last = cold.last if numbered_alike(trace) is trace else None
+    return {"cold": {**cold._asdict(), "last": last}} if cold.steps else {}
 
 
 def _measured(
