@@ -19,6 +19,7 @@ import tracekit
 from tracekit.analysis import step_detail
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.engine import _launch_groups
+from tracekit.errors import UsageError
 from tracekit.model import _trace
 from tracekit.support import batches
 from tracekit.view import _asked, _blocks, _lanes
@@ -456,6 +457,29 @@ def test_steps_are_those_of_the_gpus(client: Any, runs: list[tracekit.Run]) -> N
         assert dict(zip(told["iteration"], zip(told["start"], told["end"], strict=True),
                         strict=True)) == of_step  # fmt: skip
         assert (told["lost"], told["start"]) == (0, sorted(told["start"]))
+
+
+def test_counters_are_the_first_lanes_that_are_left_out(
+    counted: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = RunLanes(counted.trace)
+    others = [lane for lane in every.lanes if lane.kind != "counter"]
+    monkeypatch.setattr(_lanes, "_MOST_LANES", len(others))
+    few = RunLanes(counted.trace)
+    assert [lane.key for lane in few.lanes] == [lane.key for lane in others]
+    assert few.lost == len(every.lanes) - len(others) > 0
+
+
+def test_what_perfetto_would_take_too_long_to_load_is_refused(
+    asked: AskedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"run": "1", "from": "0", "to": str(10**12)}
+    assert asked.timeline(whole)["content"]
+    with pytest.raises(UsageError, match="no step in sight"):
+        asked.timeline({**whole, "from": str(10**12 - 1)})
+    monkeypatch.setattr(_asked, "_MOST_EXPORTED", 1)
+    with pytest.raises(UsageError, match="more than 1 ops in sight: zoom to some steps"):
+        asked.timeline(whole)
 
 
 def test_a_step_that_is_unlike_the_others_is_a_place_to_go_to(

@@ -203,8 +203,9 @@ class AskedRuns:
         ).row(0)  # fmt: skip
         edges = seen.lanes.edges if steps.is_empty() else (begin, until)
         if None in edges or seen.lanes.starting(*edges) > _MOST_EXPORTED:
-            raise UsageError("there is no step in sight, or one of too many ops to be written",
-                             f"show steps of {_MOST_EXPORTED:,} ops at most")  # fmt: skip
+            what = "no step" if None in edges else f"more than {_MOST_EXPORTED:,} ops"
+            hint = "write all with tracekit export" if steps.is_empty() else "zoom to some steps"
+            raise UsageError(f"{what} in sight", hint)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "steps.json.gz")
             iterations = None if steps.is_empty() else (numbers[0], numbers[1])

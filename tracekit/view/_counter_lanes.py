@@ -33,7 +33,7 @@ SAMPLED = {
     ]),
     # Allocations last for different times, so that their mean says nothing.
     "memory": (["report", "process", "device"], [
-        "count(*) AS samples", "min(in_use) AS min", "max(in_use) AS max",
+        "count(*) AS samples", "min(in_use) AS min_sampled", "max(in_use) AS max_sampled",
     ]),
 }  # fmt: skip
 """Keys of the tables of samples, and what is told of each counter, in SQL: table -> these."""

@@ -188,12 +188,13 @@ class RunLanes:
             tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
         lanes = [_lane(*key, own, several=several) for key, own in tiles.items()]
         lanes += map(_counter_lane, itertools.count(), counters_of(self._trace, self.edges))
-        return sorted(lanes, key=lambda lane: _order((lane.kind, lane.key)))
+        return sorted(lanes, key=_place)
 
-    @property
+    @cached_property
     def lanes(self) -> Sequence[Lane]:
-        """The lanes, up to the largest number that can be drawn."""
-        return self._all[:_MOST_LANES]
+        """The lanes, up to the largest number that can be drawn; counters are left out first."""
+        chosen = sorted(self._all, key=lambda lane: lane.kind == "counter")[:_MOST_LANES]
+        return sorted(chosen, key=_place)
 
     @property
     def lost(self) -> int:
@@ -437,6 +438,10 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
             "idle": (f"GPU {gpu} · idle, why", f"GPU{gpu} idle"),
         }.get(kind, (f"GPU {gpu} · stream {last}", f"GPU{gpu} s{last}"))
     return Lane(kind, key, *names, is_first, tiles)
+
+
+def _place(lane: Lane) -> tuple[Any, ...]:
+    return _order((lane.kind, lane.key))
 
 
 def _counter_lane(number: int, counter: Counter) -> Lane:

@@ -240,10 +240,14 @@ def in_words_of(trace: Trace, advice: str) -> str:
 
 
 def _words(trace: Trace) -> list[tuple[str, str]]:
-    """Return the names to replace, if JAX ran, and if on AMD's GPUs."""
+    """Return the names to replace, if XLA ran, and if on AMD's GPUs.
+
+    TensorFlow without XLA uses the domain TSL, too.
+    """
     makers = trace.read("devices")["name"].cast(pl.String).fill_null("")
     calls = trace["calls"].filter(pl.col("name").cast(pl.String).str.starts_with("hip"))
-    marks = trace["ranges"].filter(pl.col("domain").cast(pl.String) == "TSL")
+    domain, name = (pl.col(each).cast(pl.String) for each in ("domain", "name"))
+    marks = trace["ranges"].filter(domain == "TSL", name.str.contains("^(Thunk|Xla)"))
     some = {
         "jax": RunFacts(trace).recorders == ["jax.profiler"] or marks.head(1).collect().height,
         "hip": makers.str.contains("(?i)amd|radeon").any() or calls.head(1).collect().height,

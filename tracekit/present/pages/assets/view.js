@@ -48,7 +48,7 @@ function waiting(box, path, parameters, giveUp) {
   const began = Date.now(), told = element("p", "", { className: "hint" }), stop = buttonOf("Give up", giveUp);
   const timer = setInterval(async () => {
     const { [`/${path}?${new URLSearchParams(parameters)}`]: rows } = await ask("progress", {}).catch(() => ({}));
-    told.textContent = `Being found for ${Math.round((Date.now() - began) / 1000)} s${rows ? `: ${rows.map(size).join(" of ")} rows read` : ""}.`;
+    told.textContent = `Searching for ${Math.round((Date.now() - began) / 1000)} s${rows ? `: ${rows.map(size).join(" of ")} rows read` : ""}.`;
     if (!isOver && !stop.isConnected) box.replaceChildren(told, stop);
   }, 1000);
   let isOver = false;
@@ -111,6 +111,7 @@ class RunChart extends Chart {
   choose(number) {
     const view = this.data.views[number];
     this.have = null;
+    if (this.flows) this.toggleFlows(true);
     this.find(".sight tbody").replaceChildren();
     this.find(".diagnosed").open = false;
     if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
@@ -250,7 +251,7 @@ class RunChart extends Chart {
     if (!this.flows || key === this.flowing) return;
     this.flowing = key;
     this.askFlows ??= asker("flows");
-    const got = await this.askFlows({ run: this.number, from, to });
+    const got = await this.askFlows({ run: this.number, from, to }).catch((error) => { this.flowing = null; throw error; });
     if (!got || !this.flows) return;
     this.flows = (got.flows ?? []).filter((flow) => !flow.includes(null));
     this.find(".launches").textContent = got.flows ? `${size(this.flows.length)} of ${size(got.flows.length)} launches are drawn: those of threads with a lane.` : `More than ${size(got.most)} ops are in sight: zoom in to see their launches.`;
@@ -261,7 +262,8 @@ class RunChart extends Chart {
   async write(told, opens) {
     const page = opens && window.open(PERFETTO);
     told.textContent = "The steps are being written.";
-    const { file, content } = await ask("timeline", { run: this.number, from: Math.floor(this.from), to: Math.ceil(this.to) });
+    const asked = { run: this.number, from: Math.floor(this.from), to: Math.ceil(this.to) };
+    const { file, content } = await ask("timeline", asked).catch((error) => { if (page) page.close(); throw error; });
     const { buffer } = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
     const link = element("a", file, { href: URL.createObjectURL(new Blob([buffer])), download: file });
     const isThere = page && await handOver(page, buffer, file);
@@ -631,8 +633,8 @@ function valuesRow(lane, from, to) {
   const many = own.reduce((sum, i) => sum + count[i], 0), of = (values) => own.map((i) => values[i]);
   const average = own.reduce((sum, i) => sum + mean[i] * count[i], 0) / many;
   const before = lane.held ? times.findLastIndex((time) => time < from) : -1;
-  const held = before < 0 ? "" : valueText(lane.samples.last[before], lane.unit);
-  const text = many ? valuesText(lane, Math.min(...of(low)), average, Math.max(...of(high))) : held;
+  const held = before < 0 ? [] : [lane.samples.last[before]];
+  const text = many || held.length ? valuesText(lane, Math.min(...held, ...of(low)), average, Math.max(...held, ...of(high))) : "";
   row.append(element("th", lane.label, { scope: "row" }), element("td", size(many), { className: "number" }));
   row.append(element("td", ""), element("td", ""), element("td", ""), element("td", text));
   return row;
