@@ -80,7 +80,7 @@ def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() 
         builder.op("kernel", start=10 * turn + 2, thread=10, device=1, correlation=turn)
     (told,) = builder.attributed().warnings
     assert told == (
-        "the recording of GPU work ends early: the last 40 calls that launch kernels have none"
+        "the recording of GPU work ends early: the last 40 launches have no recorded kernel"
     )
 
 

@@ -541,7 +541,7 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
-        (lost.late, f"{ends_early}: the last {lost.late:,} calls that launch kernels have none"),
+        (lost.late, f"{ends_early}: the last {lost.late:,} launches have no recorded kernel"),
         (
             launches.twice > ops // 100,
             f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",

@@ -46,7 +46,7 @@ marker."""
 class Lost:
     """Launches without a recorded kernel: number, number of all launches, and time span, ns.
 
-    ``late`` is the number of launches after the last one whose kernel was recorded, 0 for a few.
+    ``late``: launches after the last recorded kernel; 0 if too few for a warning.
     """
 
     calls: int

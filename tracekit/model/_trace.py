@@ -534,7 +534,7 @@ def _packed(frame: pl.DataFrame) -> bytes:
 
 @cache
 def _empty_file(table: str) -> bytes:
-    """Return the file of a table without rows, of which a report has many."""
+    """Return the Parquet bytes of an empty table, kept: a report has many."""
     return _packed(TABLES[table].empty())
 
 

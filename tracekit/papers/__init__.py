@@ -1,4 +1,4 @@
-"""Questions of published papers, added to tracekit by its public names alone.
+"""Questions of published papers, written against public names of tracekit only.
 
 The DGX-1 study: its questions, published numbers beside, of recorded or of simulated runs.
 """

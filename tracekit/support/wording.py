@@ -325,7 +325,7 @@ def _declare(among: dict[str, Any], keys: Iterable[str], function: F) -> F:
 
 
 def unsaid(_: object) -> list[str]:
-    """Return no note: first lines, rows or warnings tell of it."""
+    """Return no note: the first line, rows or warnings say it."""
     return []
 
 

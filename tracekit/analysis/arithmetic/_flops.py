@@ -477,7 +477,7 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     known = f"bounds known of {share_text(meta['known_share'])} of the time of kernels that compute"
     tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
     if meta["untold_ns"]:
-        tensor += f", not told of {duration(meta['untold_ns'])}"
+        tensor += f", unknown for {duration(meta['untold_ns'])}"
     return [
         f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
         *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LEAST = 3
 """Minimum number of points of a level; fewer are outliers."""
 _FAR, _FAR_SHARE = 5, 0.01
-"""Robust standard deviations, and the share of the level, that a point is far from its level."""
+"""A point this far from its level is named: robust standard deviations, and share of the level."""
 _MOST_FAR = 3
 _FED = 0.2
 """Bytes of input of a step that differ by up to half of this (logarithms) count as alike: 10 %."""

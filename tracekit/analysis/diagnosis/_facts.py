@@ -262,7 +262,7 @@ class Facts:
     def where(
         self, measure: Measure, rule: str, devices: Collection[int] | None = None
     ) -> tuple[str, ...]:
-        """Name the layers or ranges with most time that a rule is about, each with it in words."""
+        """Name a rule's layers or ranges with the most time, each with its time as text."""
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
         by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
@@ -322,7 +322,8 @@ class Facts:
         ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
         ``wait_ns``, the time for which the collective waits
         for its last participant; ``is_late``, whether it begins after the backward pass, with no
-        other collective running when the pass ended; ``avoidable``, ``exposed`` limited to its
+        other collective running when the pass ended; ``ends_step``, whether it is the last of
+        several; ``avoidable``, ``exposed`` limited to its
         length less waiting (0 for the last of several collectives of a step, since the next ops
         need its result).
         """

@@ -28,12 +28,12 @@ MEMBER = ["process", "device"]
 CELL = ["device", "iteration"]
 """A step on a GPU."""
 LONGEST_LAUNCH_NS = 1_000_000
-"""A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
+"""A launch and its Python code take 5 to 100 us; a thread later than this does something else."""
 COMPUTES = pl.col("kind").is_in(["compute", "graph"])
 TINY_NS = 10_000
-"""A kernel takes about as long as its launch, if it takes no longer."""
+"""Kernels up to this length are tiny: to launch one takes about as long."""
 RUN = 8
-"""Shorter runs of tiny kernels are not spoken of."""
+"""Minimum number of consecutive tiny kernels to report."""
 _HALF = 0.5
 _IDLE_BY = [
     "process", "device", "iteration", "cause", "rests_on", "detail", "queued", "is_short",
@@ -151,12 +151,12 @@ class Part:
 
     @cached_property
     def _asked_about(self) -> pl.LazyFrame:
-        """The ops of which any rule asks how long they run alone."""
+        """Ops whose exposed time a rule needs: copies and collectives."""
         return self.ops.filter(self._is_asked_about).collect().lazy()
 
     @cached_property
     def _rest(self) -> pl.DataFrame:
-        """The times in which others run: ``device, start, end``."""
+        """Merged busy intervals of all other ops: ``device, start, end``."""
         return merged_in_batches(self.ops.filter(~self._is_asked_about), ["device"])
 
     @property
@@ -344,11 +344,11 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time, and what other parts may explain of it.
+    """Return sums of idle time, and the gaps whose cause other parts may hold.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op of the gap was launched before it; ``is_short``, ``is_long``: whether launches that are late
-    take up to 1 ms of the gap, or more, see `with_kinds`; ``is_tiny``, whether a tiny kernel of a
+    take up to 1 ms of the gap, or more, see `Part.idle`; ``is_tiny``, whether a tiny kernel of a
     run ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
     """
     own, last = part.idle, part.found.last["gap"]

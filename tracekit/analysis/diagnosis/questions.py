@@ -35,7 +35,7 @@ _WRITES = Json(
         "ranks?": "positive: Ranks of the row.",
         "collectives?": "count: Collectives with others that it took part in; of a group, all.",
         "last_share?": "amount or null: last / collectives; null without any.",
-        "chance_share?": "share or null: last_share by chance: the mean of one over the number of "
+        "chance_share?": "share or null: last_share expected by chance: mean of 1 / number of "
         "participants; null without any.",
         "caused_ns?": "amount or null: How long the others waited for it, or the straggler, per "
         "step and other rank.",
