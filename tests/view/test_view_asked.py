@@ -7,8 +7,10 @@ import itertools
 import random
 import shlex
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import polars as pl
@@ -25,7 +27,7 @@ from tracekit.support import batches
 from tracekit.view import _asked, _blocks, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._blocks import broken_down
-from tracekit.view._counter_lanes import IN_USE, Counter
+from tracekit.view._counter_lanes import IN_USE, Counter, counters_of
 from tracekit.view._lanes import RunLanes
 from tracekit.view._sums import RunSums, drawn_ops, drawn_ranges
 from tracekit.view._tiles import LOOKS
@@ -457,6 +459,24 @@ def test_steps_are_those_of_the_gpus(client: Any, runs: list[tracekit.Run]) -> N
         assert dict(zip(told["iteration"], zip(told["start"], told["end"], strict=True),
                         strict=True)) == of_step  # fmt: skip
         assert (told["lost"], told["start"]) == (0, sorted(told["start"]))
+
+
+def test_who_asks_first_at_once_has_lanes_made_once(
+    counted: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def slowly(*given: Any) -> list[Counter]:
+        made.append(1)
+        sleep(0.2)
+        return counters_of(*given)
+
+    monkeypatch.setattr(_lanes, "counters_of", slowly)
+    lanes = RunLanes(counted.trace)
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda _: lanes.lanes, range(4))]
+    assert made == [1]
+    assert all(each is found[0] for each in found)
 
 
 def test_counters_are_the_first_lanes_that_are_left_out(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -33,6 +33,8 @@ from tracekit.view._sums import (
     spans_of,
 )
 from tracekit.view._tiles import LOOKS, Ints, Level, Spans, Summing, Tiles, width_below
+
+T = TypeVar("T")
 
 _KINDS = ("stages", "exposed", "idle", "ops", "counter")
 """Lanes of a GPU, in order."""
@@ -140,6 +142,19 @@ class Kept(Protocol):
         """Cache a value under a key, if possible."""
 
 
+def _made_once(work: Callable[[RunLanes], T]) -> cached_property[T]:
+    """Make a cached property that one thread computes, whoever asks, while others wait for it."""
+
+    def found(lanes: RunLanes) -> T:
+        with lanes.making, stoppable(None):  # who gives up ends nothing that others wait for
+            known: dict[str, T] = lanes.__dict__
+            if work.__name__ not in known:
+                known[work.__name__] = work(lanes)
+            return known[work.__name__]
+
+    return cached_property(found)
+
+
 class RunLanes:
     """The lanes of one run.
 
@@ -153,18 +168,14 @@ class RunLanes:
 
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
         self._trace, self._kept = trace, kept
-        self._making = threading.Lock()
+        self.making = threading.RLock()
+        """Lock held while values are computed that any request may need."""
         self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
         """The ops and the ranges read last, of all lanes, with their interval of time."""
 
-    @property
+    @_made_once
     def sums(self) -> RunSums:
-        """Sums of the lanes: read from the cache, else computed and cached."""
-        with self._making, stoppable(None):  # others wait for it
-            return self._sums
-
-    @cached_property
-    def _sums(self) -> RunSums:
+        """Read the sums of the lanes from the cache, or compute and cache them."""
         content = None if self._kept is None else self._kept.read("tiles")
         if content is not None:
             with suppress(ValueError):
@@ -190,9 +201,9 @@ class RunLanes:
         lanes += map(_counter_lane, itertools.count(), counters_of(self._trace, self.edges))
         return sorted(lanes, key=_place)
 
-    @cached_property
+    @_made_once
     def lanes(self) -> Sequence[Lane]:
-        """The lanes, up to the largest number that can be drawn; counters are left out first."""
+        """Return the lanes, up to the most that can be drawn; counters are left out first."""
         chosen = sorted(self._all, key=lambda lane: lane.kind == "counter")[:_MOST_LANES]
         return sorted(chosen, key=_place)
 
@@ -363,7 +374,7 @@ class RunLanes:
                 found[kind, key] = _Drawn.of_no_op(spans[0])
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), _NONE) for lane in lanes}
 
-    @cached_property
+    @_made_once
     def _few(self) -> Mapping[Key, _Drawn]:
         return {key: _Drawn.of(own) for key, own in self.sums.few.items()}
 
