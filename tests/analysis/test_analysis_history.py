@@ -127,8 +127,42 @@ def test_the_order_of_points() -> None:
     assert order(["2026-10-2", "2026-9-30"]) == ["2026-9-30", "2026-10-2"]
     assert order(["v1.10", "v1.9"]) == ["v1.9", "v1.10"]
     assert order(["fed", "abc"]) == ["fed", "abc"]
+    assert order(["0.05", "0.1", "0.02"]) == ["0.02", "0.05", "0.1"]
+    assert order(["28.11.2026", "01.12.2026"]) == ["28.11.2026", "01.12.2026"]
+    assert order(["n-1-12-2026 9:30", "n-28-11-2026 9:30"])[0] == "n-28-11-2026 9:30"
+    assert order(["11/28/2026", "2/1/2027"]) == ["11/28/2026", "2/1/2027"]
+    assert order(["31.12.26", "01.01.27"]) == ["31.12.26", "01.01.27"]
     of_commits = history(_recordings(["fed", "abc"], [1.0, 1.0]), label="commit")
     assert of_commits.title == "history by commit, in the order of ingest"
+
+
+def test_an_order_that_depends_on_the_reading_is_told() -> None:
+    def titled(*values: str) -> tuple[list[str], str]:
+        found = history(_recordings([*values], [1.0] * len(values)), label="x")
+        return found.rows["value"].to_list(), found.title
+
+    versions = ["2.8", "2.9", "2.10", "2.11"]
+    assert titled(*versions) == (
+        versions, "history by x, as versions (as decimals in another order)"
+    )  # fmt: skip
+    rates = ["0.1", "0.25", "0.3"]
+    title = "history by x, as decimals (as versions in another order)"
+    assert titled(*rates) == (rates, title)
+    assert titled("2.1", "2.10", "2.9")[0] == ["2.1", "2.9", "2.10"]  # 2.1 and 2.10 are two values
+    days = ["03.01.2026", "04.01.2026", "01.02.2026"]
+    title = "history by x, as days before months (as months before days in another order)"
+    assert titled(*days) == (days, title)
+    assert titled("0.5", "1.5", "2.0") == (["0.5", "1.5", "2.0"], "history by x")
+
+
+def test_the_farthest_points_are_named_not_the_longest_groups() -> None:
+    steps: list[float | None] = [1000.0 + NOISE[n % 10] for n in range(30)]
+    for begin, end, more in ((2, 5, 50), (8, 11, 60), (14, 17, 70), (25, 26, 900)):
+        for place in range(begin, end):
+            steps[place] = 1000.0 + more
+    found = history(_recordings([str(n) for n in range(30)], steps), label="night")
+    off = "8 to 10 (+5.7 %), 14 to 16 (+6.7 %), 25 (+89.5 %) and 1 more"
+    assert found.meta["headline"] == f"30 points: no change found; far from their level: {off}"
 
 
 def test_runs_with_one_value_are_a_point_and_those_without_steps_none() -> None:

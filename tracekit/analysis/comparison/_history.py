@@ -71,8 +71,10 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     """Answer the question `history`; its declaration lists columns and meta.
 
     Recordings with the same value of the label form one point: the mean of their steps. Points are
-    sorted by value if all values are numbers, or texts that differ in numbers only (2026-11-30,
-    build-9), else by the time of their first ingest.
+    sorted by value if all values are numbers, dates (30.11.2026), or texts that differ in numbers
+    only (2026-11-30, build-9, v2.10), else by the time of their first ingest. Where values can be
+    read in several ways (2.10 is a decimal or a version), the times of ingest decide, and the
+    title says so.
 
     Parameters
     ----------
@@ -93,10 +95,9 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     timed = recordings.drop_nulls("step_ns")
     if timed.is_empty():
         raise UsageError(f"no run with the label {label!r} has steps", "choose others with --where")
-    points = _points(timed)
+    points, order = _points(timed)
     changes = change_points(points["step_ns"].to_numpy())
     rows = _with_levels(points, changes).select(HISTORY.names()).cast(HISTORY)
-    is_ordered = _order(points["value"].to_list()) is not None
     return Answer(
         rows=rows,
         meta={
@@ -108,7 +109,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
             "untimed": recordings.filter(pl.col("step_ns").is_null())["run"].to_list(),
             "method": METHOD,
         },
-        title=f"history by {label}" + ", in the order of ingest" * (not is_ordered),
+        title=f"history by {label}{order}",
         people=_for_people(rows),
         command="history",
         figures={"figure": "history"},
@@ -155,8 +156,8 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop(empty)
 
 
-def _points(timed: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per value of the label, in order."""
+def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return a row per value of the label, in order, and what the title says of that order."""
     several = pl.len() > 1
     points = timed.group_by("value").agg(
         run=pl.when(~several).then(pl.col("run").first()),
@@ -165,23 +166,50 @@ def _points(timed: pl.DataFrame) -> pl.DataFrame:
         high_ns=pl.when(several).then(pl.col("step_ns").max()),
         step_ns=pl.col("step_ns").mean(),
         created=pl.col("created").min(),
-    )
-    order = _order(points["value"].to_list())
-    if order is None:
-        return points.sort("created", "value")
-    return points.with_columns(pl.Series("order", order)).sort("order", "created").drop("order")
+    ).sort("created", "value")  # fmt: skip
+    orders = _orders(points["value"].to_list())
+    if not orders:
+        return points, ", in the order of ingest"
+    # Points that were ingested one after the other and follow each other in the order, too.
+    following = {
+        name: sum(one <= other for one, other in itertools.pairwise(keys))
+        for name, keys in orders.items()
+    }
+    best = max(orders, key=lambda name: following[name])
+    ways = {name: sorted(range(len(keys)), key=keys.__getitem__) for name, keys in orders.items()}
+    others = [name for name, way in ways.items() if way != ways[best]]
+    said = f", as {best} (as {' or '.join(others)} in another order)" if others else ""
+    return points[ways[best]], said
 
 
-def _order(values: Sequence[str]) -> list[float] | list[str] | None:
-    """Return keys that sort values: numbers, or texts that differ in whole numbers only."""
+def _orders(values: Sequence[str]) -> dict[str, list[Any]]:
+    """Return keys that sort values, by what the values may be; the likeliest first.
+
+    Texts that differ in whole numbers only are sorted by these, from left to right.
+    """
+    orders: dict[str, list[Any]] = {}
     with suppress(ValueError):
-        return [float(value) for value in values]
+        decimals = [float(value) for value in values]
+        if len({*decimals}) == len(values):
+            orders["decimals"] = decimals
     if len({_DIGITS.sub("0", value) for value in values}) > 1:
-        return None
-    return [_DIGITS.sub(lambda digits: digits[0].zfill(_LONGEST), value) for value in values]
+        return orders
+    numbers = [(*map(int, _DIGITS.findall(value)),) for value in values]
+    are_dates = all(map(_DATE.fullmatch, values))
+    if len({*numbers}) == len(values) and not are_dates:
+        orders["versions"] = numbers
+    if are_dates or all(map(_SHORT_DATE.fullmatch, values)):
+        for name, month, day in (("days before months", 1, 0), ("months before days", 0, 1)):
+            keys = [(each[2], each[month], each[day], *each[3:]) for each in numbers]
+            if all(each[1] <= _MONTHS and each[2] <= _DAYS for each in keys):
+                orders[name] = keys
+    return orders
 
 
-_DIGITS, _LONGEST = re.compile(r"[0-9]+"), 20
+_DIGITS = re.compile(r"[0-9]+")
+_DATE = re.compile(r"\D*\d{1,2}\D+\d{1,2}\D+\d{4}(?:\D.*)?")
+_SHORT_DATE = re.compile(r"\D*\d{2}\D+\d{2}\D+\d{2}(?:\D.*)?")
+_MONTHS, _DAYS = 12, 31
 
 
 def change_points(values: Floats) -> list[Change]:
@@ -293,7 +321,7 @@ def _far_off(rows: pl.DataFrame) -> str:
     groups = [[*places] for sign, places in itertools.groupby(range(len(off)), signs.item) if sign]
     if not groups or len(off) < 2 * _LEAST:
         return ""
-    shown = sorted(sorted(groups, key=lambda group: (len(group), group))[-_MOST_FAR:])
+    shown = sorted(sorted(groups, key=lambda group: size[group].mean())[-_MOST_FAR:])
     texts = [
         " to ".join(dict.fromkeys(rows["value"][places[:1] + places[-1:]]))
         + f" ({100 * off[places].mean():+.1f} %)"
