@@ -294,6 +294,31 @@ def test_keys_and_steps_that_are_not_there() -> None:
         straggler_cost(ops, "host")
 
 
+def test_lost_and_doubled_ops_are_told() -> None:
+    """Steps of three and four micro-batches: only what workers do not have alike is unusual."""
+
+    def length(_: int, __: int, stage: int, kind: str, ___: int) -> int:
+        return MS * {"forward-compute": 10 + stage, "backward-compute": 20}.get(kind, 1)
+
+    whole = [op for n in (3, 4) for op in pipeline(n, 2, 2, n, length) if op["step"] == n - 1]
+    whole += [op | {"step": 7} for op in pipeline(1, 2, 2, 4, length)]
+    one = _op(5, 1, 1, "gc", 0, 0, 5)  # which workers collect when they like
+
+    def told(ops: list[Op]) -> list[str]:
+        return straggler_cost(frame([*ops, one | {"step": 7}])).meta["warnings"][-1:]
+
+    assert not [text for text in told(whole) if text.startswith("numbers of ops")]
+    sums = [op for op in whole if op["kind"] == "grads-reduce-scatter"]
+    passes = [op for op in whole if op["kind"] == "backward-compute" and op["step"] == 3]
+    (text,) = told([op for op in whole if op not in (sums[1], passes[-1])])
+    assert text == (
+        "numbers of ops differ between workers or steps in 2 places (first: 0 grads-reduce-scatter "
+        "of rank 0, stage 1, in step 2, where 1 is usual): the replay does not wait for lost ones"
+    )
+    (text,) = told([*whole, passes[0]])
+    assert "(first: 5 backward-compute of rank 0, stage 0, in step 3, where 4 is usual)" in text
+
+
 def test_a_circle_is_refused() -> None:
     ops = pipeline(1, 1, 2, 2, lambda *_: 5)
     swapped = {("forward-recv", 0): 1, ("forward-recv", 1): 0}

@@ -281,7 +281,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
             "causes": _causes(ops, costs, correlation, _slow_links(ops, found, own, ideal)),
-            "warnings": _warnings(recorded, replayed),
+            "warnings": [*_warnings(recorded, replayed), *_lost(ops)],
         },
         title=_title(replayed, best),
         command="straggler-cost",
@@ -518,3 +518,31 @@ def _warnings(recorded: float, replayed: float) -> list[str]:
         return []
     rest = "the rest are delays between ops, or waits that its rules do not know"
     return [f"the replay explains {replayed / recorded:.0%} of a recorded step: {rest}"]
+
+
+def _lost(ops: pl.DataFrame) -> Iterator[str]:
+    """Yield a warning if a worker runs more or fewer ops of a kind than is usual.
+
+    In a step all workers run as many passes of micro-batches; other ops are as many in all steps.
+    """
+    of, found = ["step", "rank", "stage", "kind"], pl.col("found")
+    kinds = ops.filter(pl.col("kind") != "gc").select("stage", "kind").unique()
+    cells = ops.select("step", "rank").unique().join(kinds, how="cross")
+    numbers = cells.join(ops.group_by(of).agg(found=pl.len().cast(pl.Int64)), on=of, how="left")
+    in_passes = pl.col("kind").str.contains("^(?:forward|backward)-")
+    usual = pl.when(in_passes).then(found.median().over("step", in_passes)).otherwise(
+        found.median().over("stage", "kind")
+    )  # fmt: skip
+    unusual = (
+        numbers.with_columns(found.fill_null(0))
+        .with_columns(usual=usual.ceil().cast(pl.Int64))
+        .filter(found != pl.col("usual"))
+        .sort(of)
+    )
+    if unusual.height:
+        first = unusual.row(0, named=True)
+        yield (
+            f"numbers of ops differ between workers or steps in {unusual.height:,} places (first: "
+            "{found} {kind} of rank {rank}, stage {stage}, in step {step}, where {usual} is usual)"
+            ": the replay does not wait for lost ones"
+        ).format(**first)
