@@ -1,4 +1,4 @@
-"""Switches annotations on, for a whole program or for given models and optimizers."""
+"""Turns annotation on, for a whole program or for chosen models and optimizers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Annotation:
         return _Loader(self._loader)
 
     def close(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks from PyTorch."""
         if self._hooks is not None:
             self._hooks.remove()
             _on.remove(self._hooks)
@@ -94,8 +94,8 @@ def annotate(
 ) -> Annotation:
     """Write NVTX ranges of stages, layers and iterations, if a trace is being recorded.
 
-    It does from inside what ``tracekit record --annotate`` does to an unchanged program. Without a
-    profiler and without a ring it does nothing.
+    Has the effect of ``tracekit record --annotate``, requested by the program itself. Without a
+    profiler and without a ring file it does nothing.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class EventRanges(RingRanges):
         self._is_off = False
 
     def mark(self, name: str) -> None:
-        """Write a mark."""
+        """Write a marker: a range of no length on the GPU's clock."""
         self._close(self._opened(name), PUSH_POP)
 
     def _opened(self, name: str) -> tuple[str, Any] | None:

@@ -113,7 +113,7 @@ class Hooks:
         atexit.register(self.thread.finish)
 
     def remove(self) -> None:
-        """Restore all replaced functions."""
+        """Remove the hooks: restore all replaced functions."""
         self._stop_waiting()
         atexit.unregister(self.thread.finish)
         while self._replaced:
@@ -273,7 +273,7 @@ class Hooks:
         self._replace(self._torch, "compile", make)
 
     def _outermost(self, module: Any, call: Callable[[], Any]) -> Any:
-        """Run a module that is not called by another one."""
+        """Run a module that no other module calls; in ranges if it is a network's forward pass."""
         if self._is_elsewhere(module):
             return call()
         if getattr(module, "_is_replica", False):
@@ -433,7 +433,7 @@ class Hooks:
 
 
 class _Replaced(NamedTuple):
-    """A replaced function and its hook; one that `rests` is not needed for counting steps."""
+    """A replaced function and its hook; hooks that `rests` are not needed for counting steps."""
 
     owner: Any
     name: str

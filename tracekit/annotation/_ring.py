@@ -86,7 +86,7 @@ class RingRanges:
         self.write(name, now, now, PUSH_POP)
 
     def _opened(self, name: str) -> tuple[str, Any] | None:
-        """Return name and start of a range being opened; None for one that is not kept."""
+        """Return name and start of a range being opened; None for a range that is not kept."""
         return None if name.startswith(_OPERATOR) else (name, time.perf_counter_ns())
 
     def _close(self, opened: tuple[str, Any] | None, style: int) -> None:
@@ -204,7 +204,7 @@ class Both:
         self._profiler.end(opened)
 
     def mark(self, name: str) -> None:
-        """Write a mark."""
+        """Write an instantaneous marker to both."""
         self._profiler.mark(name)
         self._ring.mark(name)
 

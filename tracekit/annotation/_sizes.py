@@ -151,8 +151,8 @@ class Sizes:
     ) -> _Operator | None:
         """Return the called operator; None if no range is to be written for it.
 
-        That is so if sizes are not wanted now, if those of the tensors are not the sizes computed
-        with (as under `vmap`), if the arguments are wrong, or if there are too many names.
+        That is so if sizes are not wanted now, if the tensors' sizes are not those computed with
+        (as under `vmap`), if the arguments are wrong, or if there are too many names.
         """
         if self._transforms() is not None or self._scripts() is not None:
             return None  # `vmap` hides a dimension, TorchScript names what it sees in here

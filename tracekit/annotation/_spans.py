@@ -24,7 +24,7 @@ class Ranges(Protocol):
         """Close the range of the process with this handle."""
 
     def mark(self, name: str) -> None:
-        """Write a mark."""
+        """Write an instantaneous marker."""
 
 
 class _Span:
@@ -61,7 +61,7 @@ class Spans:
 
     @property
     def depth(self) -> int:
-        """Number of open spans."""
+        """Number of spans open on this thread."""
         return len(self._open)
 
     @property

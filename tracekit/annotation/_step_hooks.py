@@ -1,4 +1,4 @@
-"""Finds begin and end of training steps: an iteration ends once each optimizer has stepped.
+"""Finds start and end of training steps: an iteration ends once each optimizer has stepped.
 
 If no optimizer is known, or its steps are not seen, an iteration ends before the first activity
 after a backward pass.
@@ -100,7 +100,7 @@ class Steps:
             self._end()
 
     def take_step(self, optimizer: Any) -> None:
-        """Note the step of an optimizer; one that steps twice does not wait for the others.
+        """Note an optimizer's step; an optimizer that steps twice does not wait for the others.
 
         Nor does an optimizer's first step wait for optimizers that had stepped before its creation.
         """
@@ -170,7 +170,7 @@ class Steps:
             self._windows.end(self, self._number, is_told=self._closed >= _SURE)
 
     def _say(self, how: str) -> None:
-        """Write how steps are known, if that has changed."""
+        """Write by which method steps are found, if that has changed."""
         if self._known_by not in {how, UNKNOWN}:
             self._known_by = how
             self._ranges.mark(how)

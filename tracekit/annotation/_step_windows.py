@@ -1,4 +1,4 @@
-"""Windows: some steps of a long program, each in a range that tells the profiler to record."""
+"""Recording windows: some steps of a long program, in ranges that start and stop the profiler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Schedule(Protocol):
 
 
 class Every:
-    """Windows at equal distances; the first one begins after that many steps.
+    """Recording windows at equal distances; the first begins after that many steps.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Every:
         return 0 if not number or number % self._every else self._length
 
     def done(self, number: int) -> None:
-        """Do nothing, since nobody waits for it."""
+        """Do nothing: no program waits for the end of a window at a fixed distance."""
 
 
 class Windows:
@@ -75,11 +75,11 @@ class Windows:
 
     @property
     def is_open(self) -> bool:
-        """True inside a window."""
+        """True while the program is inside a recording window."""
         return self._open is not None
 
     def begin(self, owner: Any, number: int) -> bool:
-        """Open a window if step `number` begins one, and tell whether it did."""
+        """Open a window if step `number` begins one; return whether it did."""
         if self._open is not None or self.rests:
             return False
         length = self._schedule.length_at(number)
@@ -162,7 +162,7 @@ class WithinWindows:
             self._ranges.end(opened)
 
     def mark(self, name: str) -> None:
-        """Write a mark."""
+        """Pass on an instantaneous marker, if inside a window."""
         if self._windows.is_open:
             self._ranges.mark(name)
 

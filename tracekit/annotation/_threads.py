@@ -126,7 +126,7 @@ class Thread(threading.local):
         return self._within(LOSS, call)
 
     def replica(self, call: Call) -> Any:
-        """Run the forward pass for a part of a batch, on a thread of its own."""
+        """Run the forward pass for a part of a batch, on a thread that serves one replica."""
         return self._within(FORWARD, call)
 
     def backward(self, call: Call) -> Any:

@@ -1,4 +1,4 @@
-"""Attribution: launches, open ranges, iterations and stages of ops."""
+"""Attribution: finds each op's launching call, NVTX ranges, iteration and stage."""
 
 from typing import TYPE_CHECKING
 

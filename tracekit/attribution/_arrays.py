@@ -11,7 +11,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def number_type(rows: int) -> type[np.signedinteger[Any]]:
-    """Return the integer type that holds row numbers below `rows`, and -1: 32 or 64 bits."""
+    """Return the integer type for row indices below `rows`, and -1: 32 or 64 bits."""
     return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class OpenRanges(NamedTuple):
-    """Open ranges of each thread: the stack, and by slot the numbers of range and path."""
+    """Open ranges of each thread: the stack, and by slot the ids of range and path."""
 
     stack: Stack
     number: Array
@@ -44,14 +44,14 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Stack of the open ranges that mean a stage, with the index of the stage of each."""
+    """Stack of the open ranges whose name has a stage, with the index of the stage of each."""
 
     stack: Stack
     stage: Array
 
 
 class OpenAround(NamedTuple):
-    """Open ranges of each thread, with what the ranges inside them inherit.
+    """Stack of the open ranges of each thread, with the flags and stage that nested ranges inherit.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class NestedRows(NamedTuple):
 
 
 class NameMeanings(NamedTuple):
-    """Meanings of range names, by name id.
+    """Stage and other meanings of range names by the rules, by name id.
 
     Parameters
     ----------
@@ -128,10 +128,10 @@ class Nested(NamedTuple):
 
 
 class Bones(NamedTuple):
-    """Ranges of the skeleton: possible steps, passes and evaluation.
+    """Ranges that may mark a step, a pass or evaluation.
 
-    `row` is the row of each, `around` the number of the nearest range of a pass around it (-1:
-    none), and `total` a single number: how many there are.
+    `row` is the row of each, `around` the id of the nearest enclosing range of a pass (-1: none),
+    and `total` an array of one element: their count.
     """
 
     row: Array
@@ -140,7 +140,7 @@ class Bones(NamedTuple):
 
 
 class SeenThreads(NamedTuple):
-    """What the ranges of each thread reveal about it; one row per thread.
+    """Process, passes, autograd markers and input ranges of each thread; one row per thread.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class SeenThreads(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Time intervals of teams, such as their steps.
+    """Time intervals (such as steps) of each training thread with its helpers, a "team".
 
     The intervals of team t are the rows from ``first[t]`` up to ``first[t + 1]`` of `start`, `end`
     and `number`, by start; ``at[t]`` is the row of the interval that the loop has reached.
@@ -174,7 +174,7 @@ class Stretches(NamedTuple):
 
 
 class NamedRows(NamedTuple):
-    """Ranges by start: team, start and name id of each."""
+    """Ranges by start: start, name id, and the training thread (team) that each belongs to."""
 
     team: Array
     start: Array
@@ -211,7 +211,7 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Context of calls, or of the calls that launched ops: thread, times, and as in `Found`."""
+    """Context of calls, or of the calls that launched ops: thread, times, fields of `Found`."""
 
     thread: Array
     start: Array
@@ -319,7 +319,7 @@ class Opened(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Backward windows of teams: intervals in which a backward pass may run.
+    """Intervals in which a backward pass may run, for each training thread (team).
 
     Parameters
     ----------
@@ -342,9 +342,9 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """By team: its steps, its backward windows and its training thread (-1: none).
+    """By team (training thread with helpers): steps, backward windows, training thread.
 
-    `iterations` maps a step to the row of its iteration, -1 for none.
+    The thread is -1 if there is none. `iterations` maps a step to the row of its iteration.
     """
 
     steps: Stretches
@@ -386,7 +386,7 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """By device: kernels that were launched while the device was idle.
+    """Kernels that were launched while their device was idle, counted by device.
 
     Parameters
     ----------
@@ -466,7 +466,7 @@ class PlaceState(NamedTuple):
 
 
 class Exchanges(NamedTuple):
-    """Collectives, with the layer kernels before and after each on the computing stream of its GPU.
+    """Collectives, with the layer kernels before and after each on its GPU's computing stream.
 
     Parameters
     ----------
@@ -518,7 +518,7 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Key of each op's case: two integers with all that decides its stage; see `describe`."""
+    """Key of each op's case: two integers that encode all evidence on its stage; see `describe`."""
 
     who: Array
     what: Array

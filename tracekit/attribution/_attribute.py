@@ -70,7 +70,7 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
     rules
         Rules that give names of ranges, threads and kernels a meaning.
     progress
-        Callback that is told the beginning of each step.
+        Callback that gets the name of each step when it begins.
     """
     written: dict[str, list[pl.DataFrame]] = {}
 
@@ -173,10 +173,10 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 @dataclass(frozen=True)
 class _Roles:
-    """Threads of a report by role: which train, help a training thread, or run backward passes.
+    """Threads of a report by role: training thread, its helper, or backward thread.
 
-    `table` holds the threads with the meanings of their names, `processes_of` the processes that
-    the report lists; `threads` and `processes` are one more than the largest numbers.
+    `table` lists the threads with the meanings of their names, `processes_of` the processes of the
+    report; `threads` and `processes` are one more than the largest ids.
     """
 
     table: pl.DataFrame
@@ -208,7 +208,7 @@ def _roles(
 class _Steps:
     """Training threads, iterations, and backward windows (when backward passes may run).
 
-    `of_teams` holds the steps of each team, each with its row in `iterations`.
+    `of_teams` lists the steps of each training thread, each with its row in `iterations`.
     """
 
     teams: Teams
@@ -247,7 +247,7 @@ class _Contexts:
 
     @cached_property
     def first(self) -> Array:
-        """The number of the first call of each chunk, and of the one after the last."""
+        """The index of the first call of each chunk, and of the end of the last chunk."""
         return first_numbers(self.calls)
 
     @cached_property
@@ -327,7 +327,7 @@ _AROUND = ("name_id", "parent", "depth")
 
 
 def _or_null(numbers: pl.Series) -> pl.Series:
-    """Return numbers with null for -1, which stands for none."""
+    """Return integers with null in place of -1, which means none."""
     return numbers.set(numbers < 0, None)
 
 
@@ -340,7 +340,7 @@ class _Placed:
     captured: Captured
 
     def calls(self, number: int) -> Array:
-        """Return the number of each op's launching call, -1 if unknown."""
+        """Return the index of each op's launching call, -1 if unknown."""
         [calls] = self.launches.calls.read(number, "call")
         return calls
 
@@ -350,7 +350,7 @@ class _Placed:
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return the contexts of the given calls."""
+        """Return the contexts of calls, by their indices."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -519,7 +519,7 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:
-    """Return the warnings of a recording without those of an earlier attribution."""
+    """Return a recording's warnings without those that an earlier attribution added."""
     earlier = set(stored_findings(recording.tables))
     said = (*recording.warnings, *recording.late())
     return without_unmatched(tuple(warning for warning in said if warning not in earlier))

@@ -25,7 +25,7 @@ _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
 
 def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
-    """Return per device the number of kernels launched while it was idle, and their least delay.
+    """Return by device the number of kernels launched while it was idle, and their least delay.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 
 
 def _held_or_late(slack: int | None) -> str:
-    """Tell held-back launches from a late clock, by the least delay of waits after their work."""
+    """Decide by the least delay of waits whether launches are held back or the clock is late."""
     if slack is None:
         return "the clock of the GPU is late by about so much, or something holds back every launch"
     if slack < -THRESHOLDS.lead_steady_ns:
@@ -210,7 +210,7 @@ def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
 
 
 def _at_both_ends(parts: Array) -> bool:
-    """Tell whether parts include one near the begin of the recording and one near its end."""
+    """Tell whether some parts lie near the start of the recording and some near its end."""
     edge = THRESHOLDS.lead_edge
     return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 
@@ -226,12 +226,12 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 def early(leads: Array) -> str:
     """Return a warning with the number of ops that start before their launching call.
 
-    It also gives the median, 5th and 95th percentile of these leads; empty without leads.
+    It also gives the median, 5th and 95th percentile of these times; empty without leads.
 
     Parameters
     ----------
     leads
-        Time by which each of these ops starts before its call, ns.
+        Time by which each op starts before its call, ns.
     """
     if not leads.size:
         return ""

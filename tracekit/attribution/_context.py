@@ -39,7 +39,7 @@ _LAST = np.iinfo(np.int64).max
 
 
 class Follower:
-    """Walks ranges and calls together in order of time, and finds the context of each.
+    """Merges ranges and calls in order of time, and finds the context of each.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class Follower:
 
 
 class _Open:
-    """Open ranges by thread and by process, for each team."""
+    """Stacks of open ranges by thread and by process, in arrays that grow."""
 
     def __init__(self, threads: int, teams: int) -> None:
         self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
@@ -188,7 +188,7 @@ class _Open:
 
 
 def _windows(windows: Spans, teams: int) -> Windows:
-    """Return empty windows for a number of teams."""
+    """Return an empty record of launches for the backward windows of `teams` training threads."""
     fed, used = np.zeros((2, windows.rows.height), np.bool_)
     begun, ended = np.full(teams, _LAST), np.full(teams, -_LAST)
     return Windows(windows.arrays(), windows.last(), fed, used, begun, ended)
@@ -200,7 +200,7 @@ def _found(context: Context) -> Found:
 
 
 def _none(*dtypes: type[np.generic]) -> Iterator[Array]:
-    """Return empty columns of these types."""
+    """Return empty columns of the types `dtypes`."""
     return (given(pl.Series(np.zeros(0, dtype))) for dtype in dtypes)
 
 
@@ -325,7 +325,7 @@ def autograd_threads(
     marked: pl.Series,
     training: pl.DataFrame,
 ) -> pl.Series:
-    """Return the threads that run backward passes, by their name, markers or launches.
+    """Return the threads that run backward passes, found by name, markers or launches.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ _HALVES = ("d2h", "h2d")
 
 @dataclass(frozen=True)
 class Places:
-    """Collectives whose purpose is known from the layer kernels around them.
+    """Collectives whose purpose follows from the layer kernels around them.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def _launched(
 
 
 def _told(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` of the collectives whose purpose is known by place."""
+    """Return ``op, process, place`` of collectives whose purpose follows from the layers around."""
     passes = ["FP", "BP"]
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
@@ -301,9 +301,9 @@ def find_handing(
 
     A process of this kind trains on several threads side by side. Copies between two GPUs go one
     way in forward ranges, and the other way (gradients of activations) with as many bytes each in
-    backward ranges, launched by another team. In at least one step several forward ranges launch
-    copies of this kind; weights, which change once in a step, would not need that. No copy of this
-    kind is launched elsewhere.
+    backward ranges, launched by another training thread. In at least one step several forward
+    ranges launch copies of this kind; weights, which change once in a step, would not need that. No
+    copy of this kind is launched elsewhere.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Tell whether the copies between two GPUs are pipeline copies; see `find_handing`."""
+    """Return an expression: whether copies between two GPUs are those of a pipeline."""
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
@@ -374,9 +374,9 @@ def _hands_on() -> pl.Expr:
 def find_relayed(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> Array:
-    """Return the op numbers of copies that relay data from GPU to GPU through the host.
+    """Return the ids of the ops that copy data from GPU to GPU through the host.
 
-    A relay is a copy to the host and the next copy launched by the same thread, if that one moves
+    A relay is a copy to the host and the next copy launched by the same thread, if the latter moves
     as many bytes from the host to another GPU and starts after the end of the first.
 
     Parameters
@@ -409,7 +409,7 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Tell whether a GPU sends a copy to the host that is as large as one to another GPU.
+    """Tell whether any copy from a GPU to the host is as large as a copy to another GPU.
 
     If not, no launch has to be examined.
     """
@@ -426,7 +426,7 @@ def _may_be_relayed(ops: Stream) -> bool:
 def _relayed_copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies of a chunk that the given threads launched."""
+    """Return the copies of a chunk launched by `threads`."""
     launch, first = launches(number), ops.first[number]
     rows = ops.read(number, "kind", "bytes", "device", "start", "end")
     return rows.select(
@@ -438,7 +438,7 @@ def _relayed_copies(
 
 
 class Unnamed:
-    """Time of collectives in passes whose kernel names do not tell the operation (as with RCCL)."""
+    """Time of collectives in passes whose kernel names lack the operation (as with RCCL)."""
 
     def __init__(self) -> None:
         self._ns = 0
@@ -450,7 +450,7 @@ class Unnamed:
         self._ns += int((told["end"] - told["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say what share of the time in `opinions` collectives of unknown operation take."""
+        """Warn if collectives of unknown operation take much of the time in `opinions`."""
         total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (

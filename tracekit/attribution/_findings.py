@@ -23,7 +23,7 @@ def findings(
     processes: pl.DataFrame,
     iterations: pl.DataFrame,
 ) -> tuple[str, ...]:
-    """Warn of cut recordings, of stages by structure, and of sources that disagree.
+    """Warn of cut recordings, of stages inferred without ranges, and of sources that disagree.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
 
 
 def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn of two complete iterations that differ, if nothing tells which one is usual."""
+    """Warn if a process has only two complete iterations and their op counts differ widely."""
     counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
@@ -124,7 +124,7 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of gradients exchanged where a range, or a thread's name, says forward pass."""
+    """Warn of gradients exchanged in a range, or by a thread, named after forward passes."""
     if verdict["verdict"] != "training":
         return
     exchanged = told.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
@@ -149,7 +149,7 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
 
 
 def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of sources that disagree with one that tells stages, by GPU time of a process."""
+    """Warn where two sources of evidence give ops different stages, by GPU time of a process."""
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))

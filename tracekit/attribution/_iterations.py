@@ -1,6 +1,6 @@
-"""The training thread of each process, and the begin and end of each training step.
+"""The training thread of each process, and the start and end of each training step.
 
-It also finds the steps that hold recorded GPU work, and those that were recorded in full.
+It also finds the steps that contain recorded GPU work, and those that were recorded in full.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
 
 
 def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the canonical table ``iterations``, with the column ``open`` of the skeleton.
+    """Return the canonical table ``iterations``, with the column ``open`` of the ranges.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop steps of tracekit's own annotation that hold no pass.
+    """Drop steps of tracekit's annotation that contain no pass.
 
     An annotated step begins when a batch is requested. If there is none, or it is not trained with,
     its number goes to the next step.
@@ -139,7 +139,7 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Keep the matches on the training thread, else on the thread with most of them."""
+    """Keep matches on the training thread, else on the thread with most matches."""
     best = (
         found.group_by("process", "thread")
         .agg(count=pl.len())
@@ -199,7 +199,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _length(where: pl.Expr) -> pl.Expr:
-    """Return the total host time of the ranges of a process for which `where` holds."""
+    """Return by process the total host time of the ranges that meet the condition `where`."""
     return (
         (pl.col("end") - pl.col("start")).filter(where.fill_null(value=False)).sum().over("process")
     )
@@ -224,7 +224,7 @@ def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.Data
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    """Take the numbers in step names if these are distinct, else count the steps.
+    """Take the step numbers from the names if these are distinct, else count the steps.
 
     If two steps overlap, the earlier one ends where the later one begins.
     """
@@ -248,15 +248,15 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
     """Add ``ops`` (number of ops) and ``whole`` (recorded in full), in place of ``open``.
 
-    The first and the last iteration with GPU work may have been cut. If iterations beyond it hold
-    no work, the recording was cut, most likely within that iteration: it counts as whole only if it
-    holds as many ops as the largest iteration in the middle. Without other signs it counts as cut
-    if the middle ones are alike and it holds over a tenth fewer ops than any of them. The last of
-    iterations found by repetition ends before the work that follows its ranges, so its count says
-    nothing.
+    The first and the last iteration with GPU work may have been cut. If iterations beyond it
+    contain no work, the recording was cut, most likely within that iteration: it counts as complete
+    only if it has as many ops as the largest iteration in the middle. Without other signs it counts
+    as cut if the middle ones are alike and it has over a tenth fewer ops than any of the middle
+    ones. The last of iterations found by repetition ends before the work that follows its ranges,
+    so its count proves nothing.
 
-    However few iterations there are, one whose range was open when the recording ended is cut. So
-    is the last one if it has no update after its backward pass and all others have.
+    However few iterations there are, an iteration whose range was open when the recording ended is
+    cut. So is the last iteration if it has no update after its backward pass and all others have.
 
     Parameters
     ----------
@@ -297,8 +297,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     """Compare each iteration with the others of its process.
 
     Adds ``first_of_all, last_of_all``; among iterations with work ``first, last``; the number of
-    iterations ``between`` these, with the ``least, usual, most`` ops of one; and ``all_updated``,
-    whether all but the last one have an update after backward.
+    iterations ``between`` these, with the ``least, usual, most`` ops of such an iteration; and
+    ``all_updated``, whether all but the last one have an update after backward.
     """
     held = (pl.col("ops") > 0).fill_null(value=False)
     place, count = held.cum_sum(), held.sum()
@@ -371,7 +371,7 @@ class Opening:
         """Return the processes whose recording begins within a step.
 
         That is so if the process runs fewer kernels before the first iteration than in it, nearly
-        all of these kernels also occur in it, and as many of them as in it belong to the weight
+        all of these kernels also occur in it, and as many of these as in it belong to the weight
         update alone.
         """
         ops, before = pl.col("ops"), pl.col("before")
@@ -441,7 +441,7 @@ def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
     """Return ``process, iterations, with_work, whole, cut`` of processes that have iterations.
 
     ``cut`` is ``begin``, ``end`` or ``both`` if the recorded GPU work lacks that end of the
-    iterations, else null. Processes in `torn` count as cut at the begin.
+    iterations, else null. Processes in `torn` count as cut at the start.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
     # Of work in one iteration alone, those without any tell at which end it was cut; the only one

@@ -68,14 +68,14 @@ def index_calls(keys: Keys, slots: Array) -> int:
 
 
 def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> int:
-    """Find the call of each op in a hash table.
+    """Find the call of each op that has none yet, in a hash table; return how many stay without.
 
     Parameters
     ----------
     wanted
         Keys of the ops.
     keys, slots
-        The calls' keys and the table, as given to `index_calls`.
+        The calls' keys, and the hash table that `index_calls` filled.
     first
         Number of the first of these calls.
     found

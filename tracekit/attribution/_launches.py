@@ -1,10 +1,10 @@
 """Join ops with launching calls, and nodes of CUDA graphs with the calls they were captured from.
 
-Correlation ids repeat across processes, so an op's call is the one with its id in its own process;
+Correlation ids repeat across processes, so an op's call is the one with its id in the same process;
 of several, the first one.
 
-One call replays all nodes of a graph, so it says little about why each of them runs. The calls from
-which the nodes were captured say more: these lay inside ranges of the program's own code.
+One call replays all nodes of a graph, so it reveals little about why each node runs. The calls from
+which the nodes were captured reveal more: these lay inside ranges of the program's code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches without a recorded kernel: number, number of all launches, and time span, ns.
+    """Launches whose kernel was not recorded: their count, that of all launches, and time span, ns.
 
     ``late``: launches after the last recorded kernel; 0 if too few for a warning.
     """
@@ -127,7 +127,7 @@ def link_launches(
 
 
 def _repeated(ops: pl.DataFrame) -> int:
-    """Count ops equal to the op before them, as in a recording that holds each op twice."""
+    """Count ops equal to the op before them, as in a recording that lists each op twice."""
     same = [pl.col(name) == pl.col(name).shift() for name in _OF_OP]
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
@@ -263,7 +263,7 @@ class _Calls:
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Index a chunk; count its ids that earlier chunks hold too."""
+        """Index a chunk; count its ids that also occur in earlier chunks."""
         index = self._of(number)
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
@@ -300,7 +300,7 @@ class _Calls:
 
 
 def first_numbers(stream: Stream) -> Array:
-    """Return the number of the first row of each chunk, and of the one after the last."""
+    """Return the index of the first row of each chunk, and of the end of the last chunk."""
     return np.array([*stream.first, stream.height])
 
 
@@ -315,12 +315,12 @@ def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tu
 
 
 def chunks_of(numbers: Array, first: Array) -> range:
-    """Return the range of chunks that contains the given rows of a table.
+    """Return the range of chunks in which the given rows of a table lie.
 
     Parameters
     ----------
     numbers
-        Row numbers in the table; negative ones are ignored.
+        Row indices in the table; negative ones are ignored.
     first
         The first row number of each chunk, from `first_numbers`.
     """
@@ -360,7 +360,7 @@ class Captured:
             launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
-        """Return by op the number of the call it was captured from (-1: none); None without any."""
+        """Return by op the index of the call it was captured from (-1: none); None without any."""
         if self._found.is_empty() or ops["graph_node"].null_count() == ops.height:
             return None
         both = ops.select(_NODE).join(self._found, on=_NODE, how="left", maintain_order="left")
@@ -382,9 +382,9 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
     """Return ranges, evidence and threads that decide the stages of ops, with replays resolved.
 
-    A replayed op takes those of the call that it was captured from, if that call lay in a range. It
-    takes the evidence of the capture only if ranges say something there, and not if the graph is
-    replayed in metric evaluation.
+    A replayed op takes the range of the call that it was captured from, if that call lay in a
+    range. It takes the evidence of the capture only if ranges give some there, and not if the graph
+    is replayed in metric evaluation.
 
     Parameters
     ----------

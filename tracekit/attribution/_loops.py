@@ -83,7 +83,7 @@ def put(line: int, end: int, stack: Stack) -> int:
 
 @inner
 def advance(team: int, now: int, stretches: Stretches) -> int:
-    """Move a team to its last interval that has begun at `now`; return its row.
+    """Move a training thread (team) to its last interval that has begun at `now`; return its row.
 
     Before the team's first interval this is the row before that of its first one.
     """
@@ -96,7 +96,7 @@ def advance(team: int, now: int, stretches: Stretches) -> int:
 
 @inner
 def stretch_at(team: int, now: int, stretches: Stretches) -> int:
-    """Return the row of a team's interval that is open at `now`; -1 if none is."""
+    """Return the row of the interval of a training thread (team) open at `now`; -1 if none is."""
     place = advance(team, now, stretches)
     return place if place >= stretches.first[team] and now < stretches.end[place] else -1
 
@@ -105,7 +105,7 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return the flags of a range: its own, and those inherited from the range in slot `above`."""
+    """Return a range's flags: its name's, and those inherited from the range in slot `above`."""
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
@@ -132,10 +132,10 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Tell whether a range belongs to the skeleton by its stage and flags, whatever its name.
+    """Tell whether a range marks a step or pass by its stage and flags, whatever its name.
 
-    A range that repeats the stage of the range around it belongs to the skeleton only if exactly
-    one range of a pass encloses it, as that one may turn out not to tell what runs.
+    A range that repeats the stage of the range around it does so only if exactly one range of a
+    pass encloses it, as the enclosing range may turn out not to show what runs.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -226,7 +226,7 @@ def nest(
 def note_steps(
     rows: NamedRows, steps: Stretches, numbered: Array, lowest: Array, highest: Array
 ) -> None:
-    """Record the lowest and highest step number in which ranges of each name begin.
+    """Record by name the lowest and highest number of the steps in which its ranges begin.
 
     Parameters
     ----------
@@ -264,8 +264,8 @@ def stage_on(thread: int, now: int, opened: Opened) -> int:
 def open_in(process: int, now: int, opened: Opened) -> int:
     """Return the stage of the open start/end ranges of a process, counted from 1; 0 if unclear.
 
-    Metric evaluation if a range of it is open, else the only stage that is open. A range of the
-    weight update that encloses one of a pass is not counted.
+    Metric evaluation if a range of that stage is open, else the only stage that is open. A range of
+    the weight update that encloses a range of a pass is not counted.
     """
     if opened.shares[process] <= now:
         return 0
@@ -343,7 +343,7 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
-    """Count a launch for its thread; return whether it lies in a backward window of its team.
+    """Count a launch for its thread; tell whether it is in a backward window of its team.
 
     A window is fed if anything is launched in it, or between it and the window before; it is used
     if a possible autograd thread launches in it.

@@ -20,7 +20,7 @@ _SUFFIX = (
 
 
 def base_name(name: pl.Expr) -> pl.Expr:
-    """Return a range's name without the numbers and shapes that PyTorch appends."""
+    """Return a range's name without the sequence numbers and shapes that PyTorch appends."""
     return name.str.replace(_SUFFIX, "${1}")
 
 
@@ -99,7 +99,7 @@ class RangeNames:
         return pl.Series("id", found)
 
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with their ``id``; new ones are classified first.
+        """Return names with their ``id``; new names are classified first.
 
         PyTorch appends numbers that make most names differ, so these are removed first.
         """
@@ -153,7 +153,7 @@ _UNKNOWN = np.uint32((1 << 32) - 1)
 
 
 class _Numbers:
-    """Numbers for texts, the same in all chunks; null is 0."""
+    """Assigns integer codes to texts, the same in all chunks; null is 0."""
 
     def __init__(self) -> None:
         self._type = pl.Categorical(pl.Categories.random())
@@ -164,7 +164,7 @@ class _Numbers:
         self.count = 1
 
     def of(self, texts: pl.Series) -> Array:
-        """Return the number of each text."""
+        """Return the integer code of each text."""
         if texts.null_count():
             numbers = np.zeros(len(texts), np.int64)
             if texts.null_count() < len(texts):

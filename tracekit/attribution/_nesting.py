@@ -1,4 +1,4 @@
-"""Find the enclosing ranges of each range, and what follows from them.
+"""Find the enclosing ranges of each range, and what they imply for it.
 
 A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
 interleave, or a recording is damaged, they may cross. In both cases the parent of a range is the
@@ -81,7 +81,7 @@ class Nesting:
 def look_at_ranges(
     ranges: Stream, threads: int, rules: Rules, workspace: Workspace, last_call: int = 0
 ) -> Nesting:
-    """Find the nesting of all ranges in one pass, in order of their numbers.
+    """Find the nesting of all ranges in one pass, in order of start.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def look_at_ranges(
 
 
 def _require_memory(rows: int, workspace: Workspace) -> None:
-    """Raise `UsageError` if a skeleton with this many rows exceeds the memory budget."""
+    """Raise `UsageError` if this many rows of step and pass ranges exceed the memory budget."""
     wanted = _BESIDE + rows * _ROW_BYTES
     if rows > _FEW and wanted > workspace.memory:
         raise UsageError(
@@ -149,7 +149,7 @@ _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open"
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk of ranges as loop columns, with their parents and the rows of the skeleton."""
+    """A chunk of ranges as loop columns, their parents, and the rows that mark steps or passes."""
 
     frame: pl.DataFrame
     rows: NestedRows
@@ -158,7 +158,7 @@ class _Chunk:
 
 
 def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
-    """Return ``marks, marked, loading`` of `Nesting`."""
+    """Return ``marks, marked, loading`` of `Nesting` from the passes seen on each thread."""
     thread, place = np.nonzero(seen.passes)
     marks = pl.DataFrame(
         {
@@ -188,7 +188,7 @@ class _Nester:
         """Observations about threads."""
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
-        """Find the enclosing ranges of the next chunk, numbered from `first`; see `nest`."""
+        """Find the enclosing ranges of the next chunk, whose first range is `first`; see `nest`."""
         ids, meant, height = given(names.of(frame)), names.meanings, frame.height
         process, thread, start, end = (
             given(frame[name]) for name in ("process", "thread", "start", "end")
@@ -232,7 +232,7 @@ _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 
 
 def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
-    """Return the rows of the skeleton."""
+    """Return the rows of a chunk that may mark a step, a pass or evaluation."""
     rows, bones = chunk.rows, chunk.bones
     # As copies: a series of some of an array holds all of it.
     kept, around = (column[: bones.total[0]].copy() for column in bones[:2])
@@ -317,12 +317,12 @@ class Stacks(Generic[Kind]):
         return self._kind(Stack(until, below, self._tops, self._free), *values)
 
     def make_room(self) -> None:
-        """Double the room of the stacks if it is used up."""
+        """Double the capacity of the stacks if it is used up."""
         if self._free[0] < 0:
             self._widen(self._rows.shape[1])
 
     def _widen(self, by: int) -> None:
-        """Add free places where none are left."""
+        """Add `by` slots to the stacks."""
         first = self._rows.shape[1]
         added = np.zeros((len(self._rows), by), np.int64)
         added[1] = np.append(np.arange(first + 1, first + by), -1)

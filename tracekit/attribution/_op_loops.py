@@ -138,7 +138,7 @@ def place_exchanges(
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
-    """Pack the evidence for each op's stage into two integers, its case key.
+    """Encode the evidence for each op's stage as two integers, its case key.
 
     Parameters
     ----------

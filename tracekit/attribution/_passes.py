@@ -10,9 +10,9 @@ PASSES = ("FP", "BP", "WU")
 def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges of passes on training threads, without ranges that enclose passes.
 
-    An update range that holds a forward or backward pass (a closure, or a whole step that a rule
-    calls an update) is no pass itself: the ranges inside tell what runs, and the end of the update
-    range is kept as the end of a step. A forward range that holds another forward range and a
+    An update range that contains a forward or backward pass (a closure, or a whole step that a rule
+    calls an update) is no pass itself: the ranges inside show what runs, and the end of the update
+    range is kept as the end of a step. A forward range that contains another forward range and a
     backward pass or an update beside it is a step, not a pass.
 
     Parameters
@@ -66,7 +66,7 @@ def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFra
 
 
 def _containers(passes: pl.DataFrame) -> pl.Series:
-    """Return ranges named after a pass that enclose passes; they do not tell what runs inside."""
+    """Return ranges named after a pass that enclose passes, so that their name is not a pass."""
     if passes["around"].null_count() == passes.height:
         return passes["around"].clear()
     own = passes.select(around="range", own="stage")
@@ -82,7 +82,7 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
 
 
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges that end no later than an earlier one of their process; ends of steps stay."""
+    """Drop ranges that end no later than an earlier range of their process; ends of steps stay."""
     before = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
     ends_a_step = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))
     kept = (pl.col("end") > before).fill_null(value=True) | ends_a_step.fill_null(value=False)

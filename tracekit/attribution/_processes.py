@@ -1,4 +1,4 @@
-"""Structure and verdict of each process, found before its ops get their stages."""
+"""Inferred stages and verdict of each process, found before its ops get their stages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Facts about processes from their ranges and threads.
+    """Ranges, threads and kernel counts of processes: the input for verdicts.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Known:
 
     @cached_property
     def backward_threads(self) -> pl.DataFrame:
-        """``process, count``: number of autograd threads that launch ops or hold markers.
+        """``process, count``: number of autograd threads that launch ops or have markers.
 
         Markers are ranges that mark work of the backward pass, such as PyTorch's autograd
         functions.
@@ -190,13 +190,13 @@ class Verdicts:
         return held
 
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
-        """Return the iteration of ops whose step is known from structure."""
+        """Return the iteration of ops in processes whose steps are inferred from launch order."""
         steps = pl.Series(step, dtype=pl.Int64)
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table ``verdicts``, given the result of `cuts`."""
+        """Return the canonical table ``verdicts``; `cut` is the result of `cuts`."""
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
@@ -209,7 +209,7 @@ class Verdicts:
         )
 
     def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of structure's assumptions, for processes it says train."""
+        """Return the canonical table of assumptions, for processes that were inferred to train."""
         found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
         rows = [
             (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
@@ -237,7 +237,7 @@ class Verdicts:
         )
 
     def _steps_by(self, process: int) -> str | None:
-        """Name the definition of a step in use, if there was a choice or the user asked for one."""
+        """Name the definition of a step in use, if there was a choice or the user chose it."""
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
@@ -260,7 +260,7 @@ def judge_all(
     *,
     has_unlaunched: bool,
 ) -> Verdicts:
-    """Find structure where ranges leave stages open, and the verdict on each process.
+    """Infer stages by launch order where ranges leave them open, and the verdict on each process.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def judge_all(
 def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
-    """Return processes in which ranges and threads leave over `left` of kernel time untold."""
+    """Return processes in which ranges and threads give no stage for over `left` of kernel time."""
     told = _time_of_launches(ops, launches, known, processes, rules)
     sums = told.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
@@ -344,7 +344,7 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return processes in which structure agrees with ranges, so that it may fill their gaps.
+    """Return processes in which inferred stages agree with ranges, so that they may fill gaps.
 
     Returns
     -------
@@ -381,7 +381,7 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return kernel time of the given processes by context of the launch.
+    """Return kernel time of `processes` by context of the launch.
 
     Returns
     -------
@@ -445,7 +445,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes in which ranges and threads do not tell all of FP, BP and WU."""
+    """Return the processes in which ranges and threads do not show all of FP, BP and WU."""
     passes = known.passes
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))

@@ -186,12 +186,12 @@ class Rules:
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Return the meanings of distinct names; names seen before are taken from a cache.
+        """Return the meanings of distinct names, from a cache for names seen before.
 
         Parameters
         ----------
         of
-            The question that the meanings answer; each question has a cache of its own.
+            The question that the meanings answer; each question has a separate cache.
         names
             The names, in one column or several, without duplicate rows.
         look_up
@@ -380,7 +380,7 @@ class Unmatched:
         self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
-        """Mark entries that match kernels as matched, given ops with ``name`` and ``kind``."""
+        """Mark entries that match kernels in `ops` (columns ``name`` and ``kind``) as matched."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
         self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
         self.see(

@@ -298,7 +298,7 @@ class Stages:
     def opinions(self) -> pl.DataFrame:
         """Return sums of ops by the stages that each source of evidence gives them; see `opinions`.
 
-        A source that is asked twice counts once. The source ``none`` counts only where it decides.
+        A source used twice counts once. The source ``none`` counts only where it decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD
@@ -463,7 +463,7 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
 
 
 def _handed(rules: Rules) -> pl.Expr:
-    """Return the stage of pipeline copies."""
+    """Return the stage that the rules give pipeline copies."""
     entries = [entry for entry in rules["between"] if "kind" in entry]
     cases = (
         (_in_sets(entry) & (pl.col("loads") if entry.get("loader") else pl.lit(value=True)), entry)
@@ -483,12 +483,12 @@ def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
-    """Return the stage of the first entry whose sets hold an op's kind and collective."""
+    """Return the stage of the first entry whose sets contain an op's kind and collective."""
     return first_outcome(((_in_sets(entry), entry) for entry in entries), "stage")
 
 
 def _in_sets(entry: Entry) -> pl.Expr:
-    """Tell for each op whether an entry's sets of kinds, collectives and sizes hold it.
+    """Tell for each op whether it is in an entry's sets of kinds, collectives and sizes.
 
     Entries that test a name match nothing here.
     """
@@ -543,7 +543,7 @@ class Cases:
         """Total duration of the ops of each case, ns."""
 
     def add(self, told: Told) -> Array:
-        """Add the cases of a chunk to the sums; return their numbers in the report."""
+        """Add the cases of a chunk to the sums; return their ids in the report."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, told.total_ns])

@@ -1,4 +1,4 @@
-"""Run structure on the processes that need it, and keep its stages op by op."""
+"""Infer stages from launch order in the processes that need it, and keep them op by op."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """Structure found in processes, and the stages and steps of their ops.
+    """Stages and steps of ops inferred from threads and launch order, in processes without ranges.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def find_structures(
     rules: Rules,
     workspace: Workspace,
 ) -> Structures:
-    """Find the structure of the given processes.
+    """Infer stages and steps of the processes `asked` from threads and launch order.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _counts(threads: Array) -> dict[int, int]:
 
 
 def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
-    """Write findings about ops, given by op number, into the chunks that hold these ops."""
+    """Write findings about ops, given by op id, into the chunks that contain these ops."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
@@ -159,7 +159,7 @@ def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Ar
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], asked: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the ops of the given processes in a chunk, with thread and time of launch."""
+    """Return the ops of the processes `asked` in a chunk, with thread and time of launch."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)
@@ -192,7 +192,7 @@ class _Apart:
         self._spool.append(rows)
 
     def names(self) -> pl.DataFrame:
-        """Return the distinct names, each with one of the kinds of ops that have it."""
+        """Return the distinct kernel names, each with the kind of an op that has it."""
         return pl.concat(self._names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
@@ -224,7 +224,7 @@ class _Apart:
 
 
 class _Names:
-    """Distinct kernel names, and the collective that each one is."""
+    """Distinct kernel names, and the collective that each name means."""
 
     def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
         meant = classify_kernels(kernels, rules)

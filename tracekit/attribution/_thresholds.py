@@ -1,8 +1,8 @@
-"""Thresholds of attribution: every number that was chosen on traces.
+"""Thresholds of attribution: every value that was chosen on traces.
 
-Limits on time or memory, and numbers that follow from a definition, stay beside their use.
-`benchmarks/thresholds.py` measures how far the answers depend on these numbers, and
-`docs/evidence/thresholds.md` tells the result.
+Limits on time or memory, and values that follow from a definition, stay beside their use.
+`benchmarks/thresholds.py` measures how far the answers depend on these values, and
+`docs/evidence/thresholds.md` reports the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds. A share is a fraction of 1; every other name says its unit."""
+    """The thresholds. A share is a fraction of 1; every other name contains its unit."""
 
     # Backward passes, steps and transfers, as ranges tell them.
 

@@ -1,7 +1,7 @@
 """Teams: the training threads of a process, each with its GPU, its helper threads and its steps.
 
 A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
-pipeline), each has its own passes and steps, and a backward thread serves the one of its GPU.
+pipeline), each has separate passes and steps, and a backward thread serves the one of its GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tracekit.support.compiled import given
 class Teams:
     """Training threads with their helper threads; one team per training thread.
 
-    The first team of a process has the number of the process; further teams have numbers beyond
-    those of all processes.
+    The first team of a process has the id of the process; further teams have ids beyond those of
+    all processes.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Teams:
     count: int
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
-        """Return the team of each row, by ``thread`` and ``process``."""
+        """Return each row's team (training thread with helpers), by ``thread`` and ``process``."""
         if not (self.further >= 0).any():
             return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])
@@ -51,14 +51,14 @@ class Teams:
         return trainer
 
     def apart(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return ranges with team numbers in place of process numbers."""
+        """Return ranges with team ids in place of process ids."""
         return ranges.with_columns(process=self.of(ranges))
 
 
 def find_teams(
     training: pl.DataFrame, marks: pl.DataFrame, threads: pl.DataFrame, devices: Array, first: int
 ) -> Teams:
-    """Find the threads that train side by side, and the helper threads of each.
+    """Find the threads that train side by side in a process, and the helper threads of each.
 
     A thread trains beside the training thread of its process if its ranges name the same of the
     three stages (forward, backward, weight update), each of these threads launches kernels on one
@@ -184,7 +184,7 @@ def _side_by_side(
 
 @dataclass(frozen=True)
 class Spans:
-    """Time intervals of each team, such as steps, one after the other; see `Teams`.
+    """Time intervals of each training thread (team), such as steps, one after the other.
 
     Parameters
     ----------

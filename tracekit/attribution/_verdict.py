@@ -299,7 +299,7 @@ def _worded(found: str, signs: Mapping[str, Any]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as ``1 autograd thread`` or ``59 backward ranges``."""
+    """Return a count with its noun, such as ``1 autograd thread`` or ``59 backward ranges``."""
     if number == 1:
         return f"1 {noun}"
     first, *rest = noun.split(" of ")

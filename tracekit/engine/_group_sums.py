@@ -1,4 +1,4 @@
-"""Sums by group: durations, numbers of ops and busy time, in one pass over ops by start."""
+"""Durations, op counts and busy time by group, in one pass over ops ordered by start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _deal(
     rows: _Array, lengths: _Array, times: _Array, groups: _Array, free: _Array, dealt: _Array,
     dealt_times: _Array,
 ) -> None:  # fmt: skip
-    """Sort lengths into the ranges of their groups (counting sort).
+    """Sort durations by group (counting sort).
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class Durations:
         )
 
     def of(self, groups: _Array, ops: _Array) -> pl.DataFrame:
-        """Return statistics of durations per group, ordered by number of the group.
+        """Return statistics of durations per group, ordered by group id.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the tally for these windows, given as for `LinesInWindows`."""
+        """Reset the tally for these windows, in the form that `LinesInWindows` takes."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -274,7 +274,7 @@ class GroupTally:
         self._durations = Durations()
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a line are not ordered by start."""
+        """Count ops; return False if the ops of a device or process are not ordered by start."""
         lines = self._lines.of(rows)
         ops = GroupOps(
             lines,
@@ -292,7 +292,7 @@ class GroupTally:
         return True
 
     def _groups_of(self, rows: pl.DataFrame, lines: _Array) -> _Array:
-        """Return the number of each row's group."""
+        """Return the group id of each row."""
         groups, first = lines, np.zeros(0, np.int64)
         for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
             groups, first = numbers.of(groups, codes)
@@ -371,7 +371,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return all sums."""
+        """Return the sums of each group, with its durations."""
         return GroupTotals(self.groups(), self._durations)
 
 

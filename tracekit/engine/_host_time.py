@@ -24,7 +24,7 @@ def has_ops(trace: Trace) -> bool:
 
 
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
-    """Return the run with pieces of its ranges in place of ops.
+    """Replace a run's ops by pieces of its ranges, to add up host time as if it were GPU time.
 
     At any time a thread is in the stage of its innermost push/pop range that has a stage, and in
     ``ME`` throughout a range of metric evaluation. A start/end range is one piece by itself.
@@ -96,9 +96,9 @@ def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Cut ranges that nest on their threads into pieces in which each is the innermost.
+    """Cut nested ranges into pieces in which each is the innermost on its thread.
 
-    A range is innermost from its begin; after a range ends, the innermost is the last one that
+    A range is innermost from its start; after a range ends, the innermost is the last one that
     began at the level below.
     """
     ranges = _on_lines(_outside_evaluation(ranges))
@@ -110,7 +110,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, thread, range, start, end``: when each push/pop range is innermost.
+    """Return ``process, thread, range, start, end`` of the intervals in which a range is innermost.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, range, start, end``: pieces in which a range is innermost on its line."""
+    """Return ``line, range, start, end``: intervals in which a range is innermost on its line."""
     owner = pl.col("owner").forward_fill().over("line", "level")
     return (
         _events(ranges)
@@ -135,7 +135,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _events(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, time, begins, range, owner, level``: begins and ends of ranges, in order.
+    """Return ``line, time, begins, range, owner, level``: starts and ends of ranges, in order.
 
     ``level`` is the number of ranges open from then on, ``owner`` the range that begins.
     """
@@ -220,7 +220,7 @@ class Work:
     is_host: bool = False
 
     def counting(self, *, is_cut: bool) -> Counting:
-        """Return how rows are counted as ops; `is_cut` if windows cut them."""
+        """Return how rows are counted as ops; `is_cut` if windows split ops into several rows."""
         whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return pieces if is_cut else whole
 

@@ -76,7 +76,7 @@ class RangeTally:
         return ("range", "kind", *self.counting.columns)
 
     def clear(self) -> None:
-        """Reset the tally."""
+        """Set all sums of launched ops to zero."""
         ranges = self.tree.ranges.height
         self.launched = Launched(
             np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
@@ -86,7 +86,7 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in complete segments (`feed`)."""
+        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -134,7 +134,7 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return overlapping time per path, ns: with the paths below it, and of the path alone."""
+        """Return ns counted twice per path: by it with the paths below it, and by it alone."""
         own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
         alone[own["node"].to_numpy()] = own["twice"].to_numpy()
@@ -143,7 +143,7 @@ class RangeTally:
 
 @dataclass(frozen=True)
 class _Held:
-    """Sums of the work launched in a run's ranges.
+    """Sums of the GPU work launched in a run's NVTX ranges.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
 
 
 def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
-    """Tell which ranges begin between the start of the first kept iteration and the last end."""
+    """Mark the ranges that begin between the start of the first kept iteration and the last end."""
     if not skip:
         return ranges.with_columns(kept=True)
     steps = trace.read("iterations").sort("process", "start")
@@ -352,11 +352,11 @@ class KernelTally:
         return (*_KERNEL, *self.outside.columns, *launch, *self.counting.columns)
 
     def clear(self) -> None:
-        """Reset the tally."""
+        """Drop all kernels counted so far."""
         self._own, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in complete segments (`feed`)."""
+        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration
@@ -453,7 +453,7 @@ def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the row that each launch counts in, and the rows; see `find_holders`."""
+    """Return the rows of kernels per path, and the row of each launch; see `find_holders`."""
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))
     columns = (given(launches["kernel"]), given(launches["at"]))

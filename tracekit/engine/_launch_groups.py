@@ -39,7 +39,7 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
-    """Return a run's launch groups (`NEEDED`), the input for windows, as `thinned` returns them."""
+    """Return a run's ops grouped by launch (columns `NEEDED`), from which its windows are cut."""
     return trace.once(_launch_groups, of_all=True)
 
 
@@ -63,7 +63,7 @@ def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
-    """Replace ops by one row per group of ops that fall into the same window.
+    """Replace ops by one row per group of ops that are in the same window.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
     Input copies that the iteration's own thread launches (or, between two iterations, the thread of
-    the next one) form a group apart from other input; so do those launched by the thread that runs
-    forward passes on the device.
+    the next one) form a separate group from other input; so do those launched by the thread that
+    runs forward passes on the device.
 
     An op belongs to the iteration whose range its launching thread is in; or, if that thread is in
     none, to the iteration that its process is in at that time.
@@ -146,7 +146,7 @@ class LaunchGroups:
         self._groups = Groups(*map(np.concatenate, zip(self._groups, more, strict=True)))
 
     def table(self) -> pl.DataFrame:
-        """Return the groups that have ops.
+        """Return the groups that contain ops.
 
         Returns
         -------
@@ -200,7 +200,7 @@ def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
-    """Return the marks as arrays for loops; one more process stands for those without marks."""
+    """Return the marks as arrays for loops, with an extra process for all that have no marks."""
     recorded = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
     own = (
         table.with_row_index("mark")

@@ -97,7 +97,7 @@ def range_layers(trace: Trace) -> RangeLayers:
 
 
 def _ranges(trace: Trace) -> _Ranges:
-    """Read the ranges, and tell operators, autograd markers and modules apart by their names."""
+    """Read the ranges and classify each by name: operator, autograd marker or module."""
     name = pl.col("name").fill_null("")
     sequence = name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
     engine = name.str.contains(_ENGINE)
@@ -121,7 +121,7 @@ def _ranges(trace: Trace) -> _Ranges:
 
 
 def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
-    """Tell which ranges are training steps."""
+    """Return whether each range is a training step."""
     where = ["process", "thread", "start", "end"]
     steps = trace["iterations"].select(where).unique().collect().with_columns(step=True)
     found = table.select(where).join(steps, on=where, how="left", maintain_order="left")
@@ -176,7 +176,7 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
 
 
 def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return by row the name of an outermost operator of a pass, with its ordinal."""
+    """Return by row the name and ordinal of a pass's outermost operator."""
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
@@ -207,7 +207,7 @@ def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
 
 
 def _numbered(ranges: _Ranges, text: pl.Series, inside: pl.Series) -> RangeLayers:
-    """Assign numbers to layers in the order of their first forward pass."""
+    """Assign ids to layers in the order of their first forward pass."""
     frame = pl.DataFrame({"text": text, "inside": inside})
     layers = frame.filter(~pl.col("inside"))["text"].drop_nulls().unique(maintain_order=True)
     places = pl.DataFrame({"text": layers}).with_row_index("place")

@@ -1,4 +1,4 @@
-"""Lines: devices, or processes on a device, each with windows of its own, and their numbers."""
+"""Assign dense ids to devices, or to processes on a device ("lines"), and keep their windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHIFT = 24
 
 
 class Pairs(NamedTuple):
-    """Pairs of integers that have a number, in its order, with a hash table of the numbers."""
+    """Hash table from pairs of integers to dense ids; pairs are stored in order of their ids."""
 
     first: Array
     last: Array
@@ -37,7 +37,7 @@ class Pairs(NamedTuple):
 
 
 class Numbers:
-    """Assigns numbers to pairs of integers in order of appearance.
+    """Assigns dense ids to pairs of integers in order of appearance.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ class Numbers:
 
     @property
     def known(self) -> tuple[Array, Array]:
-        """The pairs, in the order of their numbers."""
+        """The pairs, in the order of their ids."""
         return self._pairs.first[: self._count], self._pairs.last[: self._count]
 
     def of(self, first: Array, last: Array) -> tuple[Array, Array]:
-        """Return the number of each pair of two columns; new pairs get one.
+        """Return the id of each pair of two columns; new pairs get the next ids.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ def place_of(first: int, last: int, pairs: Pairs) -> int:
 def number_pairs(
     first: Array, last: Array, pairs: Pairs, count: int, is_open: int, begin: Array, found: Array
 ) -> int:  # fmt: skip
-    """Assign numbers to the pairs of two columns, until the arrays are full.
+    """Assign ids to the pairs of two columns, until the arrays are full.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ _Arrays = TypeVar("_Arrays", bound=tuple[Array, ...])
 
 
 class Lines:
-    """Assigns line numbers to owners (devices, or processes on devices) in order of appearance.
+    """Assigns line ids to owners (devices, or processes on devices) in order of appearance.
 
     Parameters
     ----------
@@ -188,12 +188,12 @@ class Lines:
 
     @property
     def owners(self) -> pl.DataFrame:
-        """The owners, ordered by line number."""
+        """The owners, ordered by line id."""
         columns = dict(zip(self._columns, self._numbers.known, strict=True))
         return pl.DataFrame(columns).cast(pl.Int32)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line number of each row; -1 for an owner that is ignored."""
+        """Return the line id of each row; -1 for an owner that is ignored."""
         return self._numbers.of(*self._given(rows))[0]
 
 
@@ -203,7 +203,7 @@ def owners_of(windows: pl.DataFrame) -> list[str]:
 
 
 class LinesInWindows:
-    """Windows of lines, and the current window of each line.
+    """Windows of each line (device, or process on a device), and its current window.
 
     Parameters
     ----------
@@ -226,16 +226,16 @@ class LinesInWindows:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that are read."""
+        """Columns of ops that identify the line and the interval."""
         return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
 
     @property
     def count(self) -> int:
-        """Number of lines that fit into the arrays."""
+        """Capacity of the arrays, in lines."""
         return int(self.course.ends.size)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line number of each row, -1 if its line has no windows."""
+        """Return the line id of each row, -1 if its line has no windows."""
         lines = self._lines.of(rows)
         if self._given is None and len(self._lines) > self.count:
             self.cut = _endless(2 * len(self._lines))
@@ -243,12 +243,12 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return, for each row of the windows as sorted for loops, the number of its window."""
+        """Return the window id for rows of the windows as sorted for loops."""
         numbers = self._lines.owners["device"] if self._given is None else self._numbers
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; for devices as windows, with their first start and last end."""
+        """Return the windows; if each device is one, with its first start and last end."""
         if self._given is not None:
             return self._given
         count = len(self._lines)

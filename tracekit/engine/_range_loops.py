@@ -76,7 +76,7 @@ def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array)
 def part(
     place: int, now: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Add the time that the active node at `place` has run beside the one before it."""
+    """Add the time for which two neighbouring active nodes overlap to their common ancestor."""
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
     if node >= 0:
@@ -87,7 +87,7 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Remove the active node at `place` of `size` ones."""
+    """Remove the active node at position `place` from the `size` active nodes."""
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -120,10 +120,10 @@ def count_twice(
     """Find the time that a sum of lengths counts more than once, and the nodes where it does.
 
     At any time some nodes are active. The ancestors of an active node form a way up to the root;
-    two ways are one from the nearest common ancestor on. So, with active nodes in depth-first
-    order, each contributes its way, and each pair of neighbours subtracts the way from its common
-    ancestor. The length of the union in a subtree is then the sum of lengths there less the time
-    found here.
+    two ways share all nodes from the nearest common ancestor on. So, with active nodes in
+    depth-first order, each contributes its way, and each pair of neighbours subtracts the way from
+    its common ancestor. The length of the union in a subtree is then the sum of lengths there less
+    the time found here.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def outside_code(trace: Trace) -> pl.Expr:
 
 
 def named_ranges(trace: Trace) -> Named:
-    """Return the key `range` of ops: the path number of the innermost range around the launch.
+    """Return ops' grouping key `range`: the path id of the innermost range around the launch.
 
     It is negative for an op outside of all ranges; `outside_text` gives the reason.
     """
@@ -81,12 +81,12 @@ def outside_ranges(trace: Trace) -> Named:
 
 
 def path_number() -> pl.Expr:
-    """Return an expression: the path number of each range."""
+    """Return an expression for the path id of each range."""
     return pl.col("path").cast(pl.Int64)
 
 
 def numbered_paths(trace: Trace) -> pl.DataFrame:
-    """Return ``path, text``: the text of each path of a run, by number."""
+    """Return ``path, text``: the text of each path of a run, by path id."""
     return range_paths(trace).with_columns(path_number())
 
 
@@ -202,7 +202,7 @@ def range_paths(trace: Trace) -> pl.DataFrame:
 
 
 def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
-    """Add the texts of paths beside their numbers, if the table has paths; see `shown`."""
+    """Add the texts of paths beside their ids, if the table has paths; see `shown`."""
     if "range" not in table.columns:
         return table
     known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
@@ -216,7 +216,7 @@ def sorting(columns: Sequence[str]) -> list[str]:
 
 
 def shown(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with path numbers, if it has any, replaced by texts."""
+    """Return a table with path ids, if it has any, replaced by texts."""
     if _TEXT not in table.columns:
         return table
     return table.with_columns(range=pl.col(_TEXT)).drop(_TEXT)
@@ -267,11 +267,11 @@ class OpenTally:
         return ("process", "launch_start", "kind", *self.counting.columns)
 
     def clear(self) -> None:
-        """Reset the tally."""
+        """Drop all sums collected so far."""
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in complete segments (`feed`)."""
+        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), own in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process
@@ -340,7 +340,7 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, path, start, end``: when at least one range of a path is open."""
+    """Return ``process, path, start, end`` of the intervals with a range of the path open."""
     owner = ["process", "path"]
     reached = pl.col("end").cum_max().shift(1).over(owner)
     part = (pl.col("start") > reached).fill_null(value=True).cum_sum().over(owner)

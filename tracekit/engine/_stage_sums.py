@@ -1,4 +1,4 @@
-"""Sums by stage: busy and exposed time and numbers of ops in windows, in one pass by start.
+"""Busy time, exposed time and op counts by stage and window, in one pass by start.
 
 The sums per device of a report are computed while it is ingested, and stored with the run.
 """
@@ -115,7 +115,7 @@ _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
 
 
 class StageTally:
-    """Adds up ops by stage, by source of the stage, and in all.
+    """Adds up ops by stage, by source of the stage, and in total.
 
     Parameters
     ----------
@@ -138,13 +138,13 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the tally for these windows, given as for `LinesInWindows`."""
+        """Reset the tally for these windows, in the form that `LinesInWindows` takes."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a line are not ordered by start."""
+        """Count ops; return False if the ops of a device or process are not ordered by start."""
         lines = self._lines.of(rows)
         self._make_room()
         counted = given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_)
@@ -171,7 +171,7 @@ class StageTally:
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
 
     def sums(self) -> StageSums:
-        """Return all sums."""
+        """Return the windows with their sums by stage, in total and by source of the stage."""
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
@@ -212,7 +212,7 @@ class StageTally:
     def sources(self) -> pl.DataFrame:
         """Return ``window, stage_source, ops, busy_ns``: busy time of the ops of each source.
 
-        Meaningless with `of_stages_alone`.
+        Valid only without `of_stages_alone`.
         """
         ops, busy = self._sums.seen, self._sums.sources
         window, source = np.nonzero((ops > 0) | (busy > 0))

@@ -1,4 +1,4 @@
-"""Steps: windows by step, a run limited to steps, and the state of the host.
+"""Cut windows by step, limit a run to some steps, and split steps by what the host is in.
 
 A step lasts until the next one begins, so the time after an iteration belongs to it. Time before
 the first step of a device and after its last one belongs to no step.
@@ -55,7 +55,7 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
 
 
 def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of spans that are inside windows of steps that count.
+    """Return the parts of intervals that are inside windows of counted steps.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def within(
     between: AskedTimes | None = None,
     iterations: AskedSteps | None = None,
 ) -> Trace:
-    """Return a run limited to a stretch; ``docs/breakdown.md`` defines what that means.
+    """Return a run limited to a time span or to steps; ``docs/breakdown.md`` defines the effect.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a cutter that also cuts iterations where the host enters or leaves its own."""
+    """Return a cutter that also cuts where the host enters or leaves an iteration."""
 
     def cut(trace: Trace) -> pl.DataFrame:
         begun = host_marks(trace.read("iterations"))
@@ -261,7 +261,7 @@ def by_host(cutter: Cutter) -> Cutter:
 
 
 def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Cut windows where the state of the host of their process changes.
+    """Split windows where the host state of their process changes.
 
     Parameters
     ----------
@@ -340,10 +340,10 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Replace each window's step by null unless the step counts: all processes have it.
+    """Set each window's step to null unless the step counts: all processes have it.
 
-    Left out are the first `skip` iterations of each process, those that the begin or end of the
-    recording cuts, and steps that not all processes have.
+    Left out are the first `skip` iterations of each process, those cut by the start or end of the
+    recording, and steps that not all processes have.
 
     Parameters
     ----------
@@ -382,9 +382,9 @@ def torn(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbered_alike(trace: Trace) -> Trace:
-    """Return a run whose processes use the same numbers for the same iterations.
+    """Renumber iterations so that all processes have the same id for the same iteration.
 
-    If the recorded numbers have none in common, iterations are matched by their order.
+    If the recorded ids have none in common, iterations are matched by their order.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty() or not _common(iterations).is_empty():
@@ -401,7 +401,7 @@ def numbered_alike(trace: Trace) -> Trace:
 
 
 def _common(rows: pl.DataFrame) -> pl.Series:
-    """Return the iteration numbers that all processes have.
+    """Return the iteration ids that occur in all processes.
 
     A process with fewer than half as many iterations as another one is ignored.
     """

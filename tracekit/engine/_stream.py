@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """How the pieces of ops that windows cut are counted as ops."""
+    """How to count each op once although windows split it into pieces."""
 
     is_op: pl.Expr | None
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
@@ -64,10 +64,10 @@ class Tally(Protocol):
         """Columns of ops that the tally reads."""
 
     def clear(self) -> None:
-        """Reset the tally."""
+        """Set all sums to zero."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in complete segments (`feed`)."""
+        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
 
 
 class Sweep(Protocol):
@@ -78,10 +78,10 @@ class Sweep(Protocol):
         """Columns of ops that the sweep reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the sweep for these windows, given as for `LinesInWindows`."""
+        """Reset the sweep for these windows, in the form that `LinesInWindows` takes."""
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a line are not ordered by start."""
+        """Count ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
         """Return the windows; for devices as windows, with their first start and last end."""
@@ -92,7 +92,7 @@ class Sweep(Protocol):
 
 @dataclass(frozen=True)
 class Named:
-    """A key of ops whose values are in another table.
+    """Grouping key of ops whose values are stored in another table.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """State of a line while its intervals arrive, ordered by start."""
+    """State of a device or process while its intervals arrive, ordered by start."""
 
     first: int
     """Start of its first interval."""
@@ -164,7 +164,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Pass on the rows between the first and last lull (nothing runs there); keep the rest."""
+    """Pass on the rows between the first and last time at which nothing runs; keep the rest."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -255,11 +255,11 @@ class Begin(Protocol):
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
-        """Classes of the sums in windows."""
+        """Classes whose `merged` adds up the sums in windows."""
 
     @property
     def of_whole(self) -> Sequence[Any]:
-        """Classes of the sums with one window per device."""
+        """Classes whose `merged` adds up the sums with one window per device."""
 
     def __call__(self, part: Trace) -> Receivers:
         """Return aggregators for a part of a run."""
@@ -426,11 +426,11 @@ def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
 
 
 class _DisorderError(Exception):
-    """The ops of a line are not ordered by start."""
+    """The ops of a device or process are not ordered by start."""
 
 
 def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
-    """Yield batches after passing them to the sweeps, in threads if there is much to do."""
+    """Yield batches after passing them to the sweeps, in threads if there are many ops."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch in batches:
             each = pool.map if len(sweeps) > 1 and batch.height >= _FEW else map

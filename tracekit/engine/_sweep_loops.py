@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Progress of each line: its current window, and the times reached."""
+    """Progress of each line: its current window, and the latest times seen."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -117,8 +117,8 @@ def expose(
 ) -> None:  # fmt: skip
     """Add an op's exposed time to its stage, and subtract covered time from lower stages.
 
-    ``low`` is how far the stage and all above it are busy. It grows from stage to stage downward;
-    the time between two of them was exposed time of the lower stage.
+    ``low`` is the time until which the stage and all above it are busy. It grows from stage to
+    stage downward; the time between two stages' values was exposed time of the lower stage.
     """
     low = begin
     for above in range(stage + 1):
@@ -317,9 +317,9 @@ class Launched(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Groups of ops of one line and stage that were launched after the same mark.
+    """Ops of one line and stage that were launched after the same mark, as groups.
 
-    Input that the iteration's own thread launches is a group apart from other input.
+    Input that the iteration's own thread launches forms a separate group from other input.
     """
 
     starts: Array
@@ -339,7 +339,7 @@ NONE = -(1 << 62)
 
 @inner
 def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
-    """Return the last position, from `low` to `high` in sorted values, with one of at most `now`.
+    """Return the last position, from `low` to `high` in sorted values, with a value up to `now`.
 
     It is ``low - 1`` if there is none. The search starts at `guess`.
     """

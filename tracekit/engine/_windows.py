@@ -292,7 +292,7 @@ def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
-    """Cut windows to a stretch; a step that an edge of the stretch cuts becomes open."""
+    """Clip windows to the run's time span or steps; a step that the edge cuts becomes open."""
     step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
     is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
     if stretch.iterations is not None:
@@ -313,7 +313,7 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def iterations_in(trace: Trace, skip: int) -> int:
-    """Return the number of iterations that begin in a run's stretch, without the skipped ones."""
+    """Count the iterations that begin in the run's time span, without the skipped ones."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
@@ -475,7 +475,7 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
 
 
 def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
-    """Return one number per owner, -1 if a column is null or no mark has this owner."""
+    """Return a dense id per owner, -1 if a column is null or no mark has this owner."""
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
     for name, numbers in zip(owners, known, strict=True):

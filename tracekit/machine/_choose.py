@@ -36,7 +36,7 @@ _TRACES = (b"SQLite format 3\0",)
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine, and the GPU of it that each device of a run is.
+    """A machine, and which of its GPUs each device of a run is.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Placed:
     by
         How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
     warnings
-        What a user should know about the machine and the match, one sentence each.
+        Sentences to display about the machine and the match.
     """
 
     machine: Machine
@@ -191,7 +191,7 @@ def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
 
 
 def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) -> Placed:
-    """Return the machines of several hosts as one, as far as GPU names tell what they are."""
+    """Return the machines of several hosts joined into one, recognised from GPU names."""
     numbers = [devices["device"] for devices in hosts.values()]
     # A topology of each host numbers its GPUs from 0.
     own = [
@@ -225,10 +225,10 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 
 
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
-    """Return a machine with the NVLinks of its GPUs filled in, if it says nothing about NVLinks.
+    """Fill in the NVLinks of a machine's GPUs, if the machine has no information about NVLinks.
 
-    GPUs of one product that are sold on one board in this number get the NVLinks of that board's
-    preset, GPU by GPU in order of their numbers. GPUs of products without NVLink get none. For
+    GPUs of one product that are sold on one board in this count get the NVLinks of that board's
+    preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none. For
     other GPUs the connection remains unknown.
 
     Parameters
@@ -278,7 +278,7 @@ def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
 
 
 def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, list[int]]:
-    """Put machines side by side as one machine: node numbers continue from one to the next.
+    """Join machines into one without links between them; node indices continue across machines.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """The GPU of a machine that each device of a run is.
+    """Which GPU of a machine each device of a run is.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ class Placing:
     by
         How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
     warnings
-        What a user should know about the match, one sentence each.
+        Sentences to display about the match.
     """
 
     gpus: Mapping[int, int]
@@ -353,13 +353,13 @@ class Placing:
 
 
 def place(machine: Machine, devices: pl.DataFrame) -> Placing:
-    """Find the GPU of a machine that each device of a run is.
+    """Match each device of a run to a GPU of a machine.
 
     Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
-    the machine has those of all active devices; else by number. If both have UUIDs (or locations)
+    the machine has those of all active devices; else by index. If both have UUIDs (or locations)
     that differ, the topology comes from another machine: it is used with a warning, since machines
     of one model are alike. A device that ran nothing and matches no GPU is left out. A machine that
-    was recognised or assumed has no numbers of its own: devices are its GPUs in order.
+    was recognised or assumed has no indices: devices are its GPUs in order.
 
     Parameters
     ----------
@@ -391,14 +391,14 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
 
 
 def _by_number(machine: Machine, devices: list[int]) -> dict[int, int]:
-    """Return device -> GPU by number; a machine made for the run has its GPUs in run order."""
+    """Return device -> GPU by index; a machine made for the run has its GPUs in run order."""
     if machine.origin in ("recognised", "assumed"):
         return dict(zip(sorted(devices), machine.gpus, strict=False))
     return {device: device for device in devices if device in set(machine.gpus)}
 
 
 def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, ...]:
-    """Return a warning that the topology comes from another machine, if something shows that."""
+    """Return a warning if identifiers show that the topology was made on another machine."""
     what = " and ".join(other)
     text = (
         f"the GPUs of the topology {machine.name} have other {what} than those of the run: "

@@ -148,9 +148,9 @@ class Machine:
         ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number
         of the GPUs, or ``assumed`` without evidence.
     warnings
-        What a user should know about it, one sentence each.
+        Sentences to display about it.
     source
-        Source of the facts about it, in words; None if it was read from a dump.
+        Source of the information about it, in words; None if it was read from a dump.
     tells_peers
         Whether links between GPUs other than PCIe are known, or known to be absent. If False, no
         route between two GPUs is known.
@@ -211,7 +211,7 @@ class Machine:
 
     @cached_property
     def gpus(self) -> list[int]:
-        """Numbers of the GPUs."""
+        """Indices of the GPUs, in order."""
         return [number_of(node) for node in self.nodes("gpu")]
 
     @cached_property
@@ -226,7 +226,7 @@ class Machine:
         return found
 
     def known(self, link: Link) -> Known:
-        """Return how a link is known: told by a file or the trace, recognised, or assumed."""
+        """Return how a link is known: stated in a file or trace, recognised, or assumed."""
         return link.known or _KNOWN[self.origin]
 
     def bricks(self, src: int, dst: int) -> int:
@@ -403,7 +403,7 @@ class Machine:
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
     def _by_memory(self, way: list[str]) -> list[str]:
-        """Return the nodes from a GPU to a NIC by way of the host memory nearest to the GPU."""
+        """Return the nodes from a GPU to a NIC through the host memory nearest to the GPU."""
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
         return way if up is None or across is None else [*up.nodes, *across[1:]]
@@ -440,7 +440,7 @@ class Machine:
 
 
 def number_of(node: str) -> int:
-    """Return the number at the end of a node's name."""
+    """Return the integer at the end of a node's name."""
     digits = re.search(r"\d+$", node)
     return int(digits[0]) if digits else 0
 
@@ -474,7 +474,7 @@ def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
 
 
 def with_fabric(machine: Machine) -> Machine:
-    """Join the hosts of a machine by a fabric, from the NICs of each, or from GPUs without NICs.
+    """Add a fabric node, and links from each host's NICs (or its GPUs, without NICs) to it.
 
     The peak of these links is the attribute ``bandwidth`` of the NICs.
     """
@@ -496,7 +496,7 @@ def with_nics(
     *,
     through_host: Iterable[tuple[int, int, bool]] = (),
 ) -> Machine:
-    """Add the NICs that an NCCL log names and the machine lacks.
+    """Add the NICs that an NCCL log mentions and the machine lacks.
 
     Parameters
     ----------
@@ -529,7 +529,7 @@ def with_nics(
 
 
 def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machine:
-    """Give NICs the numbers of a log, on hosts whose NICs have the names in it."""
+    """Give NICs the indices of an NCCL log, on hosts whose NICs have the names in the log."""
     graph = machine.graph.copy()
     for host, listed in names.items():
         known = {node: graph.nodes[node].get("name") for node in machine.nics(host).values()}

@@ -1,4 +1,4 @@
-"""List the parts of a machine as tables, and find implausible or missing ones."""
+"""List the links and routes of a machine as tables, and find implausible or missing parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return how each two GPUs are connected, as the matrix of ``nvidia-smi topo -m`` says it.
+    """Return how each two GPUs are connected, in the notation of ``nvidia-smi topo -m``.
 
     Returns
     -------
@@ -145,7 +145,7 @@ _SHOWN = 4
 
 
 def problems(machine: Machine) -> tuple[str, ...]:
-    """Return what to check before trusting a machine, one sentence per problem.
+    """Return sentences on what is implausible or missing in a machine, each naming one problem.
 
     Problems are: no information on NVLinks; GPUs without any link; GPUs with more NVLinks than any
     product has, or with another number than the others; GPUs that no route joins; and parts that
@@ -156,7 +156,7 @@ def problems(machine: Machine) -> tuple[str, ...]:
 
 
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
-    """Return the links with unknown bandwidth, one sentence per type of link.
+    """List the types of links with unknown bandwidth, a sentence per type.
 
     This is no problem of a topology: few inputs give the bandwidth of links between sockets, and
     `nvidia-smi topo -m` gives none at all, though GPU names in a run do.

@@ -79,7 +79,7 @@ class Member(NamedTuple):
 
 @dataclass
 class _Group:
-    """Members of one communicator, with the ranks and GPUs already taken in it."""
+    """Members of one communicator, with the ranks and GPUs that have a member already."""
 
     members: list[Member] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
@@ -244,7 +244,7 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return member -> the member it was split off: the latest earlier one of that pointer."""
+    """Return member -> the member it was split off: the latest earlier member of that pointer."""
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)
@@ -360,7 +360,7 @@ def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:
 
 
 def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``, the one that a row's pointer means; null if its Init is not in the log."""
+    """Add ``member``, to which a row's pointer refers; null if its Init is not in the log."""
     return table.sort("line").join_asof(
         members.select("line", *_POINTER, "member").sort("line"),
         on="line",
@@ -370,7 +370,7 @@ def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the lines that reveal the communicator of a thread.
+    """Return the log lines from which a thread's communicator follows.
 
     Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
     CALL; ``marked`` is the member.

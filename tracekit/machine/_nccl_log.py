@@ -149,7 +149,7 @@ def read_nccl_log(*paths: Path) -> NcclLog:
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files, each once; what is in folders is sorted by name."""
+    """Return the files of the given paths, each once; files in a folder are sorted by name."""
     files: dict[Path, Path] = {}
     for path in paths:
         inside = _inside(path) if path.is_dir() else [path]
@@ -328,7 +328,7 @@ def _ring_connections(connections: pl.DataFrame) -> Successors:
     """Return the connections of rings, as successors of ranks.
 
     Without a "Connected all rings" line, the first connection on which a rank sends in a channel is
-    the ring's, since NCCL connects the ring before the trees. The first receiving connection tells
+    the ring's, since NCCL connects the ring before the trees. The first receiving connection proves
     nothing, since only those over a network are printed. Send and receive calls have connections of
     index 1.
     """
@@ -382,10 +382,10 @@ def _channels(
 def _ring(
     size: int | None, printed: list[Order], successors: list[dict[int, int | None]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return a ring from rank 0 on, and an empty text; or no ring, and why.
+    """Return a ring from rank 0 on, and an empty text; or an empty ring, and the reason.
 
-    The ring is what rank 0 prints if that is complete, else it follows from neighbours, else from
-    connections; it must continue the printed part.
+    The ring is the one that rank 0 prints if that is complete, else it follows from neighbours,
+    else from connections; it must continue the printed part.
     """
     ranks, cut = printed[0] if printed else ((), True)
     size = size or (0 if cut else len(ranks))
@@ -404,7 +404,7 @@ def _ring(
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
-    """Name the fault in a printed ring of ``size`` ranks (0 if unknown)."""
+    """Describe the fault in a printed ring of ``size`` ranks (0 if unknown); empty if none."""
     if len(set(ranks)) < len(ranks):
         return "visits a rank twice"
     if size and max(ranks, default=0) >= size:

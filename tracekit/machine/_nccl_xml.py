@@ -35,7 +35,7 @@ _Hanging = tuple[ET.Element, str, int | None]
 
 @dataclass
 class _Found:
-    """What has been found in the XML so far."""
+    """Nodes and links found in the XML so far."""
 
     nodes: dict[str, dict[str, object]] = field(default_factory=dict)
     wires: dict[str, Wire] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
 
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
-    """Return the numbers of hosts: their NUMA nodes, else numbers that are free."""
+    """Return the indices of hosts: their NUMA nodes, else unused integers."""
     numa_ids = [_integer(cpu.get("numaid")) for cpu in cpus]
     taken: set[int] = set()
     numbers: list[int | None] = []
@@ -201,7 +201,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add devices that have a PCI class but no element of their own, such as `gpu`."""
+    """Add devices that have a PCI class but no XML element such as `gpu`."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")
@@ -294,7 +294,7 @@ def _bond(gpus: Mapping[str, ET.Element], bricks: int, *ends: str) -> int | None
 
 
 def _to_hosts(found: _Found) -> list[Link]:
-    """Return the links of GPUs to their own host: C2C (Grace) and NVLink (POWER9).
+    """Return the links of GPUs to the CPU they belong to: C2C (Grace) and NVLink (POWER9).
 
     NCCL writes the bandwidth of each C2C link in MB/s.
     """

@@ -76,7 +76,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> list[_Row]:
-    """Return the rows of a table, with None for columns that this version of it lacks."""
+    """Return the rows of a table, with None for columns that this version of the table lacks."""
     # A view could be anything, such as one without end.
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
     if connection.execute(query, (table,)).fetchone() is None:

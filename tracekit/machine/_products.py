@@ -1,4 +1,4 @@
-"""Known GPU products (NVLinks, PCIe, peaks), presets of machines, and how GPUs tell a preset."""
+"""Known GPU products (NVLinks, PCIe, peaks), presets of machines, and recognition by GPU names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_BEFORE_HOPPER = 12
 
 @dataclass(frozen=True)
 class Product:
-    """Facts about a GPU product.
+    """NVLinks, PCIe and bandwidths of a GPU product.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> froze
 
 
 def products_of(machine: Machine) -> dict[int, str | None]:
-    """Return number of the GPU -> product name, as the machine itself gives them."""
+    """Return GPU index -> product name, as stated by the machine."""
     names = machine.graph.nodes(data="product")
     return {number_of(node): names[node] for node in machine.nodes("gpu")}
 
@@ -204,9 +204,9 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
     """Return the most likely machine for GPUs of these names.
 
     A machine is recognised if GPUs of these names are sold on one board in this number; its
-    warnings say what remains open. Otherwise a plain box is assumed: GPUs are joined by PCIe only,
-    with the bandwidths that their names tell; but if these GPUs are a part of a board with NVLinks,
-    no route between them is known. For a run on several machines, pass the GPUs of one.
+    warnings list what remains open. Otherwise a plain box is assumed: GPUs are joined by PCIe only,
+    with the bandwidths that follow from their names; but if these GPUs are a part of a board with
+    NVLinks, no route between them is known. For a run on several machines, pass the GPUs of one.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
 
 
 def _recognisable(gpus: int) -> Iterator[tuple[str, re.Pattern[str], str]]:
-    """Yield the presets with this number of GPUs that product names tell, with their patterns."""
+    """Yield the presets that have this number of GPUs and are recognised by product name."""
     for preset, content in _files().items():
         if "recognise" in content and content["nodes"]["GPU"] == gpus:
             rule = content["recognise"]

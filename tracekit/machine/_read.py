@@ -1,4 +1,4 @@
-"""Read topology files of all kinds, told apart by content; `rocm-smi --showtopo` is parsed here."""
+"""Read topology files of any kind, recognised by content; `rocm-smi --showtopo` is parsed here."""
 
 from __future__ import annotations
 

@@ -124,14 +124,14 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
 def _untold(
     content: Mapping[str, Any], nodes: Mapping[str, Mapping[str, object]], where: str
 ) -> Iterator[frozenset[int]]:
-    """Yield the pairs of GPUs between which the file says that no route is known."""
+    """Yield the pairs of GPUs whose route is unknown according to the file."""
     for pattern in _texts(content.get("untold", []), f"{where}: untold"):
         for ends in _pairs(pattern, nodes, f"{where}: untold"):
             yield frozenset(map(number_of, ends))
 
 
 def machine_toml(machine: Machine) -> str:
-    """Return a machine as TOML that reads back as the same machine, except for the given matrix."""
+    """Return a machine as TOML that reads back equal, except for the matrix it was read from."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
     if not machine.tells_peers:
         lines.append("tells_peers = false")
@@ -301,7 +301,7 @@ def _bandwidth(table: Mapping[str, Any], where: str) -> int | None:
 def _pairs(
     pattern: str, nodes: Mapping[str, Mapping[str, object]], where: str
 ) -> list[tuple[str, str]]:
-    """Return the pairs of nodes that `GPU0-GPU1`, `GPU0..3,6-CPU0` or `GPU*-GPU*` stands for.
+    """Expand `GPU0-GPU1`, `GPU0..3,6-CPU0` or `GPU*-GPU*` into pairs of nodes.
 
     If both sides are the same set, each two of its nodes form one pair.
     """

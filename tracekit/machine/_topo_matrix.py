@@ -127,14 +127,14 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
 def machine_of_matrix(
     matrix: Matrix, name: str, active: Mapping[str, int] | None = None
 ) -> Machine:
-    """Return the machine that a matrix describes; its warnings say what the matrix leaves open.
+    """Return the machine that a matrix describes; its warnings list what the matrix leaves open.
 
     NV4 between two GPUs means that four NVLinks join them, or that four lead from each to
-    NVSwitches, shared by all pairs; the matrix does not tell which. A switch is concluded if the
-    NVLinks in a row are more than the GPU can have (18, or the number that `nvidia-smi nvlink -s`
-    lists): seven times NV12 in a DGX A100, seven times NV18 in a DGX H100, and 15 times NV6 in a
-    DGX-2, but neither three times NV4 (four A100 on one board) nor one NV12 (a pair of PCIe
-    boards).
+    NVSwitches, shared by all pairs; the matrix does not distinguish the two. A switch is concluded
+    if the NVLinks in a row are more than the GPU can have (18, or the number that `nvidia-smi
+    nvlink -s` lists): seven times NV12 in a DGX A100, seven times NV18 in a DGX H100, and 15 times
+    NV6 in a DGX-2, but neither three times NV4 (four A100 on one board) nor one NV12 (a pair of
+    PCIe boards).
 
     GPUs and NICs with PIX or PSB share a PCIe switch, and those with PXB a switch further up.
     Sockets follow from NUMA nodes, else from CPU affinities, else from SYS. No matrix gives the
@@ -346,7 +346,7 @@ def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str
 
 
 def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
-    """Return sets of devices joined by the given relations, in the order of the columns."""
+    """Return sets of devices connected by the given relations, in the order of the columns."""
     graph = nx.Graph()
     graph.add_nodes_from(matrix.devices)
     graph.add_edges_from(pair for pair, each in matrix.relations.items() if each in relations)

@@ -1,13 +1,13 @@
-"""Bytes of a collective on each edge, by the algorithms of libraries, and rings over NVLinks.
+"""Compute the bytes of a collective on each edge, by algorithm, and find rings over NVLinks.
 
 All are shares of S, the size of a collective as nccl-tests counts it: count x size for all-reduce,
 broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter, all-to-all,
-gather and scatter. They are shares of data: flags that a protocol sends along are not in them.
+gather and scatter. They are shares of data: flags that a protocol sends along are not included.
 
-Sources: nccl-tests ``doc/PERFORMANCE.md`` (rings, factors); NCCL's maintainers on what multicast
-and reduction in an NVSwitch move (github.com/NVIDIA/nccl/issues/828 and 1506,
+Sources: nccl-tests ``doc/PERFORMANCE.md`` (rings, factors); NCCL's maintainers on the traffic of
+multicast and reduction in an NVSwitch (github.com/NVIDIA/nccl/issues/828 and 1506,
 github.com/NVIDIA/nccl-tests/issues/238); NCCL's ``src/device/symmetric`` (which kernel reads and
-writes what of its peers); arxiv.org/abs/2506.20252 and ``ncclTransportPatConnect`` (PAT).
+writes which data of its peers); arxiv.org/abs/2506.20252 and ``ncclTransportPatConnect`` (PAT).
 """
 
 from __future__ import annotations
@@ -293,14 +293,14 @@ def _two_trees(nodes: int) -> Iterator[tuple[int, int]]:
 
 
 def _parent(node: int, nodes: int) -> int:
-    """Return a node's parent in a binary tree with the leaves at odd numbers and the root at 0."""
+    """Return a node's parent in a binary tree with the leaves at odd indices and the root at 0."""
     lowest = node & -node
     above = (node ^ lowest) | lowest << 1
     return above if above < nodes else node ^ lowest
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield PAT's transfers: each rank's part along a binomial tree, farthest ranks first."""
+    """Yield PAT's transfers: each rank's part along a binomial tree, most distant ranks first."""
     ranks = len(gpus)
     direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
     if direction is None:

@@ -1,4 +1,4 @@
-"""The canonical tables, and a run's tables as frames."""
+"""Canonical tables of a run, their columns and types, and `Trace`, which holds them as frames."""
 
 from typing import TYPE_CHECKING
 

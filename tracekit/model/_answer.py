@@ -39,13 +39,13 @@ def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Renderer(Protocol):
-    """Interface for displaying answers; the code that computes answers knows nothing of it."""
+    """Interface of the code that displays answers as HTML and figures."""
 
     def html(self, answer: Answer) -> str:
         """Return the answer as HTML for a notebook."""
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Return the figure that the drawing of this name makes of the answer."""
+        """Draw one of the answer's figures, chosen by name."""
 
 
 Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
@@ -61,7 +61,8 @@ class Answer:
     rows
         The table.
     meta
-        Facts about the rows, by name: coverage, the totals that shares refer to, what is not known.
+        Information about the rows, by name: coverage, the totals that shares refer to, what is
+        unknown.
     title
         Line above the table on a terminal or a page.
     tables
@@ -92,8 +93,9 @@ class Answer:
         Function of `rows` and `meta` that returns the sentence printed first, or None if there is
         nothing to say. It is called only while all rows are there (`is_whole`).
     lacking
-        Function that returns what to record so that a figure without data can be drawn, or None
-        where that is not known.
+        Function that returns which recording options would provide the data of a figure, or None if
+        unknown.
+
     """
 
     rows: pl.DataFrame
@@ -131,17 +133,17 @@ class Answer:
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:
-        """Return a copy of the answer with further entries in `meta`."""
+        """Return a copy with further entries in `meta`."""
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return a copy of the answer with these warnings put before its own."""
+        """Return a copy with `texts` put before the warnings that it has already."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
 
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
     ) -> Self:
-        """Return a copy of the answer with chosen rows only; its title says which.
+        """Return a copy with the chosen rows only; the title mentions the choice.
 
         Parameters
         ----------
@@ -264,7 +266,7 @@ def _sorted(rows: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _column(name: str, rows: pl.DataFrame) -> str:
-    """Return the column that a user's name stands for, with or without its unit."""
+    """Return the column for a name that a user typed, with or without the unit's suffix."""
     known = [column for column in rows.columns if column != _PLACE]
     for unit in ("", *_UNITS):
         if name + unit in known:
@@ -319,7 +321,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _number(column: str, text: str) -> float:
-    """Return the number that a text means for a column, by default in the column's unit."""
+    """Parse a number that a user typed for a column, by default in the column's unit."""
     try:
         return float(text)
     except ValueError:
@@ -343,12 +345,12 @@ def _plain_number(text: str, whole: str) -> float:
 
 @dataclass(frozen=True)
 class Traits:
-    """Traits of a column.
+    """How tables display a column: heading, wrapping, rounding, and when to leave it out.
 
     Parameters
     ----------
     label
-        What people read in place of the name.
+        Heading displayed in place of the column's name.
     spare
         Order in which columns are left out of a table that is too wide: the lowest number first.
         None for a column that is left out only after all others.
@@ -357,15 +359,17 @@ class Traits:
     essential
         Whether it is left out last of all, since the table is no answer without it.
     prose
-        Whether it holds sentences, which are wrapped and not cut.
+        Whether it contains sentences, which are wrapped and not cut.
     wraps
         Whether its texts, which are short, are wrapped as well and not cut.
     names
-        Whether its numbers are names (such as ranks): they are shown without separators.
+        Whether its integers are identifiers (such as ranks), shown without thousands separators.
     kernel_beside
         Columns, perhaps itself: its texts are kernel names if the table has one of these.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
+
+
     """
 
     label: str | None = None
@@ -443,10 +447,10 @@ TRAITS: Mapping[str, Traits] = {
 
 
 def traits(column: str) -> Traits:
-    """Return the traits of a column.
+    """Return the display traits of a column.
 
-    The numbers in a column such as ``src_device`` or ``straggler_rank`` are names, as in the column
-    of its last word.
+    Columns such as ``src_device`` or ``straggler_rank`` contain identifiers, and share the traits
+    of the column of their last word.
     """
     if column in TRAITS:
         return TRAITS[column]

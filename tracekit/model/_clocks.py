@@ -1,7 +1,7 @@
-"""One clock for the reports of a run.
+"""Convert the times of a run's reports to a common clock.
 
 Each report counts time from the start of its own recording. The correction that makes times of
-several reports comparable is found when they are combined into a run, and kept in the table
+several reports comparable is computed when they are combined into a run, and stored in the table
 `reports`; this module applies it.
 """
 
@@ -83,7 +83,7 @@ class Clock:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:
-        """Return the clock that a row of `reports` describes, that of report number `index`."""
+        """Return the clock correction in a row of `reports`, that of report number `index`."""
         if row.get("clock") is None:
             return cls(f"report {index}")
         known = row["clock_p5"] is not None and row["clock_p95"] is not None
@@ -102,18 +102,18 @@ class Clock:
 
     @classmethod
     def given(cls, by_user: GivenClock) -> Self:
-        """Return the clock for an offset that a user gives."""
+        """Return the correction by an offset that the user specifies."""
         offset, drift, since = (by_user, 0.0, 0) if isinstance(by_user, int) else by_user
         where = f", on time at {since / 1e9:g} s of the report" if drift else ""
         reason = f"given by the user{where}"
         return cls("", offset, drift, since, source="given", reason=reason)
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
-        """Return the table `reports` with this clock written into every row."""
+        """Return `reports` with this correction written into every row."""
         return clocks_told(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
-        """Return the clock as columns of a row of `reports`."""
+        """Return the correction as columns of a row of `reports`."""
         low, high = self.residual or (None, None)
         return {
             "clock": self.name,
@@ -168,7 +168,7 @@ def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
-    """Return the table `reports` with each report's clock written into its row."""
+    """Return `reports` with each report's clock correction written into its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     said = pl.DataFrame([clock.row() for clock in clocks], schema)
     return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
@@ -186,7 +186,7 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def same_machine(one: Place, other: Place) -> bool:
-    """Tell whether two reports were recorded on one machine: equal host names, or a GPU in common.
+    """Tell whether two reports are of one machine: equal host names, or a GPU in common.
 
     GPUs are compared by UUID where either report names no host, as old exports do.
     """
@@ -244,7 +244,7 @@ def _is_time(column: Column) -> bool:
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Return sentences that name reports aligned by calls, messages or the user, and unaligned."""
+    """Return sentences that list reports aligned by calls, messages or the user, and unaligned."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

@@ -121,7 +121,7 @@ class _Changes:
         return cls(pl.DataFrame(rows), devices, most)
 
     def of_part(self, reports: Sequence[int], heights: Mapping[str, Sequence[int]]) -> _Changes:
-        """Return the changes for a subset of the reports, numbered without the others."""
+        """Return the renumbering and clock correction for a subset of the reports only."""
         counted = {
             name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
             for name in _COUNTED
@@ -135,7 +135,7 @@ class _Changes:
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
-        """Return expressions for the columns of a table that change.
+        """Return expressions for the columns of a table that renumbering or clocks change.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class _CombinedTables(LaterTables):
 
     @property
     def name(self) -> str:
-        """Name of this part of a run: the numbers of its reports."""
+        """Name of this part of a run: the indices of its reports."""
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -256,7 +256,7 @@ class _CombinedTables(LaterTables):
         return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert numbers of this part to the run's; see `Trace.in_run`."""
+        """Convert op and range ids of this part to those of the run; see `Trace.in_run`."""
         for name, spans in self._of_run.items():
             if name in rows.columns:
                 # Of reports without rows, which begin where the next one does, the last counts.
@@ -444,7 +444,7 @@ def _clock(reports: pl.DataFrame, index: int) -> Clock:
 
 
 def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
-    """Write the clocks into the tables of reports; tables of one row each are changed at once."""
+    """Write clock corrections into the `reports` tables; one-row tables are changed together."""
     single = [each.height == 1 for each in reports]
     none = TABLES["reports"].empty()
     rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
@@ -465,7 +465,7 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return for each report the amounts to add to its numbers, by table."""
+    """Return for each report the offsets to add to its ids (op, range, process ...), by table."""
     running = dict.fromkeys((*_NUMBERED, *_COUNTED), 0)
     firsts = []
     for trace, tables in zip(traces, small, strict=True):
@@ -615,7 +615,7 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Merge the warnings of reports that differ only by numbers."""
+    """Merge warnings of reports that are equal but for the digits in them."""
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

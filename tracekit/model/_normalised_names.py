@@ -85,7 +85,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _base(outside: str) -> str:
-    """Return the path of a function without its return type."""
+    """Return a function's qualified name without its return type."""
     path = outside.rsplit(maxsplit=1)[-1] if outside.strip() else outside
     segments = path.split("::")
     kept = [

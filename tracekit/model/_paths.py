@@ -1,8 +1,8 @@
-"""Paths of ranges as a tree: each path is a label below a parent path, or a root.
+"""Paths of nested NVTX ranges as a tree: each path is a label below a parent path, or a root.
 
 Texts of paths are made only for display, and cut there: in a program that never closes its ranges,
 each range is inside all earlier ones, and the texts would grow with the square of their number.
-Equal paths have one number, by which rows are grouped.
+Equal paths share an id, by which rows are grouped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def path_slot(parent: int, label: int, paths: PathNodes) -> int:
 
 @inner
 def path_number(parent: int, label: int, paths: PathNodes) -> int:
-    """Return the number of a path, adding the path if it is new.
+    """Return the id of a path, adding the path if it is new.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def place_paths(paths: PathNodes) -> None:
 
 
 def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array) -> None:
-    """Find the number of each path of a tree in another tree, adding those that it lacks.
+    """Find the id of each path of a tree in another tree, adding paths that it lacks.
 
     Parameters
     ----------
@@ -125,12 +125,12 @@ class PathTree:
         self._count = np.zeros(1, np.int64)
 
     def arrays(self) -> PathNodes:
-        """Return the arrays of the tree, for loops."""
+        """Return the tree as arrays, for compiled loops."""
         parent, label, depth = self._nodes
         return PathNodes(self._slots, parent, label, depth, self._count)
 
     def grow(self) -> None:
-        """Double the number of paths that fit."""
+        """Double the capacity for paths."""
         self._nodes = np.hstack([self._nodes, np.zeros_like(self._nodes)])
         self._slots = np.full(2 * self._slots.size, -1, np.int64)
         compiled(place_paths, len(self))(self.arrays())
@@ -179,8 +179,8 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
 def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
     """Return the texts of paths: their labels, outermost first.
 
-    Of a path of more than 32 labels the first 8 and the last 24 are shown, with the number of those
-    between.
+    Of a path with more than 32 labels the first 8 and the last 24 are shown, with the count of the
+    labels between.
 
     Parameters
     ----------

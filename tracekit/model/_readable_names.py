@@ -91,7 +91,7 @@ def _operation(words: str) -> str:
 
 
 def _of_product(name: str, tile: re.Match[str]) -> list[str]:
-    """Return number format, tile and helper part of a matrix product, as far as a name has them."""
+    """Return number format, tile size and helper kernel of a matrix product, as far as named."""
     number, part = _FORMAT.search(name), _HELPER.search(name)
     return [
         *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
@@ -101,7 +101,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
 
 
 def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return each name of a family with its short form and the words that distinguish it."""
+    """Yield each name of a family with its short form and the words that distinguish it."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
@@ -152,7 +152,7 @@ def _difference(
 
 
 def _numbered(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts by name, made unique by a number behind repeated ones."""
+    """Make the texts unique: append an ordinal to repeated ones."""
     taken: set[str] = set()
     numbers: dict[str, int] = {}
     result = {}

@@ -1,4 +1,4 @@
-"""Output of a source for one report: small tables as frames, large ones in chunks."""
+"""What a trace reader returns for a report: small tables as frames, large ones in chunks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Stream:
         return (self.read(number) for number in range(len(self)))
 
     def later(self, by: int) -> Stream:
-        """Return the table with `by` ns added to all its times."""
+        """Return the table with all its times shifted by `by` ns."""
         moved = {name: self._later(name, by) for name in ("start", "end")}
         return Stream(self._name, self._key, self._rows, {**self._makers, **moved})
 

@@ -64,7 +64,7 @@ class Table:
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], pl.Expr]:
-        """Return how to make each column: from an existing column of that name, and without one."""
+        """Return an expression per column: a cast of the column if present, else of its default."""
         return {
             (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(c.absent))
             .cast(c.dtype)
@@ -74,7 +74,7 @@ class Table:
         }
 
     def empty(self) -> pl.DataFrame:
-        """Return the table without rows."""
+        """Return an empty frame with this table's columns and types."""
         return self._empty.clone()
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:

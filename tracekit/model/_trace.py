@@ -40,7 +40,7 @@ _LATER = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """Part of a run that a question is limited to, by time or by steps; empty for the whole run.
+    """Time span or steps of a run that an analysis is limited to; empty for the whole run.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ class Stretch:
 
     @property
     def is_all(self) -> bool:
-        """True if the stretch is the whole run."""
+        """True if the analysis covers the whole run."""
         return self.between is None and self.iterations is None
 
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
-        """Return a condition for the rows of a table that are inside the stretch.
+        """Return a condition that selects the rows of a table inside the span or the steps.
 
-        By their start if the stretch is given in times, by their step if in steps. `start` and
-        `iteration` are the names of the columns to test.
+        A span in time selects rows by the column `start`, steps select them by the column
+        `iteration`; both arguments are names of columns.
         """
         if self.between is not None:
             return pl.col(start).is_between(*self.between, closed="left")
@@ -81,7 +81,7 @@ Frames = dict[str, pl.DataFrame]
 
 
 class Keeper(Protocol):
-    """Cache of frames, such as sums of parts of a run, from one question to the next."""
+    """Cache of frames, such as sums of parts of a run, across analyses."""
 
     def find(self, key: str) -> Frames | None:
         """Return the frames cached under a key; None if there are none."""
@@ -169,9 +169,9 @@ class Trace:
         return self.tables[name].collect()
 
     def once(self, work: Callable[[Trace], T], *, of_all: bool = False) -> T:
-        """Return a value computed from this trace, cached as long as the trace lives.
+        """Compute a value from this trace once, and cache it as long as the trace lives.
 
-        Meant for small values that many questions need.
+        Meant for small values that many analyses need.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Trace:
         return found
 
     def limited_to(self, stretch: Stretch) -> Trace:
-        """Return the trace limited to another stretch; values cached for all stretches are kept."""
+        """Return the trace limited to another span; values cached of the whole run are kept."""
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         return other
@@ -218,11 +218,11 @@ class Trace:
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows about ops of this part; `op` becomes the part's own number."""
+        """Return the rows about ops of this part, with `op` converted to the part's op ids."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert `op` and `range` in rows of this part to the run's numbers."""
+        """Convert the ids in `op` and `range` from this part's to the run's."""
         return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
 
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
@@ -278,7 +278,7 @@ class Trace:
 
 
 def _key(work: partial[Frames]) -> str:
-    """Return a text that identifies a piece of work and its part, as key of the cache."""
+    """Return the cache key of a piece of work: function, part of the run, its tables in memory."""
     part, *frames = work.args
     asked = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
@@ -286,7 +286,7 @@ def _key(work: partial[Frames]) -> str:
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
-    """Mapping of tables by name that are opened on first use.
+    """Tables by name that are opened on first use.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert numbers of this part to the run's; see `Trace.in_run`."""
+        """Convert op and range ids of this part to those of the run; see `Trace.in_run`."""
         return rows
 
     def own(self) -> list[pl.DataFrame]:

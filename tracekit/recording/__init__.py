@@ -1,4 +1,4 @@
-"""Recording of programs with Nsight Systems (nsys)."""
+"""Records programs with Nsight Systems (nsys)."""
 
 from typing import TYPE_CHECKING
 

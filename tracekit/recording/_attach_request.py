@@ -52,7 +52,7 @@ class _Job:
         return found
 
     def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
-        """Return the answers once all ranks have given one of these kinds."""
+        """Return the answers of all ranks, once each has answered with one of these kinds."""
         until = time.monotonic() + seconds
         while True:
             found = self.answers(identity)

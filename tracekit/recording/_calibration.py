@@ -30,7 +30,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class _Timing:
-    """Times of one run: the whole run, and a step if known."""
+    """Seconds that a program took: in total, and per step if known."""
 
     whole_ns: float
     step_ns: float | None
@@ -155,7 +155,7 @@ def _period(lines: str) -> float | None:
 
 
 def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
-    """Return the cost from pairs of runs: by steps if all runs know theirs, else by whole runs."""
+    """Compute the cost from pairs of runs: per step if all runs have step times, else in total."""
     known = [
         (one.step_ns, other.step_ns)
         for one, other in zip(alone, recorded, strict=True)

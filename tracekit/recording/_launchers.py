@@ -200,7 +200,7 @@ def _spelt(option: str) -> str:
 
 
 def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launch:
-    """Make a launcher of Python scripts run any program, so that it can run nsys."""
+    """Make a launcher that runs Python scripts run any program, so that it can run nsys."""
     options = list(command[begin:end])
     runs_program = any(_spelt(each) == "--no-python" for each in options)
     is_module = {"-m", "--module"} & set(options)
@@ -222,7 +222,7 @@ def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launc
 
 
 def _python_of(command: Sequence[str]) -> str:
-    """Return the Python that belongs to a torchrun: the one beside it, else the first on the path.
+    """Return the Python that belongs to a torchrun: in the same folder, else the first on the path.
 
     A symbolic link to the Python of a virtual environment must not be resolved, since that would
     leave the environment.

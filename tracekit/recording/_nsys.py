@@ -67,7 +67,7 @@ class Nsys:
         return f"{self.program} ({number})" if number else self.program
 
     def first_of(self, *options: str) -> str | None:
-        """Return the first of these options that it has, as newer versions rename some, or None."""
+        """Return the first of `options` that this nsys has, or None; names differ by version."""
         return next((option for option in options if option in self.options), None)
 
 

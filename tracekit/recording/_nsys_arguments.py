@@ -1,4 +1,4 @@
-"""Arguments of ``nsys profile``."""
+"""Builds the command line of ``nsys profile`` from the kinds of data to record."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Wanted:
         return self.windows is not None or self.attachable is not None
 
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that make Python programs annotate themselves; empty if not wanted.
+        """Return the environment variables by which Python programs annotate themselves, if wanted.
 
         The hooks are copied first if `hooks` names a folder.
         """
@@ -168,7 +168,7 @@ def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
 
 
 def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
-    """Yield options that record each annotated window into a report of its own."""
+    """Yield options that record each annotated window into a separate report."""
     if wanted.annotate is None or wanted.capture_range is not None:
         raise UsageError(
             "windows of steps are the capture range, and annotations tell the steps",

@@ -89,7 +89,7 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Lock a folder against other recordings of the same name; the lock ends with this process."""
+    """Lock a folder against recordings of the same name, until this process ends."""
     with (folder / _LOCK).open("w") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(
@@ -103,7 +103,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def unfinished(plan: Plan) -> Path:
-    """Return the folder of the reports until all of them are complete."""
+    """Return the folder in which reports are written until all are complete."""
     return plan.folder.with_name(plan.folder.name + _PARTIAL)
 
 

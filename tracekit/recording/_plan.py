@@ -35,7 +35,7 @@ _NCCL_LOG = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a recording.
+    """Command, environment and report folder of a recording.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command to run."""
+        """Command to run: launcher, nsys with its options and output file, then the program."""
         variable, wrapper = _rank_variable(self.launch.rank_variable)
         name = "report" if variable is None else f"rank%q{{{variable}}}"
         # nsys replaces what follows a percent sign, but in the name that is meant for it.
@@ -192,7 +192,7 @@ def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
-    """Return a program that gets its local rank as an argument before word `at`."""
+    """Return the program's command with its local rank inserted as an argument at word `at`."""
     if at is None:
         return program
     before, behind = shlex.join(program[:at]), shlex.join(program[at:])
@@ -219,6 +219,6 @@ def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """Return the reports in a folder, ordered by the numbers in their names."""
+    """Return the reports in a folder, ordered by the integers in their names."""
     found = (path for path in folder.glob("*") if path.suffix in _ENDINGS)
     return sorted(found, key=lambda path: (len(path.name), path.name))

@@ -1,6 +1,6 @@
 """Runs a program and writes its duration to a file: ``FOLDER PROGRAM...``.
 
-It runs as a program of its own, and imports nothing of tracekit.
+It is started as a separate process, and imports nothing of tracekit.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Configuration:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of its run."""
+        """Labels under which the run is stored: study, options, and options that all runs share."""
         own = {key: str(value) for key, value in self.options.items()}
         fixed = " ".join(f"{key}={value}" for key, value in sorted(self.fixed.items()))
         return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
@@ -126,7 +126,7 @@ class Study:
         return found
 
     def strangers(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Return the names of runs with the study's label that match no configuration.
+        """Return the names of runs labelled with the study that match no configuration of it.
 
         Parameters
         ----------

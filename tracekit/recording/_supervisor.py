@@ -178,7 +178,7 @@ class _Program:
         self._progress_at = time.monotonic()
 
     def look(self) -> None:
-        """End remaining processes that do not work, or are not waited for, after the program."""
+        """End processes that the ended program left behind, if idle or not to be waited for."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
             return
@@ -268,14 +268,14 @@ class _Program:
         return not self._primaries or any(not each.is_ended for each in going)
 
     def _learn_tools(self, tool: int, processes: _Processes) -> None:
-        """Remember the program's parent and that one's parent, if both are nsys."""
+        """Store the process ids of nsys above the program: its parent, and that one's parents."""
         folder, below = _installed(tool), _below({os.getpid()}, processes)
         while folder and tool in below and _installed(tool) == folder:
             self._tools.add(tool)
             tool = processes[tool].parent
 
     def _left(self, processes: _Processes) -> list[int]:
-        """Return the remaining processes of the program: with its mark, or started by nsys."""
+        """Return the processes that the program left behind: with its mark, or started by nsys."""
         mark = f"{MARK}={self._notes}".encode()
         below = _below({os.getpid()}, processes)
         folders = {_installed(tool) for tool in self._tools}
@@ -292,14 +292,14 @@ class _Program:
         ]
 
     def _is_over(self, now: float) -> bool:
-        """Tell whether the wait has ended."""
+        """Tell whether the time to wait for remaining processes is over."""
         if self._wait == "work":
             return bool(self._ending) or now - self._worked_at > _IDLE_S
         longest = float({"all": "inf", "primary": "0"}.get(self._wait, self._wait))
         return bool(self._ending) or now - self._ended_at >= longest
 
     def _does_work(self, left: list[int], since: float, processes: _Processes) -> bool:
-        """Tell whether one of these processes has worked since the last look."""
+        """Tell whether any of the processes `left` has worked since the last look."""
         is_early = time.monotonic() - self._ended_at < _LOADING_S
         works = False
         for pid in left:
@@ -378,7 +378,7 @@ def _process(name: str) -> _Process | None:
 
 
 def _below(roots: set[int], processes: _Processes) -> set[int]:
-    """Return the descendants of these processes."""
+    """Return the descendants of the processes `roots`, without these."""
     found = set(roots)
     while more := {pid for pid, each in processes.items() if each.parent in found} - found:
         found |= more

@@ -9,7 +9,7 @@ import sys
 
 
 def _run_the_next() -> None:
-    """Run the sitecustomize that this one hides, and leave no other trace."""
+    """Run the sitecustomize that this file hides, and leave no trace of its own."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     own = sys.modules.pop("sitecustomize")

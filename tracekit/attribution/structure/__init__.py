@@ -1,4 +1,4 @@
-"""Stages and steps of a process without ranges, from threads and order of launches.
+"""Infer stages and steps of a process without ranges, from threads and order of launches.
 
 If separate threads launch the backward passes, the two sides alternate (`_pair`): each turn of the
 backward threads is a backward pass (a burst), and between two bursts lies a gap. The most frequent

@@ -1,4 +1,4 @@
-"""Test the assumptions behind stages and steps: they hold, fail, or cannot be tested.
+"""Test the assumptions behind inferred stages and steps: each is confirmed, fails, or is untested.
 
 If no other reading was tried, the doubt (busy time that may be of another stage) is unknown, not 0.
 """
@@ -42,7 +42,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Join equally named assumptions: one failure fails the joined one, and doubts are added."""
+    """Join assumptions of one name: any failure fails the joined one, times in doubt add up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -65,7 +65,7 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 def of_turns(
     turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
 ) -> tuple[Assumption, ...]:
-    """Test the assumptions behind stages that come from a pair of threads.
+    """Test the assumptions behind stages inferred from alternating forward and backward threads.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def of_turns(
     numbered
         Step of each backward pass.
     stage
-        Stage of each op of the lane, as index in the list of stages.
+        Stage of each op of the device, as index in the list of stages.
     """
     return (
         _who_launches(turns.lane, pair, stage),

@@ -1,9 +1,9 @@
-"""Backward passes of a single thread (bursts), found by kernels named after gradients.
+"""Find backward passes of a single thread (bursts) by kernels named after gradients.
 
 Within a backward pass few ops lie between two gradient kernels; between two passes lie a forward
 pass, input or an update. So the distances between gradient kernels fall into two groups, with a
 natural break. Not all kernels of a backward pass are named after gradients: the mirror image of
-launch sizes helps to find its begin, and it ends at its last kernel with such a name.
+launch sizes helps to find its start, and it ends at its last kernel with such a name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find backward passes of the busiest thread by kernel names; None if names say too little."""
+    """Find backward passes of the busiest thread by kernel names; None if names do not suffice."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None
@@ -71,7 +71,7 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
 
 
 def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
-    """Return the first op of each backward pass, and the one after its last."""
+    """Return the first op of each backward pass, and the op after its last."""
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
     apart, fenced = np.diff(named), _between(fences, named)
@@ -116,7 +116,7 @@ def _between(mask: Array, places: Array) -> Array:
 
 
 def _break(apart: Array) -> float:
-    """Return the natural break: gradient kernels further apart are of different passes."""
+    """Return the distance, in ops, beyond which gradient kernels are of different passes."""
     if apart.size <= THRESHOLDS.named:
         return THRESHOLDS.far
     least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))

@@ -87,7 +87,7 @@ def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Ops that the busiest thread launches on its main stream, and how they repeat.
+    """Ops that the busiest thread launches on its main stream, and the period at which they repeat.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class _Sequence:
 
     @property
     def text(self) -> str:
-        """A sentence about the period."""
+        """Sentence that states the period."""
         return (
             f"launches repeat after {self.period.size:,}, {self.repeats} times"
             f" ({self.period.share:.1%} agree)"
@@ -122,7 +122,7 @@ class _Sequence:
 
     @property
     def too_few(self) -> str:
-        """Why the period repeats too rarely; empty if it does not."""
+        """Explanation if the period repeats too rarely; else empty."""
         return "too few periods" if self.repeats < THRESHOLDS.order_repeats else ""
 
 
@@ -153,7 +153,7 @@ def _scalars(lane: Lane) -> Array:
 
 
 def _repeated(own: Lane) -> tuple[Period, int, slice]:
-    """Return the period of a sequence, the begin of one period near its middle, and where it holds.
+    """Return a sequence's period, the start of a period near its middle, and the part that repeats.
 
     Epochs repeat more exactly than steps, and layers more often; but a step has one update. If
     updates are known by name, only the ops between them are compared.
@@ -201,7 +201,7 @@ def _too_few(found: Repeats, expected: float) -> str:
 
 
 def _all_whole(sequence: _Sequence) -> Repeats | None:
-    """Return the repetitions if the recording consists of complete ones only; else None."""
+    """Return the repetitions if the recording consists of complete steps only; else None."""
     symbols, size = sequence.own.symbol, sequence.period.size
     if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
         return None
@@ -209,7 +209,7 @@ def _all_whole(sequence: _Sequence) -> Repeats | None:
 
 
 def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages:
-    """Return the iterations of a process that does not train; `usual` is the sequence of one."""
+    """Return the iterations of a process without training; `usual` is one iteration's sequence."""
     size, launches = sequence.period.size, sequence.rows.size
     result = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()

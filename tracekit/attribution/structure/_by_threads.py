@@ -260,7 +260,7 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
 def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
     """Return the busy time between the bounds of the cut, summed over all gaps of the usual kind.
 
-    If names tell the backward passes, the time before the first and after the last kernel with a
+    If names show the backward passes, the time before the first and after the last kernel with a
     name of backward is in doubt as well.
     """
     place, work = turns.gap(parts.template), turns.lane.work

@@ -3,13 +3,13 @@
 Kernel names give two bounds: the cut lies after the last optimizer kernel, and before the first
 layer or embedding look-up. Between the bounds, the input of the next step decides, or a wait of the
 host. All that is certain is that the cut lies between the bounds, so the busy time there is the
-doubt. If no name tells an update, fewer kernels than an update takes are none.
+doubt. If no name shows an update, fewer kernels than an update takes are none.
 
-Updates may hold layers (matrix products). Layers before the last optimizer kernel, or before the
+Updates may contain layers (matrix products). Layers before the last optimizer kernel, or before the
 input of the forward pass, belong to an update of this kind, unless they are layers of the network,
 or have an input of their own: then they are a forward pass without backward.
 
-The cut depends on the gap itself wherever possible, so that it does not change with the begin and
+The cut depends on the gap itself wherever possible, so that it does not change with the start and
 end of the recording.
 """
 
@@ -67,7 +67,7 @@ class Cut:
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
-    """Cut the usual gap, given by its number, into update and next forward pass."""
+    """Cut the usual gap into update and next forward pass; `number` is the gap's index."""
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])
@@ -114,7 +114,7 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return the begin of the forward pass and the evidence; None if no layers may come before it.
+    """Return the start of the forward pass and its evidence; None if no layers can come before it.
 
     It begins after the last kernel named after an optimizer: at the last input copy that layers
     follow, or the first of several that feed one pass; or after a result that the host fetches, if
@@ -150,8 +150,7 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
     """Tell whether a part of a gap belongs to the forward pass that begins where the part ends.
 
     It does, unless its layers occur again in that pass. Then the backward pass decides, which runs
-    about twice the layers of its forward pass: either those of both parts, or of the later one
-    alone.
+    about twice the layers of its forward pass: the layers of both parts, or of the later one alone.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):
@@ -181,7 +180,7 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
-    """Return the begin of a pass without backward: at its input, or as the forward pass begins."""
+    """Return the start of a pass without backward: at its input, or as the forward pass begins."""
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]
     begins = [
@@ -247,7 +246,7 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Narrow the bounds by what comes before the first backward pass and after the last.
+    """Narrow the bounds by the ops before the first backward pass and after the last.
 
     At the edges of a complete recording there is a forward pass without an update, and an update
     without a forward pass.
@@ -269,8 +268,8 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
     """Cut where the host had waited for all its earlier launches to end; None if nowhere.
 
     The following launches also find an idle GPU, until the host is ahead again. If the host is late
-    with most of its launches, no such place stands out. If it waits at the end of backward passes,
-    an update may follow, unless no op of an update follows the last backward pass.
+    with most of its launches, no such place is clear. If it waits at the end of backward passes, an
+    update may follow, unless no op of an update follows the last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
     begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))
@@ -286,7 +285,7 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _places(turns: Turns, number: int) -> Array:
-    """Return the places of the ops of all gaps of a kind: one row per gap."""
+    """Return the places of the ops of all gaps of a kind: a row per gap."""
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
@@ -295,7 +294,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut before the launch for which the host waits longest; None if no wait stands out."""
+    """Cut before the launch for which the host waits by far the longest; None if none is."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))

@@ -85,8 +85,8 @@ def _tell(work: Work, asked: str | None = None) -> DeviceStages:
 def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
     """Find stages of a single thread's launches, by their period and by names of gradients.
 
-    The two methods rest on different evidence. If they agree, the period gives the begin of a pass
-    more exactly, and names also cover what does not repeat. Otherwise names decide, since the
+    The two methods rest on different evidence. If they agree, the period gives the start of a pass
+    more exactly, and names also cover ops that do not repeat. Otherwise names decide, since the
     period does not allow for updates with layers, input in the middle of a forward pass, or several
     passes in a step.
     """
@@ -122,8 +122,8 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
 def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
     """Return the method whose steps count: the period if both find as many steps, else names.
 
-    Names also find steps that do not repeat. If few of the steps repeat, a contradiction says that
-    a step may be part of one.
+    Names also find steps that do not repeat. If few of the steps repeat, a contradiction states
+    that a step may be part of a longer one.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
@@ -135,7 +135,7 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
-    """Find the stages of further trainings that run beside the first one, on their own threads."""
+    """Find the stages of further trainings that run beside the first one, on other threads."""
     beside = 0
     while result.method == "threads":
         rest = np.flatnonzero(~result.core)
@@ -168,7 +168,7 @@ def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
 def _joined(
     work: Work, devices: Array, rows: Sequence[Array], results: Sequence[DeviceStages]
 ) -> Structure:
-    """Join the findings of devices; the one with the best method and most steps gives steps."""
+    """Join the findings of devices; steps are those by the best method, then of the most steps."""
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     again = np.zeros(len(work), bool)
@@ -232,7 +232,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Add up the doubts (busy time near a cut that may be on its other side) by kind of cut."""
+    """Add up by kind of cut the busy time near cuts that may belong to the other side."""
     cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
     each = [doubt for result in joined for doubt in result.doubts]
     return tuple(
@@ -262,7 +262,7 @@ INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
 
 
 def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Return stages and steps of all ops of a device, given those of its training threads.
+    """Return stages and steps of all ops of a device; `result` has those of its training threads.
 
     The third result is the tested assumptions about the other threads.
     """
@@ -276,7 +276,7 @@ def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Ass
 
 
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
-    """Find stages of threads that copy input on streams of their own.
+    """Find stages of threads that copy input on separate streams.
 
     Their copies are input, or evaluation if no training kernel runs meanwhile and evaluation
     follows. If the threads run layers as a network does, their ops are forward passes without
@@ -361,7 +361,7 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 
     Backward undoes layers in reverse order. So kernels in the order and sizes of a forward pass,
     none of them a gradient, are that pass again, with the memsets and copies between them. Fewer
-    kernels in a row than `Thresholds.again` are not enough to tell.
+    kernels in a row than `Thresholds.again` do not suffice.
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
@@ -379,7 +379,7 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 
 
 def _shared(symbol: Array, own: Array, other: Array) -> Array:
-    """Return the begins of runs in `own` whose symbols all occur in `other`.
+    """Return the starts of runs in `own` whose symbols all occur in `other`.
 
     A run has `Thresholds.again` ops.
     """

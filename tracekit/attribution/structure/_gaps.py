@@ -2,7 +2,7 @@
 
 The most frequent kind of gap (the usual one) is cut once, for all gaps with the same ops. Others
 are compared to it: they begin like it (an update) and end like it (a forward pass). The ops between
-are evaluation if they hold layers, else part of a longer update, such as the first one, which
+are evaluation if they contain layers, else part of a longer update, such as the first one, which
 creates the optimizer's state.
 """
 
@@ -87,7 +87,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return the usual gap with an update, and those without update if gradients accumulate."""
+    """Return the usual gap with an update, and the gaps without update if gradients accumulate."""
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
@@ -111,8 +111,8 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """Choose the most frequent gap that is an update without layers, followed by another gap's ops.
 
-    What it begins with is the update, if its length fits the backward pass; the other gap is a
-    forward pass alone.
+    Its first part is the update, if its length fits the backward pass; the other gap is a forward
+    pass alone.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
@@ -123,7 +123,7 @@ def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
     """Tell whether a gap is an update of more than `least` kernels and then a forward pass.
 
     The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
-    fills before that kernel may vary. A gap that begins otherwise has an update of its own.
+    fills before that kernel may vary. A gap that begins otherwise has a separate update.
     """
     lane, place, other = turns.lane, turns.gap(number), turns.gap(plain)
     tail = common_suffix(lane.symbol[other], lane.symbol[place])
@@ -241,7 +241,7 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
 
 
 def _like_first(turns: Turns, numbers: list[int]) -> int:
-    """Return the gap that ends most like the first one (networks may alternate)."""
+    """Return the gap whose end is most like that of the first gap (networks may alternate)."""
     symbol = turns.lane.symbol
     first = symbol[turns.gap(0)]
     fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]
@@ -249,7 +249,7 @@ def _like_first(turns: Turns, numbers: list[int]) -> int:
 
 
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
-    """Return the begin of the first forward pass, which may have other gradients to clear.
+    """Return the start of the first forward pass, which may have other gradients to clear.
 
     It is as long as the usual one. If the usual one begins with copies and fills alone, the first
     has as many copies before its first layer, and all fills between them.

@@ -27,7 +27,7 @@ _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_n
 
 @dataclass(frozen=True)
 class Lane:
-    """Ops of one process on one device, in order of launch, with the hints in their names.
+    """Ops of one process on one device, in order of launch, with the hints in their kernel names.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Lane:
 
 
 def look_at(work: Work) -> Lane:
-    """Find the hints in the ops of one device."""
+    """Find the hints in the kernel names of one device's ops."""
     kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
     # The last one is of ops without a name.
     said = {

@@ -1,8 +1,8 @@
 """Find the pair of threads that run forward and backward passes, with evidence.
 
-Autograd runs the backward of an op on the stream of its forward, from a thread of its own, while
-the calling thread waits. So the two share their stream, they alternate, and each turn begins at one
-of a few places of the program. Data pipelines have streams of their own, and can start anywhere.
+Autograd runs the backward of an op on the stream of its forward, from a separate thread, while the
+calling thread waits. So the two share their stream, they alternate, and each turn begins at one of
+a few places of the program. Data pipelines use other streams, and can start anywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides of threads: those that run forward passes and updates, and those that run backward.
+    """Two sides of threads: one runs forward passes and updates, the other backward passes.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Votes for the pair's assignment of roles, less those against it."""
+        """Votes for the pair's assignment of roles, minus votes against it."""
         return sum(self.votes.values())
 
     @property
@@ -79,7 +79,7 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     """Yield two sides that share a stream: one thread, and all other threads together, both ways.
 
     The stream is the one with most kernels of both sides, or one on which each side launches many:
-    cuDNN runs the layers of a recurrent network on its own streams. All other threads form one
+    cuDNN runs the layers of a recurrent network on streams it creates. All other threads form one
     side, since DataParallel creates threads for every forward pass, and autograd has several for
     passes within passes.
     """
@@ -151,8 +151,8 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
 class Turns:
     """Launches of a pair, split into gap 0, burst 0, gap 1, burst 1, ..., and a last gap.
 
-    A burst is a turn of the backward side, that is, a backward pass; a gap is what the main side
-    launches between two bursts. The first and the last gap may be empty.
+    A burst is a turn of the backward side, that is, a backward pass; a gap is the sequence that the
+    main side launches between two bursts. The first and the last gap may be empty.
 
     Parameters
     ----------
@@ -168,22 +168,22 @@ class Turns:
 
     @cached_property
     def first(self) -> Array:
-        """Begin of each gap, as place in the lane."""
+        """Index of the first op of each gap, in launch order."""
         return np.concatenate(([0], self.ends))
 
     @cached_property
     def stop(self) -> Array:
-        """End of each gap, as place in the lane."""
+        """Index after the last op of each gap, in launch order."""
         return np.concatenate((self.bursts, [len(self.lane)]))
 
     @cached_property
     def kinds(self) -> Array:
-        """Kind of each gap: equal numbers for gaps with the same ops."""
+        """Kind of each gap, an integer that is equal for gaps with the same ops."""
         return kinds_of(self.lane.symbol, self.first, self.stop)
 
     @cached_property
     def passes(self) -> Array:
-        """Kind of each burst: equal numbers for bursts with the same ops."""
+        """Kind of each burst, an integer that is equal for bursts with the same ops."""
         return kinds_of(self.lane.symbol, self.bursts, self.ends)
 
     @cached_property
@@ -194,12 +194,12 @@ class Turns:
         return np.append(False, work.launch[1:] >= ended[:-1])
 
     def gap(self, number: int) -> slice:
-        """Return the places of a gap in the lane."""
+        """Return the range of op indices, in launch order, that a gap covers."""
         return slice(int(self.first[number]), int(self.stop[number]))
 
 
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
-    """Return the turns of a pair, and the ops of the lane that belong to them."""
+    """Split the ops of a pair of threads into turns; return the turns and these ops' rows."""
     rows = np.flatnonzero(pair.main | pair.backward)
     own = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))

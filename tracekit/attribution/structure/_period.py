@@ -1,4 +1,4 @@
-"""Period of a sequence of launches, and the places at which it repeats a usual step.
+"""Find the period of a sequence of launches, and the places at which it repeats a usual step.
 
 These places are the steps that are like the one that was analysed.
 """
@@ -37,7 +37,7 @@ class Period:
 
 
 def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
-    """Return the period of a sequence, given marks that occur once in each period.
+    """Return the period of a sequence; `starts` are marks that occur once in each period.
 
     The parts between two successive marks are compared. Parts with something else, such as
     evaluation, do not count against the period.
@@ -102,7 +102,7 @@ def _find(symbols: Array, near: float) -> Period:
 
 
 def _autocorrelation(codes: Array) -> Array:
-    """Estimate at each lag the number of places whose symbol equals the one a lag later.
+    """Estimate at each lag the number of places whose symbol equals the symbol a lag later.
 
     Symbols get random signs: the product of two places is 1 if they are equal, else 0 on average.
     """
@@ -117,7 +117,7 @@ def _autocorrelation(codes: Array) -> Array:
 
 
 def _agreement(codes: Array, lag: int) -> float:
-    """Return the share of places whose symbol equals the one a lag later.
+    """Return the share of places whose symbol equals the symbol a lag later.
 
     Each distinct symbol has equal weight; otherwise repeated layers would dominate.
     """
@@ -160,11 +160,11 @@ class Repeats:
     pieces: tuple[bool, bool]
 
     def whole(self, size: int, length: int) -> Array:
-        """Mask steps that were recorded from begin to end."""
+        """Mask steps that were recorded from start to end."""
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of the parts between steps and after the last one."""
+        """Yield start and end of the parts between steps and after the last one."""
         free = np.concatenate(([False], self.number < 0, [False]))
         edges = np.flatnonzero(free[1:] != free[:-1])
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
@@ -234,7 +234,7 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
 
 
 def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
-    """Return the begins of steps: exact repetitions, and similar ones around these.
+    """Return the starts of steps: exact repetitions, and similar steps around these.
 
     A step of many layers also resembles itself shifted by some layers. So no similar step begins
     within an exact one, nor where the ops before the first exact step end another step.

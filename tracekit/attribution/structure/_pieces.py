@@ -36,7 +36,7 @@ class Pieces:
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """Add the findings of a piece.
+        """Add the findings of a piece; return the findings that are final now.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Compare sequences of symbols (numbers of kernel names), whole columns at a time."""
+"""Compare sequences of symbols (ids of kernel names), whole columns at a time."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
 
 
 def distinct(numbers: Array) -> tuple[Array, Array]:
-    """Return the distinct numbers, sorted, and the position of each number among them.
+    """Return the distinct integers, sorted, and the position of each element among them.
 
-    The same as `np.unique`. Numbers of threads and streams are close together, so nothing is
-    sorted.
+    The same as `np.unique`. Ids of threads and streams are close together, so nothing is sorted.
     """
     least = int(numbers.min(initial=0))
     if not numbers.size or int(numbers.max()) - least > numbers.size + _CLOSE:
@@ -57,13 +56,13 @@ def total_in(values: Array, first: Array, stop: Array) -> Array:
 
 
 def runs_of(mask: Array) -> list[tuple[int, int]]:
-    """Return begin and end of each run of true values of a mask."""
+    """Return start and end of each run of true values of a mask."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def grams_of(symbols: Array, size: int) -> Array:
-    """Return a number for each n-gram of symbols, equal for equal n-grams."""
+    """Return an id for each n-gram of symbols, equal for equal n-grams."""
     room = symbols.size - size + 1
     if room <= 0:
         return np.zeros(0, np.uint64)
@@ -74,7 +73,7 @@ def grams_of(symbols: Array, size: int) -> Array:
 
 
 def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
-    """Return a number for each range of places, equal for ranges that hold the same sequence.
+    """Return an id for each range of places, equal for ranges with the same sequence.
 
     Sequences are compared by length and a 64-bit polynomial hash of their symbols.
     """

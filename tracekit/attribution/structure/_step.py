@@ -1,4 +1,4 @@
-"""Split one step of a single thread: its begin, the turn to backward, and the update."""
+"""Split one step of a single thread: find its start, the turn to backward, and the update."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
 
 
 def _pauses(lane: Lane, at: Array, size: int) -> Array:
-    """Return the host's usual wait before the launches at given places of a step, ns."""
+    """Return the host's usual wait before the launches at the places `at` of a step, ns."""
     launch = lane.work.launch
     rounds = np.arange(-(int(at.min()) // size), (len(lane) - 1 - int(at.max())) // size + 1)
     places = np.maximum(at + rounds[:, None] * size, 1)
@@ -107,7 +107,7 @@ def _pauses(lane: Lane, at: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Step:
-    """A step split into stages.
+    """A step split into stages, with the uncertainty of each cut.
 
     Parameters
     ----------
@@ -184,9 +184,9 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
 
 
 def refusal(step: Step) -> str:
-    """Return why a step's stages are not reliable; empty if they are.
+    """Explain why a step's stages are not reliable; empty if they are.
 
-    Kernel names alone do not tell where backward begins: not all of its kernels are named after
+    Kernel names alone do not show where backward begins: not all of its kernels are named after
     gradients, and the first ones may be unnamed.
     """
     if not step.sized:
@@ -209,7 +209,7 @@ def refusal(step: Step) -> str:
 
 
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
-    """Return the begin of backward, its bounds, and the share of the mirror image.
+    """Return the start of backward, its bounds, and the share of the mirror image.
 
     The mirror image decides, unless too many gradient kernels come before that place: a nest of
     backward's own layers may be heavier. Fills of equal size also mirror each other: these clear
@@ -241,7 +241,7 @@ def _named_turn(backward: Array) -> tuple[int, int]:
     """Return two places from which gradient kernels are frequent: an early one, and a plain one.
 
     Not all kernels of backward have such names. The early place is the first gradient kernel that
-    costs less than one of them, in a cumulative sum of the excess over the average.
+    costs less than one gradient kernel, in a cumulative sum of the excess over the average.
     """
     named = np.flatnonzero(backward)
     if not named.size:
@@ -271,7 +271,7 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
 
 
 def _evaluated(lane: Lane, turn: int) -> int:
-    """Return how many of a step's first ops are evaluation: a forward pass with its own input.
+    """Return how many of a step's first ops are evaluation: a forward pass with a separate input.
 
     That is so if input is copied again in the middle of forward, and the layers before that copy
     equal those after it.

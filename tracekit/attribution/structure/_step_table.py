@@ -94,7 +94,7 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
 
 
 def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> Numbered:
-    """Return the steps found, or those of the requested definition.
+    """Return the steps found, or the steps by the requested definition.
 
     The names of definitions that give other steps are added.
     """
@@ -110,7 +110,7 @@ def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> 
 
 
 def _counted(begins: Array, count: int) -> Array:
-    """Return the step of each backward pass, given the passes that begin a step."""
+    """Return the index of the step of each backward pass; `begins` are passes that begin a step."""
     new = np.zeros(count, np.int64)
     new[begins] = 1
     return np.cumsum(new)
@@ -135,7 +135,7 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
 
     Such an optimizer has no named kernels. In each of its updates the host fetches a result that
     the GPU computes from gradients, and decides by it whether to go on. Its steps have several
-    updates, whose number only the input tells.
+    updates, whose count only the input shows.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     each = np.diff(np.searchsorted(begins, inputs)) if inputs.size else np.array([2])

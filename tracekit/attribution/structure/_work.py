@@ -1,4 +1,4 @@
-"""Input and result of structure: a process's ops as arrays, and the findings about them."""
+"""Input and result of inferring stages: a process's ops as arrays, and the findings about them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Stages and steps of the ops of a process, or of one of its devices, with the evidence.
+    """Inferred stages and steps of the ops of a process, or of one device, with the evidence.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure(Findings):
-    """Structure of a process: stages, steps and evidence from threads and order of launches.
+    """Stages and steps inferred from a process's threads and order of launches, with evidence.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class Structure(Findings):
 
     @property
     def doubt_ns(self) -> int:
-        """Busy time whose stage is in doubt, ns."""
+        """Busy time that may belong to another stage than the inferred one, ns."""
         cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
         return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)
 
