@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def in_order() -> list[str]:
-    """Return modules and questions in the order of the help; new ones stand last."""
+    """Return modules and questions in the order of the help; unlisted ones come last."""
     from tracekit.runs import DECLARED
 
     return [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
@@ -74,7 +74,7 @@ def _tracekit(
         ),
     ] = False,
 ) -> None:
-    """Say where each training step's time goes, from GPU traces of DNN training."""
+    """Show where each training step's time goes, from GPU traces of DNN training."""
 
 
 def run() -> None:

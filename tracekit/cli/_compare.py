@@ -139,7 +139,7 @@ _TWO = 2
 
 
 def _of_both(**said: str) -> Said:
-    """Return the same keys of run A and run B, which not all answers have."""
+    """Return declarations of the same keys for run A and run B, which not all answers have."""
     return {f"{side}_{name}?": text.format(side.upper(), lower=side)
             for side in "ab" for name, text in said.items()}  # fmt: skip
 

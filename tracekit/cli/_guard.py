@@ -44,11 +44,11 @@ class _TakesPlainWords(_Parsing):
 
 
 class Command(_TakesPlainWords, TyperCommand):
-    """A command of the command line."""
+    """A command of the command line, whose plain values skip the conversion by pydantic."""
 
 
 class Group(_TakesPlainWords, TyperGroup):
-    """A group of commands."""
+    """Group of commands whose plain values skip the conversion by pydantic."""
 
 
 def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, value: Any) -> Any:
@@ -91,7 +91,7 @@ _FAULT = 70  # as sysexits.h calls it: an error in the program
 
 
 class ForgivingGroup(Group):
-    """A group that recognises the names of other programs' commands, and suggests its own."""
+    """Group that recognises the names of other programs' commands, and suggests tracekit's."""
 
     meant: Mapping[str, str] = {}
     """Commands of other programs: word -> the command here with this purpose."""
@@ -132,7 +132,7 @@ class GuardedGroup(ForgivingGroup):
             raise _interrupted() from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command, and turn an error into a message and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Options shared by commands."""
+"""Options, arguments and parsers shared by the modules of commands."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -173,7 +173,7 @@ def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
 
 
 def split_keys(by: "Sequence[str]") -> list[str]:
-    """Return keys given in several options, joined by commas, or both."""
+    """Return the keys of repeated options and of lists joined by commas."""
     return [key.strip() for part in by for key in part.split(",")]
 
 
@@ -215,7 +215,7 @@ def open_run(
     step: str | None = None,
     **workers: Any,
 ) -> "tracekit.Run":
-    """Return the run for a reference: a name, the begin of an id, `@latest`, or a file."""
+    """Return the run for a reference: a name, the start of an id, `@latest`, or a file."""
     opening = {
         "rules": rules, "iteration": iteration, "verdict": verdict, "step": step, **workers
     }  # fmt: skip

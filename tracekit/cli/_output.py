@@ -56,8 +56,8 @@ _SQLITE = b"SQLite format 3\0"
 class Target:
     """Format and file of the output; `path` None is standard output.
 
-    Tables for people have short kernel names, unless `full_names`. On a terminal the notes say how
-    the numbers were found only with `verbose`; in a file or a pipe they always do.
+    Tables on a terminal or a page have short kernel names, unless `full_names`. On a terminal the
+    notes state how the values were found only with `verbose`; in a file or a pipe they always do.
     """
 
     format: Format
@@ -80,7 +80,7 @@ class Target:
         full_names: bool = False,
         verbose: bool = False,
     ) -> "Target":
-        """Return the target that a user chose, in one of these formats.
+        """Return the target that a user chose, in one of the formats `formats`.
 
         Raises
         ------

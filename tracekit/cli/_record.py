@@ -405,7 +405,7 @@ def record(
     rules: RulesOption = None,
     store: Folder = None,
 ) -> "Answer | Judged":
-    """Record a program with nsys, ingest the report, and say where the time goes.
+    """Record a program with nsys, ingest the report, and show where the time goes.
 
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
     tracekit stand before the program.
@@ -695,7 +695,7 @@ class _Recorder:
         return recording.calibrate(plan, wait=self.wait, started=started)
 
     def ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
-        """Make a run of reports; an error message says where the reports are."""
+        """Make a run of reports; an error message names the folder of the reports."""
         try:
             return self._ingest(reports, name, {**self.labels, **labels})
         except InputError as error:
@@ -728,7 +728,7 @@ def _program_name(program: Sequence[str]) -> str:
 
 
 def _behind_options(words: Sequence[str]) -> list[str]:
-    """Return the words after Python's options; empty for a program given as text (``-c``)."""
+    """Return the words after Python's options; empty for a program passed as text (``-c``)."""
     left = deque(words)
     while left and left[0].startswith("-") and left[0] not in {"-c", "-m", "-"}:
         if left.popleft() in {"-W", "-X"} and left:

@@ -71,7 +71,7 @@ _RUNS = Json(
     writes=[_RUNS],
 )
 def list_runs(label: Label = None, store: Folder = None) -> "Answer":
-    """List the runs in the store, oldest first: all, or those that carry the given labels."""
+    """List the runs in the store, oldest first: all, or the runs with these labels."""
     found = _store(store)
     listed = model.Answer(
         rows=_overview(found.runs(label or {})),
@@ -111,7 +111,7 @@ _RUNS_SHOW = Json(
     writes=[_RUNS_SHOW],
 )
 def show_run(run: RunArgument = "@latest", store: Folder = None) -> "Answer":
-    """Show all that the store knows about a run."""
+    """Show the store's entry of a run."""
     record = _store(store).find(run)
     rows = rows_frame([_details(record)])
     return model.Answer(
@@ -226,7 +226,7 @@ def collect_runs(
     dry_run: Annotated[bool, Option("Only list the folders that would be removed.")] = False,
     store: Folder = None,
 ) -> None:
-    """Remove what interrupted ingests have left, and tiles that no view reads any more."""
+    """Remove what interrupted ingests have left, and cached files that no view reads any more."""
     gone = _store(store).collect(dry_run=dry_run)
     for folder in gone:
         _say(f"{'would remove' if dry_run else 'removed'} {folder}")

@@ -70,7 +70,7 @@ def sql(
 ) -> "Answer":
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
 
-    docs/tables.md says what they hold. Times are in ns.
+    docs/tables.md describes the tables. Times are in ns.
     """
     most, found = parse_size(memory), open_run(run, store)
     with limited(timeout, most):

@@ -179,7 +179,7 @@ _SEQUENCE = 1
 
 
 def _write_perfetto(tracks: Iterable[Track], file: IO[bytes]) -> None:
-    """Write tracks.
+    """Write tracks in Perfetto's protobuf format.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def _before_zero(tracks: Iterable[Track]) -> int:
 
 
 class _Writer:
-    """Writes packets of one sequence; each text is written once and then referred to by number."""
+    """Writes packets of one sequence; a text is written once, and referred to by id afterwards."""
 
     def __init__(self, messages: Any, file: IO[bytes], later: int) -> None:
         self._messages, self._file, self._later = messages, file, later
@@ -314,7 +314,7 @@ class _Writer:
 def _numbered(
     known: dict[str, int], entries: Any, text: str, fields: Mapping[str, object] | None = None
 ) -> int:
-    """Return the number of a text, adding it to the packet's entries if it is new."""
+    """Return the id of a text, adding the text to the packet's entries if it is new."""
     if text not in known:
         known[text] = len(known) + 1
         entries.add(iid=known[text], **(fields or {"name": text}))

@@ -66,7 +66,7 @@ def tracks_of(
 
 
 def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Return rows with the columns of slices; columns that are not given are null."""
+    """Return rows with the columns of slices; columns not among `columns` are null."""
     absent = {
         "category": pl.lit(None, pl.String),
         "args": pl.lit(None),
@@ -93,7 +93,7 @@ def _gpu_names(trace: Trace) -> dict[int, str]:
 
 
 def _gpu(groups: dict[int, str], device: object) -> str:
-    """Return the display name of a GPU, also for one that the reports do not list."""
+    """Return the display name of a GPU, also of a GPU that the reports do not list."""
     number = int(str(device))
     return groups.get(number, f"GPU {number}")
 
@@ -146,7 +146,7 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges that overlap these intervals, or the launches of ops in them."""
+    """Return the ranges that overlap the intervals `spans`, or the launches of `ops`."""
     whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
     whole = whole.join(begun, on="process", how="left").with_columns(
@@ -156,7 +156,7 @@ def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.
 
 
 def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
-    """Yield the tracks of each thread: these ranges, and the calls that launched these ops."""
+    """Yield the tracks of each thread: its ranges, and the calls that launched ops."""
     flows = ops.drop_nulls("call").group_by("call").agg(flows_out=(pl.col("op") + 1).sort())
     launches = trace["calls"].join(flows.lazy(), on="call").collect()
     category = pl.when(pl.col("stage").is_null()).then(pl.lit("range"))
@@ -182,13 +182,13 @@ def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 class Lanes:
-    """Assigns the slices of one track to lanes; slices come by start, outer ones first."""
+    """Assigns the slices of a track to rows of nested slices; slices come by start, outer first."""
 
     def __init__(self) -> None:
         self._open: list[list[int]] = []
 
     def place(self, start: int, end: int) -> int:
-        """Return the first lane on which a slice overlaps no other one or nests inside the last."""
+        """Return the first row on which a slice overlaps no other or nests inside the last one."""
         for lane, ends in enumerate(self._open):
             while ends and ends[-1] <= start:
                 ends.pop()

@@ -1,6 +1,6 @@
 """Questions of published papers, written against public names of tracekit only.
 
-The DGX-1 study: its questions, published numbers beside, of recorded or of simulated runs.
+The DGX-1 study: its questions answered by recorded or simulated runs, beside the published values.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """The questions of the DGX-1 study: each answered by a table and one sentence.
 
-Published numbers stand beside measured ones; published findings are checked. Every sentence is
+Published values stand beside measured ones; published findings are checked. Every sentence is
 derived from its table.
 """
 
@@ -28,17 +28,17 @@ _UNKNOWN = "an unknown number"
 
 
 def number_of_gpus(number: object) -> str:
-    """Return a number of GPUs in words, such as ``1 GPU`` or ``4 GPUs``."""
+    """Return a GPU count as text, such as ``1 GPU`` or ``4 GPUs``."""
     return f"{number} GPU{'' if number == 1 else 's'}"
 
 
 def number_of(value: object, form: str) -> str:
-    """Return a number in a format such as ``{:.1f} %``, or a word for unknown."""
+    """Return a value formatted such as ``{:.1f} %``, or a word for unknown."""
     return _UNKNOWN if value is None else form.format(value)
 
 
 def ends(rows: pl.DataFrame, name: str, form: str) -> str:
-    """Return least and greatest value of a column with their configurations; one if equal."""
+    """Return least and greatest value of a column with their configurations; once if equal."""
     known = rows.drop_nulls(name).sort(name)
     if known.is_empty():
         return _UNKNOWN
@@ -57,7 +57,7 @@ def _of(row: Mapping[str, object]) -> str:
 
 
 def holds(values: pl.Series, claim: Callable[[pl.Series], bool]) -> bool | None:
-    """Return whether a claim holds for values; None if there are no values."""
+    """Return whether values confirm a claim; None if there are no values."""
     known = values.drop_nulls()
     return bool(claim(known)) if known.len() else None
 
@@ -111,7 +111,7 @@ _OVERHEADS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements that answer the questions.
+    """Measurements by which the DGX-1 questions are answered.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _off_lenet(rows: pl.DataFrame) -> pl.Series:
 
 
 def _agreement(rows: pl.DataFrame) -> str:
-    """Say how published values and bounds compare with measured ones."""
+    """Return a sentence that compares published values and bounds with measured ones."""
     errors, bounds = rows["error_percent"].drop_nulls().abs(), rows["within"].drop_nulls()
     parts = []
     if errors.len():
@@ -378,7 +378,7 @@ def _memory(measured: Measured) -> Answer:
 
 
 def _memory_rows(measured: Measured) -> pl.DataFrame:
-    """Return extra memory and growth of GPU 0 on the most GPUs, with published numbers."""
+    """Return extra memory and growth of GPU 0 on the most GPUs, with published values."""
     points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
     growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
     grown = beside(growth, known.memory_growth, "increase_percent").select(

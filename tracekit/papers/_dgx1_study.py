@@ -149,7 +149,7 @@ def _overview(parts: Mapping[str, "Answer"], source: str) -> "Answer":
 
 
 def _of(chosen: Sequence["OpenedRun"]) -> str:
-    """Return a text: the number of runs, and how many of them are simulated."""
+    """Return a text such as ``56 runs, 4 simulated``."""
     count = sum(map(is_simulated, chosen))
     of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
     return f"{len(chosen):,} run{'' if len(chosen) == 1 else 's'}{of}"
@@ -198,7 +198,7 @@ def _routes(
 
 
 def _silent(text: str) -> None:
-    """Say nothing."""
+    """Ignore a message, in place of printing it."""
 
 
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:

@@ -1,6 +1,6 @@
 """Sensitivity of the simulated DGX-1: speedups over the range of each assumption.
 
-Steps come from the simulator, which does not use published numbers; these stand beside.
+Steps come from the simulator, which does not use published values; these are listed beside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARIANT = ("assumption", "value")
 def sensitivity(
     steps: pl.DataFrame, assumptions: pl.DataFrame, known: Published
 ) -> dict[str, Answer]:
-    """Return which assumptions can reach published speedups, and predictions of one fitted value.
+    """Return which assumptions can reach published speedups, and predictions of one fit.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def sensitivity(
 
 
 def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the speedup of each variant: images per second over those on one GPU."""
+    """Return the speedup of each variant: images per second over the rate on one GPU."""
     ones = steps.filter(pl.col("gpus") == 1).select(*_VARIANT, "network", one="step_ns")
     several = steps.filter(pl.col("gpus") > 1)
     joined = several.join(ones, on=[*_VARIANT, "network"], nulls_equal=True)

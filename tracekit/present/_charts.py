@@ -93,8 +93,8 @@ def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
 def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
     """Add the ends of error bars: ``end_low`` and ``end_high``.
 
-    They are the ends of the 95 % interval if it is known; otherwise, for pooled runs, the least and
-    the greatest value.
+    They are the ends of the 95 % interval if the table has it; otherwise, for pooled runs, the
+    least and the greatest value.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def not_shown(hidden: int, what: str) -> list[str]:
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:
-    """Return the distinct values of a column: numbers sorted, others in the order of the table."""
+    """Return the distinct values of a column: integers sorted, others in the order of the table."""
     values = table[key].unique(maintain_order=True)
     return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
 
@@ -354,14 +354,14 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the segments of stacked bars: one per row of the table, several per bar.
+    """Return the segments of stacked bars: each row of the table is one, a bar has several.
 
     Parameters
     ----------
     table
         A table with the columns that `bar`, `part` and `length` name.
     bar, bars
-        Column that tells bars apart, and its values to be drawn, in order.
+        Column that identifies the bar, and its values to be drawn, in order.
     part, colours
         Column that tells segments apart, and their colours: value -> colour, in the order of
         stacking.
@@ -422,13 +422,13 @@ def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool
 
 
 def _amount(value: float, decimals: int) -> str:
-    """Return a number as text; a positive one never reads as zero."""
+    """Return a number as text; a positive number never reads as zero."""
     text = f"{value:,.{decimals}f}"
     return text if not value or text.strip("0.") else f"<{10**-decimals:.{decimals}f}"
 
 
 def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float) -> go.Bar:
-    """Return horizontal segments with their lengths inside of those that are long enough."""
+    """Return horizontal segments; long enough ones have their length written inside."""
     decimals = decimals_of(longest / unit[0])
     ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
     return _bars(part, rows, *unit, is_upright=False).update(
@@ -526,7 +526,7 @@ def series(
     is_named: bool = False,
     error_y: Any = None,
 ) -> go.Scatter:
-    """Return a series of points, a line through them, or both.
+    """Return a series of data points for a plot: points, a line through them, or both.
 
     Parameters
     ----------

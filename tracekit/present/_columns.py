@@ -1,8 +1,8 @@
-"""Columns as people read them: labels, units, and the text of each cell.
+"""Columns as displayed: labels, units, and the text of each cell.
 
 Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which is written
-beside the label; message sizes, which span many powers of two, each in a unit of its own. Shares
-are percent; unknown values are `-`. Terminal, Markdown and notebook tables are all made of these
+beside the label; message sizes, which span many powers of two, each in a suitable unit. Shares are
+percent; unknown values are `-`. Terminal, Markdown and notebook tables are all made of these
 columns.
 """
 
@@ -54,7 +54,7 @@ _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"),
 
 
 class Scale(NamedTuple):
-    """How the numbers of a column are written: unit, divisor and decimals."""
+    """How a column's values are written: unit, divisor and decimals."""
 
     divisor: int
     unit: str
@@ -63,7 +63,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """One column as displayed.
+    """A column of a table as displayed: label, unit, and the text of each cell.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ OF_WHICH = "of which recomputed"
 
 
 def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add below the BP rows of a breakdown the part of them that recomputes the forward pass."""
+    """Add, below the BP rows of a breakdown, rows for the part that recomputes the forward pass."""
     import polars as pl
 
     if not meta.get("recomputed") or not {"stage", "ops", "busy_ns"} <= {*frame.columns}:
@@ -337,7 +337,7 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
-    """Add before the last row (the whole) the rounding difference between parts and whole.
+    """Add the rounding difference between the parts and their total, before the last row.
 
     The parts are shown as computed, and never as zero unless they are zero.
     """

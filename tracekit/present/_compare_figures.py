@@ -404,7 +404,7 @@ def _change_hover(group: dict[str, Any], unit: tuple[int, str]) -> str:
 
 
 def _taken(value: float | None, unit: tuple[int, str]) -> str:
-    """Return the time of a group in one run as text; it may be absent from the run."""
+    """Return the time of a group in one run as text, also for a group absent from the run."""
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 

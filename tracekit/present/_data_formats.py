@@ -56,7 +56,7 @@ def to_json(
     """Return `{"command", "run", "meta", "rows"}` as JSON text, one line per row.
 
     Answers with parts get a member ``parts``: name -> ``title``, ``meta`` and ``rows`` of the part.
-    Those with tables get ``tables``: name -> rows.
+    Answers with tables get ``tables``: name -> rows.
 
     Times of day are ISO 8601 texts, durations ns, binary values hexadecimal texts; a number that is
     not finite is null. The text is ASCII.
@@ -103,7 +103,7 @@ def to_parquet(rows: pl.DataFrame) -> bytes:
 def to_markdown(
     rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "", *, is_whole: bool = True
 ) -> str:
-    """Return a Markdown table as people read it, with a title above and notes below.
+    """Return a Markdown table as displayed to readers, with a title above and notes below.
 
     If all rows are there (`is_whole`), it is closed by their totals.
     """
@@ -144,7 +144,7 @@ def _dumps(value: object) -> str:
 
 
 def _portable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with durations as ns, since Python's own type cannot hold them."""
+    """Return `rows` with durations as integers of ns, as Python's timedelta resolves only us."""
     return rows.with_columns(cs.duration().dt.total_nanoseconds())
 
 
@@ -164,7 +164,7 @@ def _plain(value: object) -> object:
 
 
 def to_sarif(answer: Answer, version: str) -> str:
-    """Return findings as SARIF 2.1.0: one result each, with its numbers as properties.
+    """Return findings as SARIF 2.1.0: a result for each, with its measures as properties.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ class _Renderer:
         return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Return the figure of this name; one without data says what to record."""
+        """Draw the figure of this name; a figure without data states what to record."""
         from tracekit.present._drawings import DRAWINGS
         from tracekit.present._figures import NOTHING, RECORD_WITH
         from tracekit.present._link_figures import NO_TRANSFERS

@@ -62,7 +62,7 @@ def _of_pair(answer: Answer) -> str:
 
 
 def _groups(columns: list[str]) -> list[str]:
-    """Return the columns that define a table's rows: those before its measures."""
+    """Return the columns that define a table's rows: the columns before its measures."""
     return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))
 
 

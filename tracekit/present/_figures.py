@@ -1,6 +1,6 @@
 """Common layout of all figures.
 
-A figure has a title, a subtitle that says what was measured against what, axes with units, and
+A figure has a title, a subtitle that states the measure and its baseline, axes with units, and
 notes at its foot. Texts from a trace go through `figure_text`, since plotly reads texts as markup.
 plotly is imported when a figure is made, not before.
 """
@@ -156,14 +156,14 @@ def figure_layout(
 
 
 def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
-    """Break a text into lines that fit into a figure; cut what exceeds `most` lines."""
+    """Break a text into at most `most` lines that fit into a figure; cut the rest."""
     letters = int((width - 2 * _EDGE) / (_LETTER * size))
     fitting = shorten(printable(text), most * letters - most)
     return [figure_text(line) for line in wrap(fitting, letters)[:most]]
 
 
 def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
-    """Return a figure that says that there is no data to show.
+    """Return a figure with a sentence in place of data.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], i
 def named_places(names: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a vertical axis with names at 0, 1, 2 and so on, from top to bottom.
 
-    A bar is identified by its position, so two bars of the same name stay apart.
+    A bar is identified by its position, so two bars of the same name stay distinct.
     """
     return {
         "tickvals": list(range(len(names))),

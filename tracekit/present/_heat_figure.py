@@ -1,4 +1,4 @@
-"""Heat map of a value by two columns, with the numbers in its cells."""
+"""Heat map of a value by two columns, with the value written in each cell."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def heat_figure(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Return a heat map of percentages by two columns, with the numbers in its cells.
+    """Return a heat map of percentages by two columns, with the value written in each cell.
 
     Numeric names are sorted, others stay in the order of the table. If values can be negative,
     colours diverge from zero. At most 50 rows and columns are drawn.

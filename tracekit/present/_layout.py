@@ -65,13 +65,13 @@ class Placed:
 
     @property
     def least(self) -> int:
-        """Least width of the column: numbers are not shortened, long texts are."""
+        """Least width of the column: numeric texts are not shortened, long texts are."""
         least = _LEAST_PROSE if self._wraps else _LEAST_NAME
         return self.width if self.column.numeric else min(self.width, least)
 
 
 def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Placed], list[str]]:
-    """Choose the widths of columns side by side, and leave out those that do not fit.
+    """Choose the widths of columns side by side, and leave out columns that do not fit.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
 
 
 def _spare(name: str, others: Collection[str]) -> int | None:
-    """Return a column's rank among the columns to be left out; None if it is not one of them."""
+    """Return a column's rank in the order of leaving out; None if it is not to be left out."""
     special = traits(name)
     is_said = not special.needs or not special.needs.isdisjoint(others)
     return special.spare if is_said else None

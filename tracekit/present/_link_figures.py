@@ -382,14 +382,14 @@ def _top(spans: pl.DataFrame) -> float:
 
 
 def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
-    """Return the sum of a group's known values; null if none is known."""
+    """Return the sum of a group's known values; null if all are unknown."""
     known = pl.col(column).cast(dtype)
     known = known.fill_nan(None) if dtype.is_float() else known
     return pl.when(known.is_not_null().any()).then(known.sum())
 
 
 def _natural(names: Sequence[str]) -> list[str]:
-    """Return sort keys for names that put the numbers in them in numeric order."""
+    """Return sort keys for names, by which digits in them sort as numbers."""
     return [re.sub(r"\d+", lambda digits: digits[0].zfill(12), name) for name in names]
 
 
@@ -441,7 +441,7 @@ def _is_unknown() -> pl.Expr:
 
 
 def _placed(spans: pl.DataFrame, heights: list[float], names: Sequence[str]) -> dict[str, Any]:
-    """Return positions and hover texts of the bars of these intervals."""
+    """Return positions and hover texts of the bars for the intervals `spans`."""
     lengths = spans["end"] - spans["start"]
     return {
         "x": (spans["start"] + lengths / 2).to_list(),

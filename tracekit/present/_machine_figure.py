@@ -119,12 +119,12 @@ class _Flow(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Highest utilisation of its rows; None if none is known."""
+        """Highest utilisation among its rows; None if all are unknown."""
         return self._fullest("most_utilisation")
 
     @property
     def least(self) -> float | None:
-        """Highest utilisation of its rows, by lower bounds; None if none is known."""
+        """Highest lower bound of utilisation among its rows; None if all are unknown."""
         return self._fullest("least_utilisation")
 
     def _fullest(self, bound: str) -> float | None:
@@ -141,7 +141,7 @@ class _Flow(NamedTuple):
 
 
 def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
-    """Return a number of a row, or its bound if the number is not known."""
+    """Return a value of a row, or its bound if the value is unknown."""
     return row.get(bound) if row[name] is None else row[name]
 
 
@@ -166,7 +166,7 @@ def _directions(wire: Wire) -> list[tuple[str, str]]:
 
 
 def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
-    """Return the line of one direction: to the right of the wire, as on a road."""
+    """Return the line of one direction of traffic: on the right side of the wire, as on a road."""
     points = wire.points if is_onward else wire.points[::-1]
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
@@ -176,12 +176,12 @@ def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
 
 
 def _lane(wire: Wire) -> float:
-    """Return the width of the line of one direction."""
+    """Return the width of the line of one direction of traffic."""
     return max(0.7 * _width(wire), 3.0)
 
 
 def _width(wire: Wire) -> float:
-    """Return the width of a line that stands for this wire's links."""
+    """Return the width of the line that represents the links of a wire."""
     link = wire.links[0]
     if not link.is_peer:
         return _WIDTHS.get(link.type, 2.0)
@@ -318,7 +318,7 @@ def _flow_text(flow: _Flow) -> str:
 
 
 def _span(row: Mapping[str, Any], name: str, form: Callable[[float], str], unit: str) -> str:
-    """Return a number of a row as text, or its bounds."""
+    """Return a value of a row as text, or its bounds."""
     low = row.get(f"least_{name}")
     if row[name] is not None or low is None:
         return _unit(row[name], form, unit)
@@ -423,7 +423,7 @@ def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
 def _notes(
     drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None, unplaced: int
 ) -> list[str]:
-    """Return notes: what the marks mean, and what is missing from the drawing."""
+    """Return notes on the meaning of the marks, and on traffic missing from the drawing."""
     ends = {end for wire in drawing.wires for end in _directions(wire)}
     rows = [] if links is None else links.select("src", "dst", "link").rows()
     used = Counter(id(flow.wire) for flow in flows)

@@ -107,11 +107,11 @@ class Drawing:
     """Nodes that have no place."""
 
     def put(self, box: Box) -> None:
-        """Add a box."""
+        """Add a box under the names of its nodes."""
         self.boxes.update(dict.fromkeys(box.nodes, box))
 
     def put_free(self, box: Box, up: int = -1) -> Box:
-        """Add a box at its place, or as little below (or above) as needed to overlap no other one.
+        """Add a box at its place, or as little below (or above) as needed to overlap no other box.
 
         A box has to move only if NVLinks and PCIe suggest different orders of the GPUs.
         """
@@ -174,7 +174,7 @@ class _Tree:
         return tree
 
     def _grow(self, starts: Sequence[str], hangs: nx.Graph) -> None:
-        """Add nodes attached to these ones that are not in the tree yet, nearest first."""
+        """Add nodes attached to the nodes `starts` that are not in the tree yet, nearest first."""
         level = [start for start in starts if start not in self.depth]
         self.roots.extend(level)
         self.depth.update(dict.fromkeys(level, 0))
@@ -194,7 +194,7 @@ class _Tree:
         return max((depth for node, depth in self.depth.items() if node not in leaves), default=0)
 
     def branches(self, node: str) -> list[str]:
-        """Return the children of a node that need a column of their own: all but NICs."""
+        """Return the children of a node that need a separate column: all but NICs."""
         return [child for child in self.children.get(node, []) if child not in self.nics]
 
     def leaves(self, node: str) -> list[str]:
@@ -261,7 +261,7 @@ def _in_squares(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
 
 
 def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
-    """Put the GPUs on an ellipse, alternately above and below, each in its own column.
+    """Put the GPUs on an ellipse, alternately above and below, each in a separate column.
 
     No line between two points of an ellipse goes through a third.
     """

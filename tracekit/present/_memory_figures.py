@@ -126,7 +126,7 @@ def _amount(value: float, unit: tuple[int, str]) -> str:
 def _use_bars(
     values: pl.Series, name: str, rows: Rows, unit: tuple[int, str], *, offset: float
 ) -> go.Bar:
-    """Return the bars of one use of memory; an unknown use is a mark without a bar."""
+    """Return bars of memory used before or during training; unknown use is a mark, not a bar."""
     label, colour = _USES[name]
     texts = ["?" if value is None else _amount(value, unit) for value in values]
     return go.Bar(

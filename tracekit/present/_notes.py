@@ -1,4 +1,4 @@
-"""Notes below a table that explain its numbers."""
+"""Notes below a table that explain its values."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
 def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the most important notes, and whether others were left out.
 
-    Left out are notes on how the numbers were found, if they report the usual case: all launches
-    are known, all processes train. Warnings, weak evidence and cuts are never left out; of many
+    Left out are notes on how the values were found, if they report the usual case: all launches are
+    known, all processes train. Warnings, weak evidence and cuts are never left out; of many
     warnings the first are shown, with the number of the others.
     """
     told = {key: value for key, value in meta.items() if not _is_usual(key, value)}
@@ -80,7 +80,7 @@ def _is_usual(key: str, value: object) -> bool:
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:
-    """Return the other notes: entries with wording of their own, plain ones, then warnings."""
+    """Return the other notes: entries with special wording, plain entries, then warnings."""
     worded = {key: NOTES[key](value) for key, value in meta.items() if key in NOTES}
     warned = worded.pop(_WARNINGS, [])
     plain = _plain({key: value for key, value in meta.items() if key not in NOTES})
@@ -88,7 +88,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return entries without wording of their own: on one line, except for long ones."""
+    """Return entries without special wording: on one line, except for long ones."""
     told = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()
@@ -100,7 +100,7 @@ def _plain(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _says_nothing(value: object) -> bool:
-    """Tell whether a value needs no note: nothing skipped, nothing unknown, no option given."""
+    """Tell whether a value needs no note: nothing skipped, nothing unknown, no option used."""
     return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
@@ -119,7 +119,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _cold(meta: Mapping[str, Any]) -> list[str]:
-    """Say how much of sums over the window lies in cold steps."""
+    """Return a note on the share of cold steps in sums over the window."""
     if (cold := meta.get("cold")) is None:
         return []
     first = "cold first step" if cold["steps"] == 1 else f"{cold['steps']:,} cold first steps"

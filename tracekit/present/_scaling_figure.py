@@ -94,7 +94,7 @@ def scaling_figure(
 
 
 def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
-    """Return curves of times or rates, each with its own ideal; one panel per network."""
+    """Return curves of times or rates, each with an ideal curve; one panel per network."""
     divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
     ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
     known = known.with_columns(
@@ -143,7 +143,7 @@ def _across(panels: int) -> int:
 
 
 def _far_axis() -> dict[str, Any]:
-    """Return a logarithmic axis with plain numbers at 1, 2, 5, 10 and so on."""
+    """Return a logarithmic axis labelled at 1, 2, 5, 10 and so on."""
     ticks = [factor * 10.0**power for power in range(-3, 12) for factor in (1, 2, 5)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.12g}" for tick in ticks]}
 

@@ -173,7 +173,7 @@ def _label(keys: Sequence[str]) -> pl.Expr:
 
 
 def _of(meta: Mapping[str, Any]) -> str:
-    """Return a phrase: what times are means or sums over."""
+    """Return a phrase that states whether times are means or sums, and over what."""
     if meta.get("per"):
         return f" per {meta['per']}"
     over = meta.get("sum_over", "1 GPU")

@@ -88,13 +88,13 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
 
 
 def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
-    """Return numbers and lengths of the longest outlier steps."""
+    """Return step number and length of the longest outlier steps."""
     far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
     return list(far.select("iteration", "step_ns").iter_rows())
 
 
 def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
-    """Return the style of each run: by its side of the comparison, or its own."""
+    """Return the style of each run: runs on one side of the comparison share a colour."""
     groups: dict[str, str] = {}
     found = []
     for part in parts:

@@ -125,7 +125,7 @@ def _overhead_bars(
     first: bool,
     wide: float,
 ) -> list[go.Bar]:
-    """Return one trace per batch size, darker for larger ones; a group is `wide` pixels wide."""
+    """Return bars per batch size, darker for larger ones; a group is `wide` pixels wide."""
     bars = []
     for place, batch in enumerate(batches):
         own = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)

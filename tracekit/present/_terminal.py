@@ -146,7 +146,7 @@ def _table(
     has_marks: bool,
     is_whole: bool,
 ) -> tuple[list[list[Span]], list[str], list[str]]:
-    """Return the lines of a table, columns left out for lack of room, and those without values."""
+    """Return the lines of a table, columns that did not fit, and columns without values."""
     frame = with_parts(frame, meta)
     columns, unknown = with_values(shown_with_totals(frame, meta, is_whole=is_whole))
     if has_marks:
@@ -247,7 +247,7 @@ def _noted(lines: Sequence[str], width: int | None) -> list[list[Span]]:
 
 
 def _explained(frame: pl.DataFrame) -> list[str]:
-    """Return a note that explains the stage `ME`, whose name is not a common one; else nothing."""
+    """Return a note that explains the abbreviation `ME` if the table has it; else nothing."""
     if "stage" not in frame.columns or "ME" not in frame["stage"].cast(str).to_list():
         return []
     return ["ME: metric evaluation, such as validation"]

@@ -65,7 +65,7 @@ def stage_colour(stage: str) -> str:
 
 
 def step_unit(largest: float) -> tuple[int, str]:
-    """Return divisor and name of the unit of step times: ms, unless numbers would be too small."""
+    """Return divisor and name of the unit of step times: ms, unless values would be too small."""
     return _MS if _LEAST_MS <= largest < _MOST_MS else unit_of(largest, TIME_UNITS)
 
 
@@ -177,7 +177,7 @@ def add_gpus(
     *,
     first_row: int,
 ) -> None:
-    """Draw the waterfall of each GPU in its own panel, with a common scale.
+    """Draw the waterfall of each GPU in a separate panel, with a common scale.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step time changed, by how much, and in which part of a step."""
+    """State whether the step time changed, by how much, and in which part of a step."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -82,7 +82,7 @@ _PARTS = {
 
 
 def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
-    """Say in one sentence how long a step takes in B, and whether the data show a change."""
+    """Return a sentence: the step time in B, and whether the data show a change."""
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
     means = f"{duration(b)} in place of {duration(a)}"
     if not delta:
@@ -119,7 +119,7 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
 
 
 def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
-    """Name the parts of a step with the largest share in a change of the mean, if one is shown."""
+    """Return a sentence on the parts with the largest share in a change of the mean, if shown."""
     told = (step["verdict"], step.get("shift_verdict"))
     if not step["delta_ns"] or not set(told) & set(_SHOWN):
         return []
@@ -186,7 +186,7 @@ def waterfall(subject: Subject) -> Markup:
 
 
 def _on_gpus(answer: Comparison) -> Markup | None:
-    """Draw the change on each GPU: savings left of the middle, losses right of it."""
+    """Draw the change on each GPU, with savings left of the middle and losses right of it."""
     rows = answer.on_devices
     if rows["device"].n_unique() < 2:  # noqa: PLR2004 - one GPU is the whole chart above
         return None
@@ -294,7 +294,7 @@ def _far_off(odd: pl.DataFrame) -> Markup:
 
 
 def aligned(subject: Subject) -> Markup:
-    """Draw one step of each run, aligned at the begin."""
+    """Draw one step of each run, aligned at the start."""
     return aligned_chart(_sides(subject), "The {} of A above the {} of B")
 
 

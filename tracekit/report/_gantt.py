@@ -1,6 +1,6 @@
 """Gantt charts of steps op by op, packed for the page's script, which draws them.
 
-There are lanes for ops by stream, NVTX ranges, the critical path, idle time and links.
+There are rows ("lanes") for ops by stream, NVTX ranges, the critical path, idle time and links.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Chart(NamedTuple):
 def steps_chart(close: Close, title: str) -> Markup:
     """Return the chart of a run's typical and extreme steps, of which it shows one at a time.
 
-    A table of their longest ops, which needs no script, is below it.
+    A table of the longest ops in these steps, which needs no script, is below it.
     """
     names, left = Names(), _MOST_OPS_IN_ALL
     views: dict[str, dict[str, Any]] = {}
@@ -170,7 +170,7 @@ def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
 def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     """Return the chart of the typical steps of two runs, one below the other.
 
-    The steps are aligned at their begin, or at the first kernel of a stage: one view for each. The
+    The steps are aligned at their start, or at the first kernel of a stage: one view for each. The
     title has a placeholder for the name of each run's step.
     """
     names = Names()
@@ -290,7 +290,7 @@ def view_of(
     close: Close, step: int | None, spans: pl.DataFrame, names: Names, most: int = MOST_OPS,
     *, is_alone: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the lanes of a step, with times relative to its begin on each clock.
+    """Return the chart rows of a step, with times relative to its start on each clock.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def _op_lanes(
 def _idle_lanes(
     trace: Trace, zeros: pl.DataFrame, spans: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
-    """Yield a lane per GPU with the causes of its idle time."""
+    """Yield a chart row per GPU with the causes of its idle time."""
     if spans.is_empty():
         return
     found = step_detail.idle_spans(trace, spans).join(zeros, on="device")
@@ -385,7 +385,7 @@ def _idle_lanes(
 def _path_lane(
     close: Close, step: int | None, placed: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
-    """Yield the lane of the critical path of the step, if known."""
+    """Yield the chart row of the step's critical path, if known."""
     steps = None if step is None else (step, step)
     try:
         close.run.require_memory("critical-path", iterations=steps)
@@ -408,7 +408,7 @@ def _path_lane(
 def _link_lanes(
     close: Close, placed: pl.DataFrame, names: Names
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return lanes of links with known traffic, and the number of links left out."""
+    """Return the chart rows of links with known traffic, and the number of links left out."""
     windows = placed.group_by("process").agg(pl.col("zero").first(), until=pl.col("end").max())
     try:
         crossed = close.traffic.crossings
@@ -437,7 +437,7 @@ def _link_lanes(
 def _range_lanes(
     trace: Trace, placed: pl.DataFrame, zeros: pl.DataFrame, names: Names
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return lanes of the ranges of driving threads by depth, and the number of ranges left out.
+    """Return chart rows of ranges by driving thread and depth, and the number left out.
 
     If there are very many ranges, nested ones are left out.
     """
@@ -472,7 +472,7 @@ def _range_lanes(
 def _lane(
     rows: pl.DataFrame, label: tuple[str, str], names: Names, *, is_first: bool
 ) -> dict[str, Any]:
-    """Return a lane: starts as differences, which compress well, and everything else by number."""
+    """Return a chart row for the script: starts as differences, which compress; names by index."""
     start = rows["start"] - rows["zero"]
     stages = rows["stage"].cast(pl.String).fill_null(_NO_STAGE)
     lane: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Writes the report page: its sections, those of a study, and notes on missing data."""
+"""Writes the report page of a run, a comparison or a study, with notes on missing data."""
 
 from __future__ import annotations
 

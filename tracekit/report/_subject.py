@@ -36,11 +36,11 @@ class AskedRun(Protocol):
 
     @property
     def id(self) -> str:
-        """Id of the run."""
+        """Identifier of the run in its store."""
 
     @property
     def name(self) -> str:
-        """Name of the run."""
+        """Display name of the run in its store."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -48,11 +48,11 @@ class AskedRun(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the run."""
+        """Warnings from reading and attributing the run."""
 
     @property
     def trace(self) -> Trace:
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
     def traffic(self) -> Traffic:
         """Return the traffic between the run's GPUs."""
@@ -102,7 +102,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """Heading of the report."""
+        """Heading of the report: names of the runs, or the size of the study."""
         called = self.library.called
         names = [called(run) for run in self.runs]
         if self.against is not None:
@@ -129,7 +129,7 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's row in a study: times of its steps, without cold ones, and of their parts."""
+        """The run's row in a study: times of its steps and of their parts, without cold steps."""
         return self.library.study([self.run]).rows.row(0, named=True)
 
     @cached_property
@@ -139,12 +139,12 @@ class Close:
 
     @property
     def cold(self) -> Cold:
-        """The cold steps, which are in no number per step."""
+        """The cold steps, which all values per step leave out."""
         return cold_of(self.run.trace)
 
     @cached_property
     def usual(self) -> pl.DataFrame:
-        """The `spans` without those of cold steps."""
+        """The `spans` of steps that are not cold."""
         is_usual = pl.col("iteration") > self.cold.last
         return self.spans.filter(is_usual.fill_null(value=True))
 
@@ -169,7 +169,7 @@ class Close:
 
     @cached_property
     def idle(self) -> Answer:
-        """Idle time by cause."""
+        """The answer of `idle`, grouped by cause."""
         answer: Answer = self.run.idle.answer(by="cause")
         return answer
 
@@ -185,7 +185,7 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Text with number and median of the steps of each kind; empty if all are of one."""
+        """Text with number and median of the steps of each kind; empty with a single kind."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 

@@ -68,7 +68,7 @@ def cause_looks() -> dict[str, str]:
 
 
 def cause_style() -> str:
-    """Return the CSS rules of these classes: colours of the figures, with readable text."""
+    """Return the CSS rules of the causes' classes: colours of the figures, with readable text."""
     rules = [
         f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{ink_on(colour)}}}"
         for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
@@ -92,7 +92,7 @@ def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
 
 
 class Bars(NamedTuple):
-    """A chart of bars."""
+    """Chart of horizontal bars with segments, as HTML."""
 
     title: str
     label: str
@@ -100,7 +100,7 @@ class Bars(NamedTuple):
     bars: Sequence[Bar]
 
     def html(self) -> Markup:
-        """Return the chart."""
+        """Return the bars as HTML."""
         return fragment("bars", self)
 
 
@@ -136,7 +136,7 @@ class Line(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis of numbers with its two ends, in a unit."""
+    """A numeric axis with its two ends, in a unit."""
 
     name: str
     low: float
@@ -204,7 +204,7 @@ class Plot(NamedTuple):
     links: Sequence[Link] = ()
 
     def html(self) -> Markup:
-        """Return the chart."""
+        """Return the plot as HTML with SVG paths."""
         return fragment("plot", self)
 
 
@@ -235,7 +235,7 @@ def _place(point: tuple[float, float], x: Axis, y: Axis) -> tuple[int, int]:
 
 
 def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the corners of the empirical distribution function of these values."""
+    """Return the corners of the empirical distribution function of `values`."""
     ordered = sorted(values)
     count = len(ordered)
     corners = []
@@ -265,11 +265,11 @@ class Icicle(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Height in pixels."""
+        """Height of the chart, pixels."""
         return max((node.top for node in self.nodes), default=0) + _ROW + 2
 
     def html(self) -> Markup:
-        """Return the chart."""
+        """Return the icicle chart as HTML."""
         return fragment("icicle", self)
 
 
@@ -311,7 +311,7 @@ def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str)
 
 
 class HeatCell(NamedTuple):
-    """A cell of a heat map: its level from 0 to 8, or `x` if unknown."""
+    """A cell of a heat map: its colour level from 0 to 8, or `x` if unknown."""
 
     level: str
     text: str
@@ -326,7 +326,7 @@ class HeatRow(NamedTuple):
 
 
 class Heat(NamedTuple):
-    """Heat map of numbers by two keys, darker for larger numbers."""
+    """Heat map of values by two keys, darker for larger values."""
 
     title: str
     columns: Sequence[str]
@@ -334,12 +334,12 @@ class Heat(NamedTuple):
     note: str
 
     def html(self) -> Markup:
-        """Return the chart."""
+        """Return the heat map as HTML."""
         return fragment("heat", self)
 
 
 def heat_level(value: float | None, low: float, high: float) -> str:
-    """Return the level, 0 to 8, of a value between `low` and `high`; `x` if the value is None."""
+    """Return the colour level, 0 to 8, of a value from `low` to `high`; `x` if it is None."""
     if value is None:
         return "x"
     share = (value - low) / (high - low) if high > low else 0.0

@@ -144,7 +144,7 @@ def steps(subject: Subject) -> Markup:
 
 
 def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
-    """Return rings around the steps that the chart of steps contains."""
+    """Return rings around the steps that the op-by-op chart contains, as links to it."""
     length = dict(close.lengths.select("iteration", "step_ns").iter_rows())
     return [
         Link(

@@ -1,4 +1,4 @@
-"""Section on the verdict of a run: three sentences and five tiles."""
+"""Section on the verdict of a run: three sentences and five key values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DOES = {
 
 
 class Tile(NamedTuple):
-    """A number that readers look for first; `raw` is the number as in data formats."""
+    """A key value at the top of the report; `raw` is the value as in data formats."""
 
     name: str
     label: str
@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say how long a step takes, in which stages, and why GPUs are idle."""
+    """State how long a step takes, in which stages, and why GPUs are idle."""
     facts = subject.close.facts
     if facts["step_ns"] is None:
         return _without_steps(subject)
@@ -76,7 +76,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_longest(subject: Subject) -> Iterator[str]:
-    """Say which cold steps are left out, or what one outlier or a short end does to the mean."""
+    """Yield notes on cold steps left out, or on the effect of an outlier or a short last step."""
     steps = subject.close.lengths
     lengths = steps["step_ns"]
     cold, longest = subject.close.cold.steps, lengths.arg_max()
@@ -144,7 +144,7 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 
 def _because(cause: str, rests_on: str | None) -> str:
-    """Say a cause of idle time in words, with its name in tables and its doubt."""
+    """Return a cause of idle time in words, with its name in tables and its uncertainty."""
     told = CAUSES[cause]
     doubt = doubt_of_waiting(rests_on)
     told = told if cause in told else f"{told} ({cause})"
@@ -152,7 +152,7 @@ def _because(cause: str, rests_on: str | None) -> str:
 
 
 def _spread(facts: Mapping[str, Any]) -> str:
-    """Say how much step times vary."""
+    """Return a sentence on the variation of step times."""
     if facts["iterations"] == 1:
         return "one step, no spread"
     ends = (f"{name} {duration(facts[f'step_{key}_ns'])}"

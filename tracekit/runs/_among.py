@@ -89,7 +89,7 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     asked
         The question.
     finish
-        Function that adds facts about the runs to the answer; the runs are its first argument.
+        Function that adds data about the runs to the answer; the runs are its first argument.
     """
     declaration, ask = asked.declaration, cast("Any", asked)
 

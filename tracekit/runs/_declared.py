@@ -82,12 +82,12 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer that is not about one run, ready for display."""
+    """Return an answer that is not about a single run, ready for display."""
     return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Return an answer with its run's name; for several runs, with those that are simulated."""
+    """Return an answer with its run's name; for several runs, with the names of simulated runs."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

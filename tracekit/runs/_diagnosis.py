@@ -1,4 +1,4 @@
-"""The question `diagnose`: what takes time that a run need not take."""
+"""The question `diagnose`: time that a run need not take, and its causes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -77,7 +77,7 @@ def judged(
         ),
     ] = None,
 ) -> int:
-    """Return the exit code: 1 if any finding is one to fail on, otherwise 0.
+    """Return the exit code: 1 if `fail_on` applies to any finding, otherwise 0.
 
     For a finding of a least share the code is 3 if no steps are known.
     """
@@ -209,7 +209,7 @@ def diagnosed_against(
 
 
 def outlier_steps(run: "OpenedRun") -> list[int]:
-    """Return the numbers of a run's outlier steps, except cold ones."""
+    """Return the step numbers of a run's outliers, except cold steps."""
     found: list[int] = (
         comparison.steps_of_run(run.trace, run.name, skip="auto")
         .filter("is_outlier")["iteration"]

@@ -30,7 +30,7 @@ def of_files(
     asked
         The question.
     read
-        Function that reads the files; the question gets what it returns.
+        Function that reads the files; its result is the argument of the question.
     """
     told: Any = asked.declaration
     signature, text = told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")

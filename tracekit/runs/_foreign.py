@@ -85,7 +85,7 @@ class Said:
 
 
 def foreign(reports: Sequence[Said]) -> dict[int, str]:
-    """Return the reports that contradict an earlier one: index -> reason."""
+    """Return the reports that contradict an earlier report: index -> reason."""
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):
@@ -283,7 +283,7 @@ def _only(values: pl.Series) -> Any:
 
 
 def _mpi_ranks(trace: Trace) -> frozenset[int]:
-    """Return the ranks in the world communicator of processes that have one."""
+    """Return the MPI ranks of a report's processes in the world communicator."""
     told = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
     return frozenset(told.filter(pl.col("rank").list.len() == 1).collect()["rank"].explode())
 
@@ -291,7 +291,7 @@ def _mpi_ranks(trace: Trace) -> frozenset[int]:
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
     """Return first start and last end of a report's GPU work, else of its ranges, Unix time, ns.
 
-    None if the report has neither, or does not tell when recording began.
+    None if the report has neither, or does not state when recording began.
     """
     for table in ("ops", "ranges"):
         ends = trace[table].select(pl.col("start").min(), pl.col("end").max())
@@ -304,7 +304,7 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return begin and end of recording, else of the `work`, which lies within; None if unknown."""
+    """Return start and end of recording, else of the `work`, which lies within; None if unknown."""
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -103,7 +103,7 @@ def gate(
 
 
 def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
-    """Return how the steps of these runs are known: ``ranges``, ``structure``, or not at all."""
+    """Return how the steps of the runs are known: ``ranges``, ``structure``, or not at all."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
     )
@@ -121,7 +121,7 @@ def _findings_check(
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
-    """Return a row per finding of either side; a new or grown one fails if certain enough."""
+    """Return a row per finding of either side; a new or grown finding fails if certain enough."""
     import polars as pl
 
     if reasons:

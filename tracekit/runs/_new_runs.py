@@ -154,7 +154,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
 
 @dataclass(frozen=True)
 class _Ingest:
-    """Context of an ingest: what is needed to make a run once its files are known."""
+    """Context of an ingest: store, options and executor, by which a run is made of its files."""
 
     store: Store
     request: Request
@@ -248,7 +248,7 @@ def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
 
 
 def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, str]:
-    """Return the files without copies of earlier ones, whose work would be counted twice."""
+    """Return the files without copies of earlier files, whose work would be counted twice."""
     first: dict[str, Path] = {}
     for path, digest in digests.items():
         other = first.setdefault(digest, path)
@@ -260,14 +260,14 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """Facts about a report that are needed once all are read, with its collective calls."""
+    """A report's statements about its job and its collective calls, to compare with others."""
 
     said: Said
     calls: Calls
 
 
 def _seen(path: Path, trace: model.Trace) -> _Seen:
-    """Collect these facts from the tables of a report."""
+    """Return a report's statements about its job and its collective calls."""
     from tracekit.analysis.clocks import clock_calls
     from tracekit.runs._foreign import said
 
@@ -275,7 +275,7 @@ def _seen(path: Path, trace: model.Trace) -> _Seen:
 
 
 class _Together:
-    """Work on all reports together: which are of one job, their common clock, the digest.
+    """Work that needs all reports: detect those of other jobs, align clocks, compute the digest.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Write clocks and late facts into the tables of the reports."""
+        """Write clocks, and a digest computed in parallel, into the tables of the reports."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())

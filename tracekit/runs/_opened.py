@@ -108,7 +108,7 @@ class OpenedRun:
 
     @cached_property
     def trace(self) -> Trace:
-        """Tables of the run; attributed again if rules were given when it was opened."""
+        """Tables of the run; attributed again if it was opened with rules."""
         if self._rules is None:
             trace = replace(
                 model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
@@ -190,7 +190,7 @@ class OpenedRun:
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` if a question would take more memory than there is.
 
-        The estimate is made from stored numbers of rows; no table is read.
+        The estimate is made from stored row counts; no table is read.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class OpenedRun:
         return found
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return the run's size, and how much of it is explained: name -> number or word."""
+        """Return counts of the run's contents, and shares of it with known launch and stage."""
         return analysis.summarise(self.trace)
 
     def export(

@@ -32,7 +32,7 @@ _LOG = logging.getLogger("tracekit")
 
 
 def _silent(*_: object) -> None:
-    """Ignore progress."""
+    """Ignore a progress report."""
 
 
 def ingest(
@@ -215,7 +215,7 @@ def _workers(processes: int, dask: str | None, progress: Progress | None) -> Wor
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
-    """Return the run that is meant: by name or id, even if there is a file of this name."""
+    """Return the run for a reference: by name or id, even if there is a file of this name."""
     path = Path(reference)
     is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
     if is_word and not (is_named_as_file(str(reference)) and path.exists()):
@@ -255,7 +255,7 @@ def select_runs(
     Parameters
     ----------
     references
-        Runs; or their names, begins of ids, ``@latest``, or trace files.
+        Runs; or their names, starts of ids, ``@latest``, or trace files.
     where
         Labels that all runs of the study have: name -> value. Without references and labels, all
         runs of the store are returned.

@@ -1,4 +1,4 @@
-"""The question `project`: what jobs would take on other architectures and hardware."""
+"""The question `project`: step times of jobs on other architectures and hardware."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack

@@ -225,7 +225,7 @@ def _jobs(
 
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:
-    """Return sentences: unknown facts about the jobs, and the options that give them."""
+    """Return sentences: unknown features of the jobs, and the options that provide them."""
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
     told = {name: pl.col(name).is_null() for name in ("architecture", "workers")}

@@ -58,7 +58,7 @@ class RunsQuestion(Protocol[P]):
     def answer(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
     ) -> Answer:
-        """Return the answer."""
+        """Return the whole answer about these runs."""
 
     def __call__(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
@@ -222,12 +222,12 @@ class Selection:
         return facts_of([*self])
 
     def named(self, reference: Any) -> OpenedRun:
-        """Return another run."""
+        """Return another run by name or id."""
         run: OpenedRun = reference
         return run
 
     def read_smi(self, path: StrPath) -> pl.DataFrame:
-        """Return samples of nvidia-smi."""
+        """Read samples that nvidia-smi logged to a file."""
         from tracekit.sources import read_smi
 
         return read_smi(Path(path))
@@ -272,7 +272,7 @@ def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
 
 
 def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
-    """Return the warnings of runs; one that several share is told once, with their names."""
+    """Return the warnings of runs; a warning shared by several is listed once, with their names."""
     warned: dict[str, dict[str, None]] = {}
     for run in chosen:
         for text in run.warnings:
@@ -281,7 +281,7 @@ def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names of runs in a line; of many, the first one and a number."""
+    """Return names of runs in a line; of many, the first name and the number of others."""
     return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"
 
 

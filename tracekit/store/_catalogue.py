@@ -1,7 +1,7 @@
 """The catalogue of runs, in SQLite or PostgreSQL.
 
 One catalogue may serve several stores; each row has the id of its store. Writers take turns (one
-transaction at a time), so what a writer has read stays valid until it commits. The database's
+transaction at a time), so rows that a writer has read stay valid until it commits. The database's
 constraints enforce the same once more.
 """
 
@@ -89,7 +89,7 @@ class Rows:
         return [entry_of(row) for row in self._connection.execute(query).mappings()]
 
     def insert(self, entry: Entry) -> None:
-        """Add a run."""
+        """Add a run's row."""
         self._connection.execute(sa.insert(_RUNS).values(store=self._store, **values_of(entry)))
 
     def update(self, entry: Entry) -> None:
@@ -99,7 +99,7 @@ class Rows:
         )
 
     def delete(self, record: RunRecord) -> None:
-        """Remove a run."""
+        """Delete a run's row."""
         self._connection.execute(sa.delete(_RUNS).where(self._is(record)))
 
     def _is(self, record: RunRecord) -> sa.ColumnElement[bool]:
@@ -107,7 +107,7 @@ class Rows:
 
 
 class Catalogue:
-    """Database that holds the catalogue; each connection lasts for one transaction."""
+    """Database of the catalogue; each connection lasts for one transaction."""
 
     def __init__(self, url: sa.URL, own: Path | None = None) -> None:
         self._url = url

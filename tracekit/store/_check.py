@@ -24,7 +24,7 @@ class Finding:
     Parameters
     ----------
     what
-        What is faulty: ``store``, ``catalogue``, ``run``, or ``folder`` (a leftover).
+        Faulty object: ``store``, ``catalogue``, ``run``, or ``folder`` (a leftover).
     name
         File, run name or folder that is faulty.
     fault
@@ -32,7 +32,7 @@ class Finding:
     mended
         Whether the fault has been repaired.
     todo
-        What the user has to do; None if it is repaired.
+        Instruction for the user; None if it is repaired.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 def whole_reports(folder: Path, reports: int) -> list[int]:
-    """Return the numbers of the reports of a run whose files are complete and unchanged."""
+    """Return the indices of the reports of a run whose files are complete and unchanged."""
     return [
         number
         for number in range(reports)
@@ -89,7 +89,7 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Return a sentence that says how to restore the columns of a run."""
+    """Return a sentence: which files to ingest again to restore the columns of a run."""
     return f"ingest {listed(entry.record.files)} again"
 
 
@@ -100,7 +100,7 @@ def unmarked(folder: Path) -> Finding:
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run that a folder holds; None if it has no copy of a row, or faulty columns."""
+    """Return the run stored in a folder; None without a copy of its row, or with faulty columns."""
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):
         return None

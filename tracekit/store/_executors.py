@@ -157,7 +157,7 @@ class Processes:
             self._ready.append(_Worker(number, self._rooms))
 
     def end(self) -> None:
-        """End the idle processes."""
+        """End the processes that have no job."""
         while self._ready:
             self._ready.pop().end()
 

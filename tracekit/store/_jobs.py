@@ -69,7 +69,7 @@ class Job(ABC):
 
     @abstractmethod
     def attempt(self, progress: Progress) -> Outcome:
-        """Do the job."""
+        """Do the job, and return its outcome."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ReportJob(Job):
         )
 
     def attempt(self, progress: Progress) -> Outcome:
-        """Make the report."""
+        """Make the report, and return the outcome."""
         if not self.folder.is_dir():
             raise StoreError(f"the folder {self.folder} cannot be seen by a worker", _SAME_PATHS)
         folder = self.folder / f"{self.number}-{secrets.token_hex(4)}"
@@ -160,7 +160,7 @@ class PartJob(Job):
     work: Callable[[], Any]
 
     def attempt(self, progress: Progress) -> Outcome:  # noqa: ARG002 - a part takes seconds
-        """Do the work."""
+        """Do the work on the part, and return the outcome."""
         try:
             return Outcome(self.number, made=self.work())
         except FileNotFoundError as error:

@@ -104,7 +104,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ReportMade:
-    """Facts about a report whose tables have been written.
+    """Result of making a report, once its tables are written.
 
     Parameters
     ----------

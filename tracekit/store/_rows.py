@@ -69,7 +69,7 @@ class UnreadableRowError(Exception):
 
 
 def entry_of(row: Mapping[Any, Any]) -> Entry:
-    """Return the entry that a row of the catalogue holds.
+    """Return the catalogue entry in a row of the database.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
 
 
 def _checked(value: Any, *kinds: type) -> Any:
-    """Return a value if it is of one of these types, and, as a number, finite and in range."""
+    """Return a value if its type is one of `kinds` and, as a number, it is finite and in range."""
     if type(value) not in kinds:
         raise TypeError(value)
     if type(value) in (int, float) and not -_BEYOND <= value < _BEYOND:
@@ -109,7 +109,7 @@ def _checked(value: Any, *kinds: type) -> Any:
 
 
 def _listed(text: str, container: type, *kinds: type) -> Any:
-    """Return the list or dictionary in a JSON text if its values are of these types."""
+    """Return the list or dictionary in a JSON text if its values are of the types `kinds`."""
     found = _checked(json.loads(text), container)
     for value in found.values() if container is dict else found:
         _checked(value, *kinds)
@@ -191,7 +191,7 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Tell whether a catalogue has been written, by the tables and views in the database.
+    """Tell from a database's tables and views whether a catalogue has been written to it.
 
     Raises
     ------

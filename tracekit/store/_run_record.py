@@ -81,7 +81,7 @@ class Entry:
 
 
 def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
-    """Return `summary` with null for numbers that are not finite: unknown is null."""
+    """Return `summary` with null in place of values that are not finite."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in summary.items()
@@ -150,7 +150,7 @@ def _tidied(name: str) -> str:
 
 
 def resolve(entries: Sequence[Entry], reference: str, where: str) -> Entry:
-    """Return the entry that `reference` denotes: a name, the begin of an id, or ``@latest``.
+    """Return the entry that `reference` denotes: a name, the start of an id, or ``@latest``.
 
     Parameters
     ----------

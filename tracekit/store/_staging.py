@@ -1,9 +1,9 @@
 """Folders of a store: staged while written, published, and removed when leftover.
 
-An ingest holds a lock file from before its folder exists until after its row is committed. So a
+An ingest has a lock on a file from before its folder exists until after its row is committed. So a
 folder whose lock is free belongs to an ingest that has ended, and the catalogue, read *while the
-lock is held*, says definitely whether the folder is a run's. The kernel frees the lock of a process
-that dies, however it dies. Names are random and never reused.
+lock is held*, shows definitely whether the folder is a run's. The kernel frees the lock of a
+process that dies, however it dies. Names are random and never reused.
 
 A user may name any folder as a store, and other tools may write to `runs/` and `staging/`. So only
 folders with a name of the store's form and a mark inside are ever moved or removed, and never a
@@ -124,7 +124,7 @@ class Folders:
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
-        """Yield paths, in the store and in folders named like a store's, that no store has."""
+        """Yield paths, in the store and in folders named like a store's, that are no store's."""
         for folder, form in (
             (self.root, _AT_ROOT),
             (self.staging, _STAGED_NAME),
@@ -223,9 +223,9 @@ class Folders:
     def discard_dead(
         self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
     ) -> bool:
-        """Remove a folder of ``runs/`` without a run or a running ingest; tell whether it is gone.
+        """Remove a folder of ``runs/`` without a run or running ingest; return whether it is gone.
 
-        With `dry_run` nothing is removed, and the result says whether it would be.
+        With `dry_run` nothing is removed, and the result is whether it would be.
         """
         with ExitStack() as held:
             # Asked last: an ingest may have committed the run meanwhile.

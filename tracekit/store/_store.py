@@ -107,7 +107,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns that are complete on disk, and facts about them."""
+    """Columns of a run that are complete on disk: folder, warnings, labels and summary."""
 
     folder: str
     warnings: tuple[str, ...]
@@ -156,7 +156,7 @@ class Store:
         return cls(root, os.environ.get("TRACEKIT_CATALOG") or None)
 
     def runs(self, labels: Mapping[str, str] | None = None) -> list[RunRecord]:
-        """Return the runs, oldest first: all, or those that have all these labels."""
+        """Return the runs, oldest first: all, or the runs with all of these labels."""
         wanted = (labels or {}).items()
         records = [entry.record for entry in self._entries()]
         return [record for record in records if wanted <= record.labels.items()]
@@ -260,7 +260,7 @@ class Store:
         return renamed.record
 
     def folder(self, record: RunRecord) -> Path:
-        """Return the folder that holds the columns of a run."""
+        """Return the folder with the columns of a run."""
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
     def kept(self, record: RunRecord) -> Kept:
@@ -356,7 +356,7 @@ class Store:
     def collect(self, *, dry_run: bool = False) -> list[Path]:
         """Remove folders without a complete run or a running ingest, and return them.
 
-        Cached sums and tiles of other versions are removed, too.
+        Cached sums and binned data of other versions are removed, too.
 
         Parameters
         ----------
@@ -673,7 +673,7 @@ class Store:
 
 
 def _nearest(start: Path) -> Path:
-    """Return the nearest store upward from a folder, or the place for a new one."""
+    """Return the nearest store upward from a folder, or the place for a new store."""
     for store in (folder / _FOLDER for folder in (start, *start.parents)):
         with suppress(OSError):  # of folders that may not be looked into
             if store.is_dir():

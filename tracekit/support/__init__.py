@@ -1,3 +1,3 @@
-"""Helpers for all packages: files, spools, compiled loops. They know nothing of traces."""
+"""Helpers for all packages, independent of traces: files, spools, compiled loops."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Work done ahead of its use by several threads, with results in order."""
+"""Computes results in several threads before they are used, and yields them in order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Columns packed into arrays of few bytes, and arrays in files.
 
-Times of a chunk are close together and most other numbers are small, so each is stored as its
-difference from the minimum. Null values are not stored. Texts with few distinct values are numbers
+Times of a chunk are close together and most other integers are small, so each is stored as its
+difference from the minimum. Null values are not stored. Texts with few distinct values are integers
 already (categories).
 """
 
@@ -79,7 +79,7 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """Size in bytes."""
+        """Size of the packed arrays, bytes."""
         return size_of(self.arrays)
 
     def slice(self, name: str, first: int, count: int) -> pl.Series:
@@ -128,7 +128,7 @@ def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int | None]:
-    """Return numbers less their minimum, and it; if that saves too little, numbers and None."""
+    """Return integers less their minimum, and it; if that saves too little, values and None."""
     narrow = [one for one in _NARROW if least_gain * one().itemsize <= values.itemsize]
     if not narrow or not values.size or values.dtype.kind == "f":
         return values, None

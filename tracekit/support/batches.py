@@ -16,7 +16,7 @@ _BETWEEN: ContextVar[Callable[[int, int], None] | None] = ContextVar("between", 
 
 @contextmanager
 def stoppable(check: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Call a function between batches, which can tell progress, or raise to stop the work.
+    """Call `check` between batches; it can report progress, or raise to stop the work.
 
     Parameters
     ----------

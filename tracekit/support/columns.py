@@ -112,10 +112,10 @@ _COLUMNS: Said = {
 
 
 def keys(*names: str) -> Said:
-    """Return the declarations of these keys of meta; an optional key's name ends in `?`."""
+    """Return the declarations of the named keys of meta; an optional key's name ends in `?`."""
     return {name: _KEYS[name.removesuffix("?")] for name in names}
 
 
 def columns(*names: str) -> Said:
-    """Return the declarations of these columns; an optional column's name ends in `?`."""
+    """Return the declarations of the named columns; an optional column's name ends in `?`."""
     return {name: _COLUMNS[name.removesuffix("?")] for name in names}

@@ -91,14 +91,14 @@ class Compiled:
 
 @cache
 def _tell_that_it_is_slow() -> None:
-    """Log once that the following work is slower than it could be."""
+    """Log once that the loops run uncompiled, so that the work is slower."""
     _LOG.warning(
         "this trace needs a loop that the release lacks: pip install 'tracekit[compiler]' is faster"
     )
 
 
 def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Return Numba's compilation result of a loop for arguments of these types."""
+    """Return Numba's compilation result of a loop for arguments of the types of `given`."""
     compiler: Any = _numba().njit
     _tell_of_parts()
     types = tuple(map(_type, given))
@@ -143,7 +143,7 @@ def _type(one: Any) -> Any:
 
 
 def _tell_of_parts() -> None:
-    """Register with Numba the functions that loops may call."""
+    """Register with Numba the functions that compiled loops may call."""
     from numba.extending import overload  # noqa: PLC0415
 
     while PARTS:

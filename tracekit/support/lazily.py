@@ -62,7 +62,7 @@ def _checked_imports(package: str) -> dict[str, str]:
 
 
 def load_beside(module: str) -> None:
-    """Start importing a module in a thread; other imports of it wait for this one."""
+    """Start importing a module in a thread; other imports of the module wait for it."""
     threading.Thread(target=_load, args=(module,), daemon=True).start()
 
 

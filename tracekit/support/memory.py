@@ -29,7 +29,7 @@ _ARENAS, _LARGE = 4, 1 << 19
 
 @dataclass(frozen=True)
 class _Need:
-    """Memory that a question needs per row, where rows are ops, calls or ranges (the most of them).
+    """Memory that a question needs per row of ops, calls or ranges, whichever are most.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Limit questions to runs without a limit of their own to `size` bytes; None: free memory."""
+    """Limit questions to runs opened without a limit to `size` bytes; None: free memory."""
     token = _ALLOWED.set(size)
     try:
         yield

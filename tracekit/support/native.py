@@ -76,7 +76,7 @@ class Arguments:
 
 
 def arguments(given: Sequence[Any]) -> Arguments:
-    """Flatten arguments as Numba does: tuples into items, arrays into numbers.
+    """Flatten arguments as Numba does: tuples into items, arrays into pointers and sizes.
 
     The field names of a named tuple are part of its type, since the loop accesses them by name.
 
@@ -256,7 +256,7 @@ def _make(folder: Path) -> None:
 def is_closed(path: Path) -> bool:
     """Tell whether only this user and root can write a file, or into a folder.
 
-    It is asked before a file is run or unpickled, since a digest in the file proves nothing.
+    This is checked before a file is run or unpickled, since a digest in the file proves nothing.
     """
     if not path.is_absolute():
         return False
@@ -308,7 +308,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return the source of all modules that a loop takes code from, and its constants."""
+    """Return the source of all modules that a loop takes code from, and the constants it uses."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:
@@ -358,7 +358,7 @@ def link(code: Code) -> int:
 
 @cache
 def _linker(_number: int) -> Any:
-    """Return a linker that holds the code; setting it up takes as long as linking seven loops."""
+    """Return a linker for machine code; setting it up takes as long as linking seven loops."""
     from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
 
     llvm.initialize_native_target()

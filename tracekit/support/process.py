@@ -1,4 +1,4 @@
-"""Settings of tracekit's own processes: a command, or a worker.
+"""Settings of processes that tracekit starts itself: a command, or a worker.
 
 In a program that uses tracekit as a library they are left to the program.
 """
@@ -38,7 +38,7 @@ def own_process() -> None:
 
 
 def _take_stderr() -> None:
-    """Give Python a file descriptor of its own for stderr, and silence native code there.
+    """Give Python a separate file descriptor for stderr, and silence native code there.
 
     A thread of polars that panics, over a damaged file or an interrupt, prints its position in
     polars; the error itself is raised in Python, and reported there.

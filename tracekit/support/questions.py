@@ -187,11 +187,11 @@ OrLatest = Annotated[
 
 
 class Traced(Protocol):
-    """A run, with its tables."""
+    """Interface of a run with its canonical tables."""
 
     @property
     def trace(self) -> Any:
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
 
 OfRanks = Annotated[
@@ -238,7 +238,7 @@ class ChosenTime(ChosenRows, total=False):
 
 
 class ChosenStretch(ChosenTime, total=False):
-    """Options that limit a run to a stretch, by time or by steps."""
+    """Options that limit a run to a time span or to steps."""
 
     iterations: Steps
 
@@ -274,7 +274,7 @@ _RUNS = ("references", "where", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Everything declared about a question.
+    """A question as declared: its options, columns, figures, examples and formats.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class Declaration:
 
     @property
     def judging(self) -> list[inspect.Parameter]:
-        """The options of `judge`."""
+        """Options of the function `judge`, which returns the exit code."""
         return [] if self.judge is None else _options(inspect.signature(self.judge))
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
@@ -376,7 +376,7 @@ def _parameters(taken: Iterable[inspect.Parameter], options: Iterable[Option]) -
 
 
 def optional(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that checks its declared options, and whose docstring lists them.
+    """Return a function that checks its declared options and lists them in its docstring.
 
     For functions of the library that are no questions; `declared_of` returns what they declare.
     """

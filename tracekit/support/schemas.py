@@ -102,7 +102,7 @@ def either(*names: str) -> list[Schema]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an answer.
+    """A column of an answer: name, type and meaning.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Column:
 
     @property
     def told(self) -> str:
-        """Description on one line."""
+        """The column's type and meaning on one line."""
         null = " or null" if self.is_nullable else ""
         return f"{self.type or 'list of records'}{null}. {self.meaning}"
 
@@ -186,7 +186,7 @@ class Json:
 
     @functools.cached_property
     def columns(self) -> list[Column]:
-        """Columns of the rows."""
+        """Columns of the rows, from their declarations."""
         return [_column(name, said) for name, said in self.rows.items()]
 
     def schema(self) -> Schema:

@@ -105,7 +105,7 @@ class Spool:
         """Number of rows of each chunk."""
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Add a chunk."""
+        """Add a chunk of rows."""
         self._chunks.append([self._kept(frame)])
         self.columns.append(tuple(frame.columns))
         self.heights.append(frame.height)
@@ -178,7 +178,7 @@ class _InMemory:
 
 
 class _InFile:
-    """Columns in a file, and those without numbers in another one."""
+    """Packed columns in a file, and all others in a second file."""
 
     def __init__(self, columns: Mapping[str, _Kept], path: Path) -> None:
         self.columns: dict[str, Packing | None] = {}

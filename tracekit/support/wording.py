@@ -1,4 +1,4 @@
-"""Words of sentences and tables: texts from a trace, safe to print and cut to a width, and numbers.
+"""Texts for sentences and tables: names from a trace made safe to print and cut, and numbers.
 
 Times are in ns and sizes in bytes; each is written in a unit that suits it.
 """
@@ -67,7 +67,7 @@ def widths(texts: Sequence[str]) -> Iterator[int]:
 def shorten(text: str, width: int) -> str:
     """Cut `text` to at most `width` cells.
 
-    What distinguishes names least is cut first: the return type and the parameters of a C++
+    The least distinctive parts are cut first: the return type and the parameters of a C++
     signature, then the middle.
     """
     if cells(text) <= width:
@@ -186,9 +186,9 @@ def percent(fraction: float) -> str:
 def scaled(
     values: Sequence[Number | None], divisor: float, decimals: int, *, in_full: bool = False
 ) -> list[str]:
-    """Return numbers, divided by `divisor`, as texts with a number of decimals.
+    """Return values, divided by `divisor`, as texts with a number of decimals.
 
-    A number other than zero that would be rounded to zero is written as smaller than the last
+    A value other than zero that would be rounded to zero is written as smaller than the last
     decimal; or, with `in_full`, with as many decimals as show its first digit.
     """
     return [
@@ -244,7 +244,7 @@ def text_of(value: object) -> str:
 
 
 def unit_of(largest: float, units: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return divisor and name of the unit that suits the largest of several numbers.
+    """Return divisor and name of the unit that suits the largest value.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ def _declare(among: dict[str, Any], keys: Iterable[str], function: F) -> F:
 
 
 def unsaid(_: object) -> list[str]:
-    """Return no note: the first line, rows or warnings say it."""
+    """Return no note, for keys of meta that the first line, rows or warnings mention already."""
     return []
 
 

@@ -134,7 +134,7 @@ def _pixels(placed: Placed) -> int:
 
 
 def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:
-    """Leave out numeric columns equal to an earlier one; return a map from each to its equal."""
+    """Drop numeric columns equal to an earlier column; return the rest, and which equals which."""
     first: dict[tuple[str, ...], str] = {}
     equal: dict[str, str] = {}
     for column in columns:
@@ -206,7 +206,7 @@ def _body(name: str, part: Answer, caption: str) -> Markup:
 
 
 def _table(name: str, part: Answer, caption: str) -> Markup | None:
-    """Return the rows as a table; without rows a sentence, unless another one says so already."""
+    """Return the rows as a table; without rows a sentence, unless there is a headline."""
     if part.for_people.is_empty():
         told = part.meta.get("headline")
         return (

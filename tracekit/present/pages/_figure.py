@@ -35,7 +35,7 @@ class _Drawn(NamedTuple):
 
 
 def figure_page(figure: go.Figure) -> str:
-    """Return a figure as an HTML page of its own."""
+    """Return a figure as a separate HTML page."""
     head = _head(figure)
     body = figure_block(figure, "figure", with_head=False)
     section = PageSection("main", head["title"], "", body)
@@ -100,7 +100,7 @@ def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
 
 
 def _measures(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page needs to fit a figure: its width, and the number of adjacent plots."""
+    """Return the sizes that fit a figure into a page: its width, and its plots side by side."""
     told = layout.get("meta") or {}
     axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
     across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()

@@ -42,8 +42,8 @@ def _zigzag(number: Any, out: Array, at: int) -> int:
 def _pack(values: Array, width: int, out: Array, at: int) -> int:
     """Write the low bits of values one after the other at `at`; return the position after them.
 
-    There are `PART` values, which are overwritten: neighbours are merged into one of twice the bits
-    as long as these fit into a word, so that few are left to be written one by one.
+    There are `PART` values, which are overwritten: neighbours are merged into a value of twice the
+    bits as long as these fit into a word, so that few are left to be written one by one.
     """
     size = values.size
     while 2 * width <= _WORD and size > 1:
@@ -97,7 +97,7 @@ def pack(values: Array, width: int, room: Array, out: Array) -> int:
 
 
 def number(codes: Array, place: Array, example: Array, out: Array) -> int:
-    """Factorize codes: number distinct ones in order of appearance; return how many there are.
+    """Factorize codes: give distinct codes ids in order of appearance; return how many there are.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
 
 
 def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
-    """Write texts, each preceded by its size, given their joined bytes and their sizes."""
+    """Write texts, from their joined bytes, each preceded by its size."""
     at, begin = 0, 0
     for text in range(sizes.size):
         size = int(sizes[text])
@@ -137,7 +137,7 @@ def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
 
 
 def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Array) -> int:  # noqa: FBT001
-    """Encode numbers as DELTA_BINARY_PACKED.
+    """Encode integers as DELTA_BINARY_PACKED.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _least_and_greatest(values: Array) -> tuple[Any, Any]:
 
 @inner
 def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int:  # noqa: FBT001
-    """Write into `room` the difference of each number from the one before; return the minimum."""
+    """Write into `room` each number's difference from the previous one; return the minimum."""
     least = np.int64(2**63 - 1)
     for row in range(now.size):
         delta = np.int64(now[row] - before[row])

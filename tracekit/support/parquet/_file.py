@@ -89,14 +89,14 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
 
 
 def _valid(column: pl.Series, there: pl.Series | None) -> pl.Series:
-    """Return the non-null values of a column; `there` is a mask of them, None if all are."""
+    """Return the non-null values of a column; `there` is their mask, None if all are non-null."""
     if there is not None:
         return column.filter(there)
     return column.clear() if column.null_count() else column
 
 
 def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
-    """Return the definition levels, which tell the rows with a value."""
+    """Return the definition levels, which mark the rows with a value."""
     if there is None:
         runs = varint(len(column) << 1) + bytes([not column.null_count()])
     else:
@@ -121,7 +121,7 @@ def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
 
 
 def _same_numbers(number: int, count: int) -> bytes:
-    """Encode `count` equal numbers: the minimum difference of all blocks is 0, with 0 bits."""
+    """Encode `count` equal integers: the minimum difference of all blocks is 0, with 0 bits."""
     head = b"".join(map(varint, (_encoding_loops.BLOCK, _encoding_loops.PARTS, count)))
     blocks = -(-(count - 1) // _encoding_loops.BLOCK)
     return head + zigzag(number) + bytes(1 + _encoding_loops.PARTS) * blocks
@@ -228,7 +228,7 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
 
 
 class _Summed:
-    """Writes to a file, and computes a checksum of what it writes."""
+    """Writes to a file, and computes a checksum of the bytes written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

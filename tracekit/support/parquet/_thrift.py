@@ -28,17 +28,17 @@ def varint(number: int) -> bytes:
 
 
 def zigzag(number: int) -> bytes:
-    """Encode a 64-bit number so that numbers near 0 are short (zigzag)."""
+    """Encode a signed 64-bit integer so that values near 0 are short (zigzag)."""
     return varint((number << 1) ^ (number >> (_BITS - 1)))
 
 
 def int32(number: int) -> Value:
-    """Encode a 32-bit integer."""
+    """Encode an integer as the Thrift type ``i32``."""
     return Value(5, zigzag(number))
 
 
 def int64(number: int) -> Value:
-    """Encode a 64-bit integer."""
+    """Encode an integer as the Thrift type ``i64``."""
     return Value(6, zigzag(number))
 
 
