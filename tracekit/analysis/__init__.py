@@ -1,9 +1,9 @@
 """Analyses: pure functions from a run's tables to an answer.
 
-What one run is asked in general is here; the wings export what is theirs: `communication`,
-`clocks`, `comparison`, `idle_time`, `studies` and others.
+Questions about one run in general are exported here; each subpackage exports its questions:
+`communication`, `clocks`, `comparison`, `idle_time`, `studies` and others.
 
-Names are loaded when they are first used: who asks for one table waits for no other.
+Names are loaded when they are first used, so that asking for one table imports no other.
 """
 
 from typing import TYPE_CHECKING

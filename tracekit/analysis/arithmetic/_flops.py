@@ -46,7 +46,7 @@ _NS = 10**9
 
 
 def no_sizes(trace: Trace) -> str:
-    """Say that sizes of operators are missing, and how the run's recorder records them."""
+    """Return a message: sizes of operators are missing, and how the run's recorder records them."""
     return f"no sizes of operators were recorded: {how_to_record(trace, 'operator sizes')}"
 
 
@@ -239,7 +239,7 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Say why both MFU and HFU of the steps are unknown; None if HFU is known."""
+    """Return a sentence: why both MFU and HFU of the steps are unknown; None if HFU is known."""
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)
@@ -313,7 +313,7 @@ def roofline(
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
-    """Say which peaks (FLOP/s, bandwidth) are missing to bound operators, and how to give them."""
+    """Return a sentence: which peaks are missing to bound operators, and which options set them."""
     of_gpus = work.join(bandwidths, on="device", how="left")
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
@@ -337,7 +337,7 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
 
 
 def _in_precisions(rows: pl.DataFrame) -> str:
-    """Name the precisions, such as FP16, of the operators in `rows`."""
+    """Return a text with the precisions, such as FP16, of the operators in `rows`."""
     names = rows["precision"].fill_null("unknown precision").unique().sort()
     return f" in {', '.join(names)}" if len(names) else ""
 
@@ -386,7 +386,7 @@ def _roofline_rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.Da
 
 
 def _rate(amount: str) -> pl.Expr:
-    """Return FLOPs or bytes (`amount`) per second of kernel time, where the amount is known."""
+    """Return FLOPs or bytes (`amount`) per second of kernel time, over rows with a known amount."""
     known = pl.col(amount).is_not_null()
     spent = pl.col("kernel_ns").filter(known).sum()
     return pl.when(spent > 0).then(pl.col(amount).cast(pl.Float64).sum() / spent * _NS)
@@ -449,7 +449,7 @@ def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | Non
     "attention",
 )  # fmt: skip
 def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on FLOPs: work of a step, share of the peak, and how much of it is known."""
+    """Return notes on FLOPs: work of a step, share of the peak, and how much is known."""
     mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
     known = f"FLOPs known of {share_text(meta['known_share'])} of the time of kernels that compute"
     step = "no steps"
@@ -468,7 +468,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on a roofline: what bounds kernel time, and step time above the bounds."""
+    """Return notes on a roofline: kernel time by kind of bound, and step time above the bounds."""
     bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
     above = "headroom unknown"
     if meta["step_headroom_ns"] is not None:

@@ -119,7 +119,7 @@ def flops(
 ) -> "Answer":
     """Count the floating-point operations (FLOPs) of steps, and their share of the GPUs' peak.
 
-    They are known where sizes of operators were recorded. docs/flops.md says how they are counted.
+    They are known where sizes of operators were recorded. docs/flops.md explains the formulas.
     """
     from tracekit.analysis.arithmetic._flops import flops
 
@@ -202,9 +202,9 @@ def roofline(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say what bounds each operator, and how far above its bound it runs.
+    """Show the limit of each operator (FLOPs, bytes or launches) and the time above it.
 
-    Bounds follow from recorded sizes and the GPU's peaks. docs/roofline.md says how.
+    Bounds follow from recorded sizes and the GPU's peaks. docs/roofline.md explains them.
     """
     from tracekit.analysis.arithmetic._flops import roofline
 

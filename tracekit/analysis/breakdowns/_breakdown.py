@@ -137,7 +137,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def _layer_of(found: RangeLayers) -> Named:
-    """Return the place of an op's layer; `NO_LAYER` comes last; null outside of passes."""
+    """Return a grouping key of ops: layer index, `NO_LAYER` last; null outside of passes."""
     number, count = len(found.of_range), len(found.layers)
     values = [
         pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
@@ -148,7 +148,7 @@ def _layer_of(found: RangeLayers) -> Named:
 
 
 def _joined_by(found: RangeLayers) -> Named:
-    """Return the method by which an op was joined with its layer."""
+    """Return a grouping key of ops: the method by which each op was joined with its layer."""
     values = pl.concat([found.joined, pl.Series([None], dtype=pl.String)]).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
@@ -312,7 +312,7 @@ def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Say whether times are means per step, or sums over the devices of a window."""
+    """Return the meta ``per`` or ``sum_over``: means per step, or sums over devices of a window."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -321,7 +321,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 
 def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the printed table of a breakdown: times of steps are means over devices."""
+    """Return the displayed table of a breakdown: times of steps are means over devices."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
         table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
@@ -363,7 +363,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return the weight update as the window less both passes, or why it is unknown."""
+    """Return the weight update as the window less both passes, or a reason if it is unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -382,7 +382,7 @@ def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
-    """Add the length of each group's window, the idle time in it, and the group's share of it."""
+    """Add the length of each group's window, its idle time, and the group's share of it."""
     own, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
     if not own:
@@ -550,14 +550,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Name the stages with a considerable share that only weak evidence supports."""
+    """Return a clause with the stages of a considerable share that only weak evidence supports."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Describe the steps of a run; cold ones are in no mean."""
+    """Return a sentence on the steps of a run; cold ones are in no mean."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -212,7 +212,7 @@ def breakdown(
     ] = None,
     **_: Unpack[ChosenStretch],
 ) -> "Answer":
-    """Say where the GPUs' time goes: by stage, kernel, device, rank and other keys.
+    """Show where the GPUs' time goes: by stage, kernel, device, rank and other keys.
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """

@@ -1,6 +1,6 @@
 """Calls of NCCL and MPI: the calls of a run, the participants of each, and ranks of processes.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -93,8 +93,9 @@ def collective_calls(
     """Return the collectives of a run, one row per participant: `model.COLLECTIVE_CALLS`.
 
     The size of a kernel's collective comes from the NVTX payload of its NCCL calls; else from the
-    log, if log and trace hold equally many calls of that process and kind; else from the user.
-    A size is never taken from the name of a kernel. Nor is an algorithm from that of NCCL's general
+    log, if log and trace have equally many calls of that process and kind; else from the user.
+
+    A size is never taken from a kernel's name, nor an algorithm from the name of NCCL's general
     kernels, which is the same for every algorithm; kernels of any library that implement one
     algorithm only have that one.
 
@@ -184,7 +185,7 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
 
 
 def _has_collectives(trace: Trace) -> bool:
-    """Tell whether the run holds any kernel of a collective, or any call of MPI."""
+    """Tell whether the run has any kernel of a collective, or any call of MPI."""
     of_gpu = trace["ops"].select((pl.col("kind") == "collective").any()).collect().item()
     return bool(of_gpu) or not mpi_calls(trace).is_empty()
 
@@ -299,7 +300,7 @@ def _directed(direction: str) -> pl.Expr:
 
 
 def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add each kernel's collective, by API calls or ranges where these tell more than its name.
+    """Add each kernel's collective, by API calls or ranges if these are more specific than names.
 
     ``kind`` is the collective by the name. A size counts only if calls and name agree.
     """
@@ -368,7 +369,7 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 
 
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Count through the calls of each communicator by kind, if all of them were recorded.
+    """Count through the calls of each communicator by kind, if every call was recorded.
 
     All were recorded if the communicator was created during the recording, or if a log has as many
     calls as the trace. A process is left out if it replays collectives in CUDA graphs, or ran a
@@ -620,7 +621,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the bytes for bandwidth if this rank holds the whole buffer; else null."""
+    """Return the bytes for bandwidth if this rank has the whole buffer; else null."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")
@@ -652,7 +653,7 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
-    """Return the collectives that begin in a part of the run (`stretch`), with all participants."""
+    """Return the collectives that begin in a time span or steps, with all their participants."""
     if stretch.is_all:
         return calls
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)

@@ -1,7 +1,7 @@
 """Find groups of ranks that run collectives together from starts and ends of their calls.
 
-Participants of a collective wait for the last one to arrive, so they end together however far
-apart they start. Members of different groups do not: the ends of two groups differ as their last
+Participants of a collective wait for the last one to arrive, so they end together however different
+their starts are. Members of different groups do not: the ends of two groups differ as their last
 arrivals do. Both are tested on the calls themselves.
 """
 
@@ -41,7 +41,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """A group of lanes (calls of one stream or MPI handle), and whether the calls prove it."""
+    """Streams or MPI handles ("lanes") of one communicator, and whether their calls prove it."""
 
     lanes: NDArray[np.int64]
     is_clear: bool
@@ -51,9 +51,9 @@ class Group(NamedTuple):
 
 
 class GroupSearch:
-    """Infer communicators: streams or MPI handles whose collective calls end together.
+    """Infer communicators: streams or MPI handles ("lanes") whose collective calls end together.
 
-    `work` is the remaining budget of comparisons; at 0, each lane is alone, its group not clear.
+    `work` is the remaining budget of comparisons; at 0, each lane is its only member, unproven.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class GroupSearch:
     def group_of(
         self, starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False
     ) -> Group:
-        """Return the lanes whose calls end together with the calls of one given lane.
+        """Return the lanes (streams or MPI handles) whose calls end together with those of `lane`.
 
         Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the
-        test `_verdict` says that both joined groups are one; at last the group is tested against
-        each other group. Without enough work left, the lane is alone and its group not clear.
+        test `_verdict` finds both joined groups to be one; at last the group is tested against each
+        other group. Without enough work left, the lane is its only member, and not clear.
 
         Parameters
         ----------
@@ -106,11 +106,11 @@ class GroupSearch:
 
 
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Tell whether lanes are one group, and not several groups that call at the same times.
+    """Tell whether streams (lanes) are one group, not several that call at the same times.
 
     Proof is a call in which one lane arrives long after all others, and all lanes end together:
-    they waited for the last lane. If the last two arrive together, each may belong to a group of
-    its own; the same holds if a lane of another group arrives and ends with the last lane. Messages
+    they waited for the last lane. If the last two arrive together, each may belong to a separate
+    group; the same is true if a lane of another group arrives and ends with the last lane. Messages
     must also end right after the last arrival: ranks that receive from a group in step may each
     wait for another rank.
     """
@@ -158,7 +158,7 @@ def _some_calls(times: _Times) -> _Times:
 
 
 def _linked(ends: _Times) -> list[tuple[int, int]]:
-    """Return the edges of a spanning tree of lanes whose ends differ least, closest lanes first."""
+    """Return the edges of a spanning tree of streams whose ends differ least, closest first."""
     count = ends.shape[1]
     nearest, best = np.zeros(count, np.int64), np.full(count, np.inf)
     is_in = np.zeros(count, np.bool_)
@@ -178,7 +178,7 @@ def _linked(ends: _Times) -> list[tuple[int, int]]:
 
 
 def _spread(differences: _Times) -> _Times:
-    """Return the spread of each column; infinite for columns without a number."""
+    """Return the spread of each column; infinite for columns of NaN alone."""
     with np.errstate(invalid="ignore"):
         centred = np.abs(differences - _middle(differences))
         return np.nan_to_num(_middle(centred), nan=np.inf)
@@ -195,7 +195,7 @@ def _middle(columns: _Times) -> _Times:
 
 
 def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArray[np.int64]) -> str:
-    """Tell whether two groups of lanes are one: ``together``, ``apart`` or ``unknown``."""
+    """Tell whether two groups of streams are one: ``together``, ``apart`` or ``unknown``."""
     end, other_end = _of_group(ends, one, np.nanmean), _of_group(ends, other, np.nanmean)
     start, other_start = _of_group(starts, one, np.nanmax), _of_group(starts, other, np.nanmax)
     both = ~np.isnan(end) & ~np.isnan(other_end)
@@ -224,8 +224,8 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
 def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
     """Return the ratio of the spread of ends to the spread of arrivals.
 
-    Only calls with the widest spread of arrivals count: if all lanes arrive at the same time, ends
-    tell nothing. NaN if lanes always arrive at the same time.
+    Only calls with the widest spread of arrivals count: if all lanes arrive at the same time, their
+    ends are no evidence. NaN if lanes always arrive at the same time.
     """
     apart = np.abs(by_starts)
     most = np.argsort(-apart, kind="stable")[: max(len(apart) // 4, min(len(apart), 4))]
@@ -262,7 +262,7 @@ def group_members(trace: Trace) -> pl.DataFrame:
 
 
 def same_groups(members: pl.DataFrame) -> pl.DataFrame:
-    """Return ``group, communicator``: PyTorch's name of each group, and NCCL's id of it.
+    """Return ``group, communicator``: PyTorch's name of each process group, and its NCCL id.
 
     Two names match if each recorded member has the same place in both, they share a size of a call,
     and no other group or communicator fits as well.

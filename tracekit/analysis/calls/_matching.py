@@ -40,7 +40,7 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 
 
 def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = None) -> pl.Series:
-    """Return the number of each row's collective, equal for all its participants.
+    """Return the id of each row's collective, equal for all its participants.
 
     Collectives with a sequence number in their communicator are matched by that number, unless more
     than 5 percent of 8 or more then end, on one clock, before another participant begins; kernels
@@ -51,8 +51,8 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
     Without named communicators, several groups may run at the same times. Ranks then form a group
     only if their calls end together (`GroupSearch`); calls without that proof stay unmatched.
-    Rooted collectives take the groups of other collectives on their streams. Calls of which one
-    ended before the other began match only if rooted.
+    Rooted collectives take the groups of other collectives on their streams. If one call ended
+    before the other began, they match only if rooted.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _between_clocks(reports: pl.DataFrame) -> int:
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Give matched collectives numbers by time; null for those with a single participant."""
+    """Give matched collectives ids by time; null for collectives with a single participant."""
     participant = pl.col("participant")
     numbers = (
         keyed.drop_nulls("instance")
@@ -134,7 +134,7 @@ def _end_together(between_clocks: int) -> pl.Expr:
 
 
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return communicators whose numbers match calls that do not meet in time, on one clock.
+    """Return communicators whose sequence numbers match calls that do not overlap, on one clock.
 
     Numbers that were counted are wrong from the first call on that a recording lost.
     """
@@ -171,7 +171,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate parts with disjoint instance numbers; the last part is that of `_by_order`."""
+    """Concatenate parts with disjoint instance ids; the last part is that of `_by_order`."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(
@@ -203,7 +203,7 @@ def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
 def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> list[pl.DataFrame]:
     """Return ``row, instance, ...`` of rows without a communicator, on one clock.
 
-    A stream serves one communicator, so groups proven by one kind of collective hold for other
+    A stream serves one communicator, so groups proven by one kind of collective apply to other
     kinds on the same streams; those are matched by their place between calls of the proven kind.
     Messages need only overlap and end in order, since not all members of a group take part in one.
     """
@@ -262,12 +262,12 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate results of `_clusters`, with disjoint numbers of groups and instances."""
+    """Concatenate results of `_clusters`, with disjoint ids of groups and instances."""
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 
 def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.DataFrame:
-    """Return ``row, instance, lane, group`` of rows of one kind, lane by lane.
+    """Return ``row, instance, lane, group`` of rows of one kind, stream by stream (lanes).
 
     The lane with most calls leads; each other participant contributes the lane that overlaps it
     longest.
@@ -323,7 +323,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, search: GroupSearch, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the lanes of the leading lane's group, and whether the group is settled."""
+    """Return the streams in the leading stream's group, and whether the group is settled."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
@@ -335,7 +335,7 @@ def _members(
 
 
 def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times, _Times]:
-    """Return starts and ends of calls by lane: a row for each call of the leading lane."""
+    """Return starts and ends of calls by stream: a row for each call of the leading stream."""
     leading = joined.filter(pl.col("lane") == lead)
     met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
     at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
@@ -350,7 +350,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each participant the lane that matches the leading lane best."""
+    """Return ``lane, shift``: for each participant the stream that matches the leading one best."""
     shifts = _likely_shifts(leading, others)
     first, last = leading["start"].min(), leading["end"].max()
     shorter = pl.min_horizontal(
@@ -391,7 +391,7 @@ def _mates(leading: pl.DataFrame) -> pl.DataFrame:
 
 
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each lane the shift in call numbers with the longest overlap."""
+    """Return ``lane, shift``: for each stream the shift in call order with the longest overlap."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")
@@ -413,7 +413,7 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
-    """Return, per lane, the number of the leading lane's rows between its first and last row."""
+    """Count per stream the leading stream's rows between its first and last row."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")

@@ -64,7 +64,7 @@ def annotated_calls(trace: Trace) -> pl.LazyFrame:
 
 
 def outermost(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that lie within no other call of their thread, by thread and start."""
+    """Return the calls that no other call of their thread contains, by thread and start."""
     ordered = calls.sort("thread", "start", pl.col("end"), descending=[False, False, True])
     furthest = pl.col("end").cum_max().shift().over("thread")
     # What begins where the one before ends comes after it, if only it takes any time.

@@ -49,7 +49,7 @@ _CALL_COLUMNS = (
 
 
 def communicators(trace: Trace) -> pl.DataFrame:
-    """Return the NCCL communicators that were created during the recording or have a known size.
+    """Return the NCCL communicators created during the recording or of known size.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def group_descriptions(trace: Trace) -> pl.DataFrame:
 
 
 def collective_kernels(trace: Trace) -> pl.DataFrame:
-    """Return the collective kernels of a run, in order of their numbers."""
+    """Return the collective kernels of a run, in order of their op ids."""
     kernels = excerpt(trace).collectives.collect().sort("op")
     return kernels.with_columns(pl.col("collective").fill_null("unknown"))
 
@@ -189,12 +189,12 @@ def _function() -> list[pl.Expr]:
 
 
 def _text(*keys: str) -> pl.Expr:
-    """Return the text that a payload holds under the first present key of `keys`."""
+    """Return the text of a payload under the first present key of `keys`."""
     return pl.coalesce(pl.col("payload").str.json_path_match(f"$['{key}']") for key in keys)
 
 
 def _count(*keys: str) -> pl.Expr:
-    """Return the number that a payload holds under the first present key; null if negative."""
+    """Return the integer of a payload under the first present key; null if negative."""
     number = _text(*keys).cast(pl.Int64, strict=False)
     return pl.when(number >= 0).then(number)
 
@@ -269,7 +269,7 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop API ranges of operations that advanced tracing recorded too, with their numbers."""
+    """Drop API ranges of operations that advanced tracing recorded too, with sequence numbers."""
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -284,7 +284,7 @@ def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
 def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Add to each NCCL call the kernels that it launched.
 
-    ``ops`` lists all of them (null if none is known); ``op`` is the kernel if there is exactly one.
+    ``ops`` lists all kernels (null if none is known); ``op`` is the kernel if there is exactly one.
     `calls` are from `read_calls`, `kernels` from `collective_kernels`.
     """
     operations = calls.drop_nulls("collective")
@@ -302,7 +302,7 @@ def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched_inside(launched: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return ``range, op`` of kernels that were launched in an operation's own call."""
+    """Return ``range, op`` of kernels that were launched inside an operation's call."""
     calls = operations.filter("nests").select("thread", "range", "end", began="start")
     inside = launched.sort("launch_start").join_asof(
         calls.sort("began"), left_on="launch_start", right_on="began", by="thread",
@@ -395,7 +395,7 @@ def unsized_of_others(calls: pl.DataFrame) -> list[str]:
 
 
 def why_unsized(trace: Trace) -> str:
-    """Say why sizes of NCCL's messages are unknown, and how to record them."""
+    """Return a sentence: why sizes of NCCL's messages are unknown, and how to record them."""
     formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
     if len(formats) == 1 and formats[0] in _UNSIZED:
         return _UNSIZED[formats[0]]

@@ -73,7 +73,7 @@ def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def members_of_rows() -> list[pl.Expr]:
     """Aggregate rows of `communicator_groups` into ``communicators`` and ``members``.
 
-    ``communicators`` is their number; ``members`` are those of the only one, else null.
+    ``communicators`` is their count; ``members`` those of the communicator if it is one, else null.
     """
     only = pl.when(pl.col("members").n_unique() == 1).then(pl.col("members").first())
     number = pl.col("communicator").drop_nulls().n_unique()
@@ -81,7 +81,7 @@ def members_of_rows() -> list[pl.Expr]:
 
 
 def unnamed_groups(rows: pl.DataFrame) -> list[str]:
-    """Say how to record names of groups, if rows are grouped by these and all are null."""
+    """Return how to record names of groups, if rows are grouped by these and all are null."""
     named = [name for name in OF_GROUPS[1:] if name in rows.columns]
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []

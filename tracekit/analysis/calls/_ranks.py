@@ -33,7 +33,7 @@ _DEVIATION = 1.4826
 def with_devices(
     trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add ``devices``: the number of devices that a group's numbers cover.
+    """Add ``devices``: the number of devices whose values a group adds up.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node (host) of each process.
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
-    communicator that it created or used, if that is no smaller than its job is said to be; the rank
-    in its own mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, or none of
-    one process did, the rank in the environment of the recorded program or in the trace, else the
+    communicator that it created or used, if that is no smaller than its job's stated size; the rank
+    in its mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, or none of one
+    process did, the rank in the environment of the recorded program or in the trace, else the
     number after ``rank`` or ``worker`` in the name of the file. A node is the host of the report.
 
     Returns
@@ -132,7 +132,7 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
 
     These are missing between recorded ones and, if the rank of each process with GPU work is known,
     before the first one and up to the size of the job or of its largest communicator. Names of
-    files may count from 1. Ranks may be any numbers, so that all between them may be billions.
+    files may count from 1. Ranks may be any integers, so that all between them may be billions.
     """
     tells, named = excerpt(trace), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()

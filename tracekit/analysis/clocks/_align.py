@@ -63,12 +63,12 @@ def align(
     given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
-    """Return the clock of each report of a run, on the first one's clock where possible.
+    """Return the clock correction of each report, to the first report's clock where possible.
 
     Parameters
     ----------
     traces
-        The reports, each on its own clock.
+        The reports, with times as recorded.
     given
         Report index -> correction that the user gives, added to its times after the alignment by
         session starts.
@@ -230,7 +230,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return reports of the same machine: index -> delay of this one's session start, ns."""
+        """Return reports of the same machine: index -> delay of report `index`'s start, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later
@@ -292,7 +292,7 @@ class _Aligning:
         return sorted(known, key=away)[:_MOST_TRIES]
 
     def _why_not(self, index: int) -> str:
-        """Say why a report's clock could not be aligned with the first report's."""
+        """Return the reason why a report's clock could not be aligned with the first report's."""
         if index in self._refused:
             return self._refused[index]
         matched = self._match(0, index)
@@ -301,7 +301,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Check calls and messages against a clock that is known from other evidence.
+        """Check calls and messages against a clock correction from other evidence.
 
         Calls whose match is not certain bound nothing.
         """
@@ -321,7 +321,7 @@ class _Aligning:
         return held_to(pairs, self._messages(one, other), clock)
 
     def _apart(self, one: int, other: int) -> int | None:
-        """Return the session start of `other` less that of `one`, ns; None if one is missing."""
+        """Return the session start of `other` less that of `one`, ns; None if either is missing."""
         return _later(*(self._rows[index].get("session_start") for index in (one, other)))
 
 

@@ -61,7 +61,7 @@ class Pairs:
 
     @classmethod
     def none(cls) -> Self:
-        """Return no calls."""
+        """Return an empty set of call pairs."""
         nothing = np.zeros(0, np.int64)
         return cls(nothing, nothing, nothing, nothing)
 
@@ -80,7 +80,7 @@ class Messages:
 
     @classmethod
     def none(cls) -> Self:
-        """Return no messages."""
+        """Return an empty set of messages."""
         return cls(*[np.zeros(0, np.int64)] * 4)
 
 
@@ -121,7 +121,7 @@ class Fit:
 
     @property
     def contradicts(self) -> str | None:
-        """Why calls or messages contradict this clock; None if they do not."""
+        """Reason why calls or messages contradict this clock; None if they do not."""
         if self.messages >= ENOUGH and self.early > _MOST_VIOLATIONS * self.messages:
             return (
                 f"{self.early:,} of {self.messages:,} messages that match beyond doubt are received"
@@ -166,7 +166,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
-    """Check matched calls and messages against a clock that is known from other evidence."""
+    """Check matched calls and messages against a clock correction from other evidence."""
     return _judged(pairs, messages, clock)
 
 
@@ -250,7 +250,7 @@ _Piece = tuple[Ints, NDArray[Any]]
 
 
 def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
-    """Split calls, sorted by time, where one of the clocks steps."""
+    """Split calls, sorted by time, where one of the two clocks jumps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
     if len(times) < 2 * _IN_A_PIECE or not steps:
@@ -282,8 +282,8 @@ def _straight(piece: _Piece) -> NDArray[Any]:
 def _drift_of(pieces: Sequence[_Piece]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
-    It is the median slope [P. K. Sen, 1968] between the ends of collectives that lie half a piece
-    apart, robust against single late ones. It must explain more of the differences than it leaves.
+    It is the median slope [P. K. Sen, 1968] between the ends of collectives at a distance of half a
+    piece, robust against single late ones. It must explain more of the differences than it leaves.
     """
     long = [
         (times, apart)
@@ -306,7 +306,7 @@ def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _width(values: NDArray[Any], share: float) -> float:
-    """Return the width of the central interval that holds a given share of the values.
+    """Return the width of the central interval that contains the fraction `share` of the values.
 
     It equals the difference of NumPy's percentiles, which take ten times as long for few values.
     """

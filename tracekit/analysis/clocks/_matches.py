@@ -71,7 +71,7 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Joint calls of a report (see `joint_calls`): by lane, and those with a sequence number.
+    """Joint calls of a report (see `joint_calls`): by stream, and by sequence number.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Calls:
     numbered: pl.DataFrame
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of the groups in `names` (name -> new name), without their numbers."""
+        """Return the calls of the groups in `names` (name -> new name), without call numbers."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -107,8 +107,8 @@ def named_alike(
 ) -> tuple[Calls, Calls]:
     """Return the calls of two reports with equal names for equal groups.
 
-    nsys and PyTorch number calls and name groups differently: of a report of each, only calls of
-    groups that `same` (see `same_groups`) matches are returned, without their numbers.
+    nsys and PyTorch number calls and name groups differently: between a report of each, only calls
+    of groups that `same` (see `same_groups`) matches are returned, without numbers.
     """
     of_pytorch, of_others = (
         any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
@@ -154,7 +154,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _may_have_calls(trace: Trace) -> bool:
-    """Tell whether a report can hold joint calls, so that others are spared the many queries."""
+    """Tell whether a report can have joint calls, so that others are spared the many queries."""
     places = (
         trace["ops"].filter(pl.col("kind") == "collective"),
         trace["host"].filter(pl.col("library") == "mpi"),
@@ -174,8 +174,8 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     """Return `joint_calls` of a report with their ``group``, ``lane`` and ``size``.
 
     The group is NCCL's communicator; for MPI, whose handles are valid in one process only, the
-    number of its ranks; empty if unknown. Of several participants in one communicator the one with
-    most calls is kept. Each stream that names no communicator is a lane.
+    number of its ranks; empty if unknown. If one communicator has several participants in the
+    report, the one with most calls is kept. Each stream that names no communicator is a lane.
     """
     named = pl.when(pl.col("library") == "mpi").then(
         pl.format("{} ranks", pl.col("ranks"))
@@ -228,7 +228,7 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield candidate matches of calls, surest first, or the reason why two lanes do not match."""
+    """Yield candidate matches of calls, surest first, or the reason why streams do not match."""
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -241,7 +241,7 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield pairs of lanes of one group, and whether either has other candidates.
+    """Yield pairs of streams (lanes) of one group, and whether either has other candidates.
 
     Pairs with equal stream and place come first, as the most likely ones.
     """

@@ -8,7 +8,7 @@ from tracekit.machine import bus_factor
 
 
 def power_below(size: pl.Expr) -> pl.Expr:
-    """Return the largest power of two that is not above a size; sizes below 1 as they are.
+    """Return the largest power of two that is at most a size; sizes below 1 as they are.
 
     The logarithm of a float is off near powers of two beyond 2^49; bits are exact.
     """
@@ -48,5 +48,5 @@ def with_bandwidth(operations: pl.DataFrame, duration: pl.Expr) -> pl.DataFrame:
 
 
 def middle(name: str, share: float = 0.5) -> pl.Expr:
-    """Return a quantile of a column, one of its values: by default its median."""
+    """Return a quantile of a column that is one of its values: by default its median."""
     return pl.col(name).quantile(share, "nearest").cast(pl.Int64)

@@ -63,16 +63,16 @@ def collectives(
     """Answer the question `collectives`; its declaration lists keys, columns and meta.
 
     The duration of a collective is the time from the first start to the last end of its
-    participants. If only one was found in the run, it is that participant's own time, which
-    includes waiting for the others; the column ``basis`` says so. If any collective of a row has
+    participants. If only one was found in the run, it is that participant's kernel time, which
+    includes waiting for the others; the column ``basis`` marks it. If any collective of a row has
     several participants, only those collectives count for the row's times and bandwidths. With
     ranks on several hosts there is no skew, since their clocks differ, and the duration is the
-    longest participant's own.
+    longest participant's.
 
-    By rank or node, a collective counts for each that takes part, and ``wait_ns`` is that one's
-    own; by others it counts once. Of more than 16 distinct sizes of a collective, ``bytes`` is the
-    median of those from one power of two to the next. By part (dispatch, combine or wait of
-    experts' kernels), the table ``experts`` is the result of `expert_balance`.
+    By rank or node, a collective counts for each that takes part, and ``wait_ns`` is the wait of
+    that rank or node; by others it counts once. Of more than 16 distinct sizes of a collective,
+    ``bytes`` is the median of those from one power of two to the next. By part (dispatch, combine
+    or wait of experts' kernels), the table ``experts`` is the result of `expert_balance`.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def _uneven(layers: pl.DataFrame) -> str:
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the links' bound, and the bytes sent if any algorithm is known or one of several."""
+    """Add the links' bound; the bytes sent too, if an algorithm is known or among several."""
     if sent is None:
         return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()
@@ -391,7 +391,7 @@ def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
 
 
 def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
-    """Say how many collectives have no known size, why, and how to record it."""
+    """Return notes: how many collectives have no known size, the reason, and how to record it."""
     nccl = rows.filter((pl.col("library") == "nccl") & pl.col("bytes").is_null())
     found = unsized_of_others(rows)
     if nccl.height:
@@ -522,7 +522,7 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 @summary("calls", "sized", "matched", "collectives", "missing")
 def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on collectives: what is known of them, and what is missing."""
+    """Return notes on collectives: sources of their sizes, and missing data."""
     calls, sized = meta["calls"], meta["sized"]
     if not calls:
         return []

@@ -34,7 +34,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
     process id and host, else by rank in a uniquely named group; communicators by hash, else by
     name. Kernels of one collective and their records both come in the order of sequence numbers.
     The number of the first recorded kernel is the shift at which all sizes agree and, at no other
-    shift, lengths do. Stage and step of one rank's kernel hold for the whole call.
+    shift, lengths do. Stage and step of one rank's kernel apply to the whole call.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``who, communicator, collective, shift``: sequence numbers less places of kernels."""
+    """Return ``who, communicator, collective, shift``: sequence number less kernel position."""
     few = kernels.filter(pl.col("place") < _LOOKED_AT)
     found = [
         _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))

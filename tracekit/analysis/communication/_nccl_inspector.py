@@ -129,7 +129,7 @@ def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
-    """Give messages distinct numbers, and mark records of a rank with equal sequence numbers."""
+    """Give messages distinct ids, and mark records of a rank with equal sequence numbers."""
     is_message = pl.col("peer").is_not_null()
     rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
     return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)
@@ -340,7 +340,7 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
     """Count the sequence numbers without a record, by rank and communicator.
 
-    Per collective, numbers run from the first to the last that any rank has.
+    Per collective, sequence numbers run from the first to the last that any rank has.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]
@@ -447,7 +447,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Say why sequence numbers have no record, and how many of them other ranks recorded."""
+    """Return notes: why sequence numbers have no record, and how many other ranks recorded."""
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"

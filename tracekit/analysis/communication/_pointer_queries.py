@@ -103,7 +103,7 @@ def _duration() -> pl.Expr:
 def staging(trace: Trace) -> Answer:
     """Count the MPI collectives that went through host memory, and those that reduced on the GPU.
 
-    A row per function, sorted by name, sums up `staging_calls`; null where no call tells.
+    A row per function, sorted by name, sums up `staging_calls`; null where it is unknown for all.
     """
 
     def known(name: str) -> pl.Expr:
@@ -173,7 +173,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per call that holds GPU work: ``call`` and sums of that work."""
+    """Return a row per call with GPU work inside: ``call`` and sums of that work."""
     kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
     ops = (
         trace["ops"]

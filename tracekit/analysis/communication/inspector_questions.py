@@ -88,9 +88,9 @@ def nccl_inspector(
     run: OfRanks = None,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say how fast collectives are, and who waits for whom, by the logs of NCCL's inspector.
+    """List how fast collectives are, and who waits for whom, by the logs of NCCL's inspector.
 
-    No timeline is needed: give the logs of all ranks. docs/links.md says what is known.
+    No timeline is needed: give the logs of all ranks. docs/links.md explains the columns.
     """
     from tracekit.analysis.communication import nccl_inspector
 

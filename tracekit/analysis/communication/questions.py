@@ -42,7 +42,7 @@ class Run(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the run."""
+        """Name of the run in its store."""
 
     @property
     def id(self) -> str:
@@ -50,7 +50,7 @@ class Run(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
     def traffic(
         self,
@@ -218,10 +218,10 @@ def links(
     ] = False,
     **_: Unpack[ChosenStretch],
 ) -> "Answer":
-    """Say which NVLink or PCIe link carried which bytes, how fast, and how near its peak.
+    """List the bytes and the bandwidth of each NVLink or PCIe link, and its share of the peak.
 
-    Without RUN it is the run that was ingested last. What is modelled is never added to what is
-    measured; docs/links.md defines each number.
+    Without RUN it is the run that was ingested last. Modelled traffic is never added to measured
+    traffic; docs/links.md defines each column.
     """
     traffic = run.traffic(topology=topology, nccl_log=nccl_log, sizes=sizes, ranks=ranks)
     return traffic.answer(by, counters=counters, parameters=parameters)
@@ -313,7 +313,7 @@ def collectives(
     """List collectives by operation, size and communicator: latency, bandwidth, waiting, skew.
 
     A bandwidth is algorithm bandwidth (bytes over time) or bus bandwidth (as nccl-tests defines
-    it). Where only one participant is in the run its time includes waiting, and the row says so.
+    it). Where only one participant is in the run its time includes waiting, and the row is marked.
     """
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
@@ -324,7 +324,7 @@ def collectives(
 
 
 def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
-    """Read logs of NCCL; None if none are given."""
+    """Read NCCL logs; None if there are no paths."""
     return machines.read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
 
 

@@ -121,7 +121,7 @@ def _only(run: Measured, steps: pl.DataFrame) -> Measured:
 
 
 def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
-    """Return the time of a step in A and in B; null for a run without steps."""
+    """Return the time of a phase's steps in A and in B; null for a run without such steps."""
     sides = {"a": a, "b": b}
     counts = {
         **{f"{side}_steps": len(run.iterations) for side, run in sides.items()},
@@ -237,7 +237,7 @@ def compare(
 def _rows(
     found: Prepared, keys: tuple[str, ...], parts: pl.DataFrame, steps: Steps
 ) -> pl.DataFrame:
-    """Return the rows of the comparison: each group's numbers in A and B, and the differences."""
+    """Return the rows of the comparison: each group's measures in A and B, and the differences."""
     if keys == ("step",):
         return parts
     if keys == ("phase",):
@@ -278,7 +278,7 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
 
 
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the printed table of a comparison.
+    """Return the displayed table of a comparison.
 
     It lacks sums and their divisors; time outside of steps is a mean over devices, and is left out
     if there is none.
@@ -309,7 +309,7 @@ def _notes(
 
 
 def _missing_notes(found: Prepared) -> list[str]:
-    """Name data that only one of the runs holds."""
+    """Return notes on data that only one of the runs has."""
     held = [_recorded(run.trace) for run in found.runs]
     names = [run.name for run in found.runs]
     return [
@@ -320,7 +320,7 @@ def _missing_notes(found: Prepared) -> list[str]:
 
 
 def _idle_notes(found: Prepared) -> list[str]:
-    """Name the ranges in which the hosts were while GPUs were idle inside steps."""
+    """Return notes on the host ranges that were open while GPUs were idle inside steps."""
     notes = []
     for side, run, numbers in zip("AB", found.traces, found.measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():

@@ -56,12 +56,12 @@ def headline(
     without: Sequence[str] = (),
     ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
-    """Say how much the step changed, whether that is significant, and which parts make it up.
+    """Return the first line: the change of the step, whether it is significant, and its main parts.
 
     The text is shortened to two lines of 120 columns in this order: the typical step is dropped if
     outliers are named, fewer outliers are named, the caveat on few steps is shortened, parts that
-    changed the other way are dropped, then numbers of ops, and last, if outliers are named, the
-    parts that make up the change.
+    changed the other way are dropped, then op counts, and last, if outliers are named, the parts
+    that make up the change.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Say whether the change is significant; for few steps add the caveat, long and short."""
+    """Return clauses: whether the change is significant; for few steps a caveat, long and short."""
     if step["verdict"] is None:
         return ["no verdict"]
     if step.get("reason"):
@@ -134,9 +134,9 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Say how the typical step changed, if it is the metric, or tells other than the mean.
+    """Return a clause on the change of the typical step, if it is the metric or unlike the mean's.
 
-    It tells other if its sign differs from the mean's, or if its change is shown and its verdict
+    It is unlike if its sign differs from the mean's, or if its change is shown and its verdict
     differs.
     """
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
@@ -178,7 +178,7 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
 
 
 def _against(ends: tuple[float, float], bound: float) -> str:
-    """Say whether an interval is beyond the least change that matters, or within it."""
+    """Return a clause: whether an interval is beyond the least relevant change, or within it."""
     low, high = ends
     if low > bound:
         return "slower"
@@ -190,10 +190,10 @@ def _against(ends: tuple[float, float], bound: float) -> str:
 def _carried(
     contributions: pl.DataFrame, change: float, ops: Mapping[str, tuple[float, float]]
 ) -> list[str]:
-    """Name the parts that make up most of a change, with numbers of ops where these differ.
+    """Return a clause on the parts that make up most of a change, with op counts that differ.
 
     Returns versions from long to short: with the parts that changed the other way, without these,
-    and without numbers of ops.
+    and without op counts.
     """
     if not change:
         return []
@@ -206,7 +206,7 @@ def _carried(
 
 @dataclass(frozen=True)
 class Carriers:
-    """The parts that make up a change of the step.
+    """The parts of a step that make up a change of its length.
 
     Parameters
     ----------

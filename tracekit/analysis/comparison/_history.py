@@ -129,9 +129,9 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 
 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
-    """Name runs whose steps copy another amount of input to a GPU than those of the first run.
+    """Return notes on runs whose steps copy another amount of input to a GPU than the first run's.
 
-    Also the first run that holds evaluation where others hold none.
+    Also the first run that contains evaluation where others contain none.
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
@@ -301,7 +301,7 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
 def _drift(rows: pl.DataFrame) -> str:
     """Return a clause if a straight line fits a series with changes no worse than its levels do.
 
-    By the Bayesian information criterion: a line has two numbers, k levels have k and k - 1 places.
+    By the Bayesian information criterion: a line has two parameters, k levels have 2 k - 1.
     """
     number, changes = rows.height, rows["level"].n_unique() - 1
     values, places = rows["step_ns"].to_numpy(), np.arange(number)

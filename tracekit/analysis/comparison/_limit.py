@@ -45,7 +45,7 @@ class Limit:
     outcome
         ``within`` or ``above``, each shown at 95 %, or ``unknown``.
     sentence
-        The result in words; if unknown, also what would decide it.
+        The result in words; if unknown, also the number of steps that would decide it.
     """
 
     outcome: Literal["within", "above", "unknown"]
@@ -241,7 +241,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
 
 
 def _needed(excess: _Excess) -> str:
-    """Say how many more steps or recordings like the present ones would decide the test."""
+    """Return a sentence: how many more steps or recordings of this kind would decide the test."""
     more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
     if more is None:
         return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"

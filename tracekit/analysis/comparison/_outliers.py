@@ -51,7 +51,7 @@ _HALF = 0.5
 
 
 def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
-    """Name the outliers of each run with their causes, and the run's kinds (modes) of steps."""
+    """Return notes on each run's outliers with their causes, and on its modes of step length."""
     sides = zip("AB", steps.lengths, steps.devices, steps.regular, strict=True)
     notes = [
         note
@@ -65,7 +65,7 @@ def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
 
 
 def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
-    """Say how many iterations were skipped at the beginning, and how many cold ones remain."""
+    """Return notes: how many first iterations were skipped, and how many cold ones remain."""
     skipped = {name: run.skipped for name, run in zip(names, measured, strict=True)}
     cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
     lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
@@ -143,7 +143,7 @@ def outlier_rows(
 
 
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> list[str]:
-    """Say how the mean step changed without outliers, if that differs.
+    """Return notes on the change of the mean step without outliers, if that differs.
 
     The farthest outliers are named with their causes; the second version names fewer.
 
@@ -183,9 +183,9 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
-    """Name the cause of a step's excess over the median step: an op, a stage, or idle time.
+    """Return the cause of a step's excess over the median step: an op, a stage, or idle time.
 
-    For a shorter step (`sign` -1), name the part that is shorter.
+    For a shorter step (`sign` -1), return the part that is shorter.
     """
     part = pl.col("part").replace({"between": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())

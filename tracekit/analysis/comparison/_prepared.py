@@ -122,7 +122,7 @@ class Comparison(Answer):
 
     @property
     def table(self) -> pl.DataFrame:
-        """A row per group, as above."""
+        """The compared groups, one row each."""
         return self.rows
 
     @property
@@ -152,7 +152,7 @@ class Comparison(Answer):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Measured runs, ready to be compared.
+    """Two or more measured runs, ready to be compared.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def answered(
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Assemble a `Comparison` with facts about both sides; `more` is additional meta."""
+    """Assemble a `Comparison` from the measures of both sides; `more` is additional meta."""
     keys = asked.keys
     meta = {
         "headline": headline,
@@ -263,7 +263,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 
 
 def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
-    """Return why runs are not all comparable with the first one."""
+    """Return reasons why runs are not all comparable with the first one."""
     first = runs[0]
     found = [
         reason
@@ -323,14 +323,14 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Say what times are means over, such as steps and devices."""
+    """Return the divisor of mean times, such as ``step/GPU``; None for sums."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Describe the processes of all runs if some of them do not train, or if any run is cut."""
+    """Return notes on the processes of all runs if any does not train, or if any run is cut."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -421,7 +421,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Compare the known shares (launches, stages) of each run; return those that differ much."""
+    """Compare the known shares (launches, stages) of each run; return shares that differ much."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
@@ -450,7 +450,7 @@ def _world(trace: Trace) -> str:
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Name stages known by what the program did in one run, and by ops alone in the other."""
+    """Return stages that ranges or threads show in one run, and only ops show in the other."""
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")
@@ -475,7 +475,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Name runs in which many annotated steps hold no GPU work, as in a cut recording."""
+    """Return notes on runs in which many annotated steps lack GPU work, as in a cut recording."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

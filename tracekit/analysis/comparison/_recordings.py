@@ -1,7 +1,7 @@
 """Compare two programs that were recorded several times each.
 
 Steps of one recording cannot show how recordings differ as a whole (clock rates, other jobs on the
-machine, placement of memory). Several recordings per side can; each counts as one number.
+machine, placement of memory). Several recordings per side can; each counts as one value.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int
 
 @dataclass(frozen=True)
 class _Side:
-    """The numbers of one side: one row per group, one column per recording."""
+    """Mean times of one side: a row per group, a column per recording."""
 
     means: Floats
     counts: Floats
@@ -218,7 +218,7 @@ def _rows(
     parts: pl.DataFrame,
     sides: tuple[Sequence[Recorded], Sequence[Recorded]],
 ) -> pl.DataFrame:
-    """Return the rows of the comparison: each group's numbers in A and B, and the differences."""
+    """Return the rows of the comparison: each group's means in A and B, and the differences."""
     if keys == ("step",):
         return parts
     if keys == ("memory",):
@@ -278,7 +278,7 @@ def _table(
 def _for_people(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
-    """Return the printed table: time outside of steps, if any, as a mean over devices."""
+    """Return the displayed table: time outside of steps, if any, as a mean over devices."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
         f"{side}_outside_ns": max(1, *(run.devices for run in runs))
@@ -434,7 +434,7 @@ def _all_steps(
 
 
 def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
-    """Describe the scatter of recordings, and how many of them would show a smaller change.
+    """Return notes on the scatter of recordings, and on the count that shows a smaller change.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Say how many recordings per side would show the least change that matters, or this one."""
+    """Return how many recordings per side would show the least change that matters, or this one."""
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

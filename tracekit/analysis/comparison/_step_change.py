@@ -196,7 +196,7 @@ class Steps:
         return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))
 
     def without(self, places: Sequence[Sequence[int]]) -> Steps:
-        """Return a copy without the steps of A and of B at the given positions."""
+        """Return a copy without the steps of A and of B at the positions `places`."""
         kept = [
             np.isin(np.arange(len(each)), own, invert=True)
             for each, own in zip(self.lengths, places, strict=True)
@@ -298,7 +298,7 @@ def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
 
 
 def _reason(steps: Steps, known: Sequence[LongRun]) -> str:
-    """Say why the means of steps have no interval."""
+    """Return a sentence: why the means of steps have no interval."""
     return "; ".join(
         f"{len(lengths)} steps of {side} drift through the recording, and have no mean that more "
         "of them would approach"

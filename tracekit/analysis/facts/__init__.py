@@ -1,6 +1,6 @@
-"""Facts about a run: its contents, verdicts, and keys to group by.
+"""Contents of a run: verdicts on its processes, data it has and lacks, keys to group by.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

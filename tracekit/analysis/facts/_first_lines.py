@@ -1,4 +1,4 @@
-"""Parts of the first lines above tables: rows that lead, named by their keys."""
+"""Phrases for the first lines above tables: the largest rows, named by their keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leading_keys(rows: pl.DataFrame) -> list[str]:
 
 
 def most_by_share(rows: pl.DataFrame, keys: Sequence[str]) -> str:
-    """Name the first rows with a considerable share, each with its share."""
+    """Return a text: the first rows with a considerable share, each with its share."""
     shown = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)
     return ", ".join(
         f"{_named(row, keys)} {percent(row['share'])}" for row in shown.iter_rows(named=True)

@@ -23,7 +23,7 @@ OF_PROCESSES = ("rank", "node")
 
 
 def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"stage,device"`` or a sequence of them.
+    """Return the keys in ``"stage,device"`` or in a sequence of keys.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     known
         The valid keys.
     what
-        Noun for the thing that is grouped, for messages.
+        Noun for the grouped rows, for messages.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
 
 
 def share_meaning(by: str | Sequence[str]) -> str:
-    """Return the formula of the column ``share`` in a breakdown by the given keys."""
+    """Return the formula of the column ``share`` in a breakdown by the keys `by`."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     own = dividing(keys)
@@ -82,10 +82,10 @@ def is_by_steps(keys: Sequence[str]) -> bool:
 
 
 def dividing(keys: Sequence[str]) -> list[str]:
-    """Return the keys whose groups have windows of their own; keys are named as their columns."""
+    """Return the keys whose groups have separate windows; keys are named as their columns."""
     return [key for key in keys if key in OF_WINDOWS]
 
 
 def columns_of(keys: Sequence[str]) -> list[str]:
-    """Return the columns that belong to the given keys, in order."""
+    """Return the columns that belong to `keys`, in order."""
     return list(dict.fromkeys(name for key in keys for name in KEYS[key]))

@@ -1,8 +1,8 @@
 """Phases of a serving engine's steps, by their names: prefill, decode, or both mixed.
 
 vLLM, SGLang and ATOM write the number of requests of a step, and mostly of tokens, into its name.
-What a name leaves open is null: in `execute_new_0_cached_3` a cached request may still be in
-prefill.
+Values that a name leaves open are null: in `execute_new_0_cached_3` a cached request may still be
+in prefill.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Evidence:
 
 
 class Facts:
-    """Run facts, computed on first use and cached.
+    """Kinds and amounts of data in a run, computed on first use and cached.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Facts:
 
     @cached_property
     def numbers(self) -> Mapping[str, Number]:
-        """Summary numbers of the run, see `tracekit.analysis.summarise`."""
+        """Counts and shares of the run, see `tracekit.analysis.summarise`."""
         return summarise(self.trace)
 
     @cached_property
@@ -83,13 +83,13 @@ class Facts:
 
     @cached_property
     def communicator(self) -> int | None:
-        """Number of ranks in the largest communicator of NCCL that is known."""
+        """Number of ranks in the largest NCCL communicator of known size; None without one."""
         largest = communicators(self.trace)["ranks"].max()
         return largest if isinstance(largest, int) else None
 
     @cached_property
     def recorders(self) -> list[str]:
-        """The recorders of the run's reports; all known recorders if no report states its own."""
+        """The recorders of the run's reports; all known recorders if no report names any."""
         formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
         known = [
             recorder
@@ -266,7 +266,7 @@ class Requirement:
     record: Mapping[str, str]
 
     def record_with(self, recorders: list[str]) -> str:
-        """Say how to record this data with each of the given recorders."""
+        """Return how to record this data with each of `recorders`, in words."""
         if "" in self.record:
             return self.record[""]
         ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]
@@ -447,12 +447,12 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
 
 
 def how_to_record(trace: Trace, requirement: str) -> str:
-    """Say how to record one of `REQUIREMENTS` with the run's recorder."""
+    """Return how to record one of `REQUIREMENTS` with the run's recorder, in words."""
     return REQUIREMENTS[requirement].record_with(Facts(trace).recorders)
 
 
 def require_ops(trace: Trace) -> None:
-    """Raise `MissingDataError` if a run holds no GPU work."""
+    """Raise `MissingDataError` if a run has no GPU work."""
     if not has_ops(trace):
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
@@ -460,7 +460,7 @@ def require_ops(trace: Trace) -> None:
 
 
 def how_to_see_waits(trace: Trace) -> str:
-    """Say how to record what launched ops waited for, with the run's recorder."""
+    """Return how to record the causes for which launched ops waited, in words."""
     recorders = Facts(trace).recorders
     if "nsys" in recorders:
         return (
@@ -507,7 +507,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _held(trace: Trace) -> str:
-    """List the tables of a recording without GPU work in words, largest first."""
+    """Return the tables of a recording without GPU work in words, largest first."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

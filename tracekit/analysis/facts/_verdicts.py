@@ -73,7 +73,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Describe an assumption: whether it holds, its evidence, and the share of time based on it."""
+    """Return a sentence on an assumption: its test, its evidence, and the time based on it."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:
@@ -82,7 +82,7 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
-    """Describe a process: verdict, structure, usual gaps, doubt, iterations, contradictions."""
+    """Yield sentences on a process: verdict, structure, usual gaps, doubt, steps, conflicts."""
     as_given = " (as given)" if each["given"] else ""
     yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
@@ -214,7 +214,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return the number of micro-batches, by numbers in names of forward ranges; None without."""
+    """Return the micro-batch count, by integers in names of forward ranges; None without."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
@@ -228,7 +228,7 @@ Number = int | float | str | None
 
 
 def summarise(trace: Trace) -> dict[str, Number]:
-    """Return numbers of a run's contents, and the shares of it that are explained.
+    """Return counts of a run's contents, and the shares of it with known launch and stage.
 
     Returns
     -------
@@ -346,7 +346,7 @@ def _verdict_note(verdicts: Mapping[str, int]) -> list[str]:
 
 @note("verdicts")
 def verdicts_note(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return notes on what the processes of the runs do, unless all of them train."""
+    """Return notes on the verdicts of the runs' processes, unless every process trains."""
     if all(set(each.get("verdict", ())) <= {"training"} for each in runs.values()):
         return []
     worded = [

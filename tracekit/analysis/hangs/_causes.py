@@ -131,7 +131,7 @@ def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 def early_dumps(calls: pl.DataFrame, members: pl.DataFrame) -> list[int]:
     """Return ranks whose dump lacks a collective that all others completed, without a root.
 
-    Their dumps were written before those of the others, so what they lack since shows nothing.
+    Their dumps were written before those of the others, so later gaps in them prove nothing.
     """
     ended = calls.group_by("party", "sequence").agg(
         pl.col("collective").first(), ended=~_is_unfinished().any()
@@ -175,7 +175,7 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return for each process group the first collective that all ranks joined, not all completed.
+    """Return per process group the first collective that all ranks joined, not all completed.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return the ranks that differ from the others in one collective, and whether only in order."""
+    """Return the ranks that differ from the others in a collective, and whether only in order."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(
@@ -279,13 +279,12 @@ def _reorders(
 
 
 def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
-    """Add ``role`` to problems; sort causes first, by the number of ranks that they hold up.
+    """Add ``role`` to problems; sort causes first, by the number of ranks that wait for them.
 
-    A rank that is missing in one collective and waits in another is held up there. A problem is a
+    A rank that is missing in one collective and waits in another is blocked there. A problem is a
     `cause` if its ranks gave unequal calls or have not begun, if its missing ranks wait nowhere, or
     if they wait for each other in a cycle (then ``problem`` is deadlock). Without any cause it is
-    `unknown` if all ranks joined and nothing shows which one holds it up; else it is a
-    `consequence`.
+    `unknown` if all ranks joined and nothing shows which one blocks it; else it is a `consequence`.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:
@@ -399,7 +398,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
     """Return the ranks with fewer collective calls than others in two equal answers of RAS.
 
-    Counts of running ranks differ at any moment; nothing moves only if two answers are equal.
+    Counts of running ranks differ at any time; nothing moves only if two answers are equal.
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

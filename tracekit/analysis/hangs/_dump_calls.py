@@ -113,7 +113,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
 
 def last_work(trace: Trace) -> pl.DataFrame:
-    """Return ``rank, last_kernel, last_range, clock, earlier_ns``: what ranks ran last, and when.
+    """Return ``rank, last_kernel, last_range, clock, earlier_ns``: the last work of each rank.
 
     ``earlier_ns``: how much earlier that kernel ended than the last op, copies included, of all
     ranks with the same ``clock``. Of several processes of a rank, the one that ended last counts.
@@ -167,7 +167,7 @@ def _kind(name: pl.Expr) -> pl.Expr:
 def _operators(trace: Trace) -> pl.DataFrame:
     """Return PyTorch's operators of collectives, which name no group: for processes without NCCL.
 
-    Those of one kind are a lane, as those of one group are only if no other group has any.
+    Operators of one kind are taken for one group, as they are if no other group has any.
     """
     kind = _kind(pl.col("name").str.extract(r"^c10d::(\w+)"))
     columns = ("report", "process", "start")
@@ -176,7 +176,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace) -> pl.DataFrame:
-    """Return the trace's calls: ``rank``, lane, ``place`` in it, ``name`` of PyTorch's group."""
+    """Return the trace's calls: ``rank``, stream, ``place`` in it, PyTorch's group ``name``."""
     kernels = collective_kernels(trace)
     known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
@@ -234,7 +234,7 @@ def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return pairs with their evidence, without lanes whose sizes or times contradict it."""
+    """Return pairs with evidence, without streams whose sizes or times contradict it."""
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

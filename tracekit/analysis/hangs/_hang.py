@@ -175,7 +175,7 @@ def collective_problems(
 ) -> list[Problem]:
     """Return the first problem of each process group; unequal calls before missing ones.
 
-    Calls in `compared` are held against each other; None: all.
+    Only calls in `compared` are compared with each other; None: all.
     """
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
@@ -238,7 +238,7 @@ def _without_dump(
 def _without_early(
     early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
 ) -> list[Problem]:
-    """Replace ranks that are missing by their early dumps alone by the word that they may be."""
+    """Replace ranks missing only for their early dumps by a problem of unknown cause."""
     left = [
         each
         for each in problems

@@ -130,7 +130,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
 def _rows(
     problems: Sequence[Problem], calls: pl.DataFrame, waiting: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return rows, causes first; a rank whose own work has not ended is no cause."""
+    """Return rows, causes first; ranks that wait in earlier work themselves are no cause."""
     rows, last = [], last_of(calls)
     for each in with_roles(problems):
         free = [rank for rank in each["ranks"] if rank not in waiting]
@@ -295,7 +295,7 @@ def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.D
 
 
 def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``at``: when a call launched what has not ended, or began if it has not returned."""
+    """Add ``at``: launch of work of a call that has not ended, or start of an open call."""
     inside = calls.filter(~pl.col("is_ended")).select("range", "thread", "start", "until").join(
         launches.select("thread", at="start"), on="thread"
     )  # fmt: skip

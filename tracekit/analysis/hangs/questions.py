@@ -86,10 +86,10 @@ def _exit_code(answer: "Answer") -> int:
     judge=_exit_code,
 )
 def hang(dumps: Any = (), *, run: OfRanks = None, **_: Unpack[ChosenRows]) -> "Answer":
-    """Say why a job hangs: which rank is missing at which collective.
+    """Explain why a job hangs: which rank is missing at which collective.
 
-    Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
-    named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.
+    Pickles are read without running code in them. Exit code 0: nothing is wrong; 1: a cause is
+    named; 3: ranks wait, and the cause is unknown. docs/hang.md explains the method.
     """
     from tracekit.analysis.hangs import find_hang, find_hang_in_run
 

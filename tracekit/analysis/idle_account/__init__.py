@@ -1,6 +1,6 @@
 """The account of idle time: gaps, the state of the host in each, and the cause of each piece.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -155,7 +155,7 @@ def sleeps(trace: Trace) -> pl.DataFrame:
 def off_cpu(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: intervals off the CPU, named by their likely reason.
 
-    ``name`` says that the thread was off the CPU, or that it seems to have waited for a lock.
+    Intervals that look like waiting for a lock are named so, all others off the CPU.
     """
     length = pl.col("end") - pl.col("start")
     is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
@@ -201,7 +201,7 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 
 
 def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: from the begin of a gap to the end of compilation in it.
+    """Return ``pair, start, end, name``: from the start of a gap to the end of compilation in it.
 
     The end is the last linking call in the gap, or the last call that loads code, if another
     program was started before it in the gap. Time in which all known threads of the process sleep,

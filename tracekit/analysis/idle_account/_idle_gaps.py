@@ -58,7 +58,7 @@ class _Reached(NamedTuple):
 class _Found(NamedTuple):
     """Ops after gaps: the op that ends each and, if a data loader launched it, the next other op.
 
-    An op that ends no gap has its own start as begin.
+    For an op that ends no gap, the gap's start is the op's start.
     """
 
     rows: Array
@@ -363,9 +363,9 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     """Add ``behind``: the longest activity of the GPU ``held_by`` during each piece of a gap.
 
-    If that GPU is itself held up by another one meanwhile, the other one's activity counts: the
-    first micro-batch of a pipeline reaches the last stage through all others. An activity once
-    found for a piece is kept. Null if the activities cover under half of the piece.
+    If that GPU itself waits for another one meanwhile, the other one's activity counts: the first
+    micro-batch of a pipeline reaches the last stage through all others. An activity once found for
+    a piece is kept. Null if the activities cover under half of the piece.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to activities of GPUs (`blocks`) the times in which they are held up (`pieces`)."""
+    """Add to activities of GPUs (`blocks`) the times in which they wait for others (`pieces`)."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])

@@ -184,7 +184,7 @@ def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Add ``pair``, the number of each gap's pair of threads: see `pairs_of`."""
+    """Add ``pair``, the id of each gap's pair of threads: see `pairs_of`."""
     keys = ["process", "launch_thread"]
     pairs = pairs.select(*keys, "pair")
     return gaps.join(pairs, on=keys, how="left", nulls_equal=True, maintain_order="left")
@@ -389,13 +389,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Return an expression for pieces that begin while another GPU holds up the late op."""
+    """Return an expression for pieces that begin while the late op waits for another GPU."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(held: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of held-up pieces to the activity of the other GPU, if known."""
+    """Set the cause of pieces that wait for another GPU to that GPU's activity, if known."""
     is_known = pl.col("behind").is_not_null()
     return held.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),

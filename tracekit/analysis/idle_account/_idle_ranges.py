@@ -77,7 +77,7 @@ _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time inside steps by the range in which the host was.
 
-    It is the innermost push/pop range of the thread that holds the iterations.
+    It is the innermost push/pop range of the thread with the ranges of iterations.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
-    """Return the names of ranges without the numbers at their ends."""
+    """Return the names of ranges without the digits at their ends."""
     return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
 
 

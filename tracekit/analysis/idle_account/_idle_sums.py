@@ -99,7 +99,7 @@ def of_parts(
     work_on: Callable[[Trace], partial[Frames]],
     spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
 ) -> Frames:
-    """Ask each part of a run, such that GPUs that copy to each other are in one part."""
+    """Run work on each part of a run, such that GPUs that copy to each other are in one part."""
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         parts = trace.parts(with_paths=True, together=together)
@@ -134,7 +134,7 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
 
 
 def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
-    """Concatenate the frames of parts, with gap numbers that are unique in the run."""
+    """Concatenate the frames of parts, with gap ids that are unique in the run."""
     return {
         name: pl.concat(
             part[name].with_columns(_GAP + (number << _BITS)) for number, part in enumerate(parts)
@@ -254,6 +254,6 @@ def copies_of(part: Trace) -> pl.DataFrame:
 
 
 def doubt_of_waiting(rests_on: str | None) -> str:
-    """Return words of doubt about waiting that rests on an earlier wait, or nothing."""
+    """Return a caveat on waiting that rests on an earlier wait; empty for other evidence."""
     after_waits = "waits" in (rests_on or "").split(", ")
     return "waiting_call includes late launches after a wait, which is inferred" * after_waits

@@ -47,7 +47,7 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
 
 
 def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
-    """Return the states of intervals that do not overlap; null between those that do not touch."""
+    """Return the states of intervals without overlap; null between intervals with a gap."""
     goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
     ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
     marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]

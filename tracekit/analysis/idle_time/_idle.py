@@ -278,7 +278,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
-    """Say what to record to explain the unexplained idle time."""
+    """Return how to record data that would explain the unexplained idle time."""
     queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():
@@ -296,7 +296,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """Say how to record times off the CPU, if the recorder can do so and did not."""
+    """Return how to record times off the CPU, if the recorder can do so and did not."""
     switches = trace["contents"].filter(pl.col("feature") == "context switches")
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
     what = "when the thread that launches was off the CPU, and in which call"
@@ -323,7 +323,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _evidence_named(rows: pl.DataFrame) -> str:
-    """Name the evidence behind the named causes if it is the same for all, and what is inferred."""
+    """Return a clause on the common evidence of the named causes, and on inferred causes."""
     if "rests_on" not in rows.columns:
         return ""
     named = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)

@@ -105,9 +105,9 @@ def idle(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenStretch],
 ) -> "Answer":
-    """Say why nothing runs on the GPUs, and how long: every gap by its cause.
+    """Explain why and how long nothing runs on the GPUs: every gap by its cause.
 
-    docs/idle.md says what the causes are, and what tells them.
+    docs/idle.md defines the causes and their evidence.
     """
     from tracekit.analysis.idle_time._idle import idle
 

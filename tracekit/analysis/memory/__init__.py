@@ -104,7 +104,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
 
 def _training_begins(trace: Trace) -> pl.DataFrame:
-    """Return ``device, report, clock, begins``: begin of training in the report's time, ns.
+    """Return ``device, report, clock, begins``: start of training in the report's time, ns.
 
     It is the first kernel of training, or the first iteration on the host before it.
     """

@@ -1,6 +1,6 @@
 """Operators of the network with recorded sizes: FLOPs and bytes of each.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

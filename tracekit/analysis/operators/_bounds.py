@@ -127,7 +127,7 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
-    """Return ``key, spread``: number of elements of the broadcast of tensors of these sizes."""
+    """Return ``key, spread``: number of elements when the tensors of each key are broadcast."""
     shape = pl.col("shapes").list.reverse()
     return (
         arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
@@ -203,7 +203,7 @@ def _size_at(place: int) -> pl.Expr:
 
 
 def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
-    """Return the bytes of the given number of rows of a tensor."""
+    """Return the bytes of `rows` rows of a tensor."""
     return rows * (size(shape) / shape.list.first()) * width
 
 
@@ -239,7 +239,7 @@ def with_peaks(
 
 
 def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth`` of GPUs' memory: given, recorded, or by GPU model."""
+    """Return ``device, name, bandwidth`` of GPUs' memory: `given`, recorded, or by GPU model."""
     if given is not None and given <= 0:
         raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
@@ -251,7 +251,7 @@ def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, what limits it."""
+    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, its limit."""
     kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
     shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
     computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)

@@ -247,7 +247,7 @@ def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
 def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
     """Return the FLOPs of attention for tensors whose next-to-last dimension is the heads.
 
-    Tensors without a batch hold concatenated sequences, with `pairs` of a query and a key.
+    Tensors without a batch are concatenated sequences, with `pairs` of a query and a key.
     """
     batched = 4
     known = _last(query, 1) == _last(key, 1)
@@ -340,5 +340,5 @@ def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:
-    """Return the value for one dimension; a single value holds for all."""
+    """Return the value for one dimension; a single value applies to all dimensions."""
     return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))

@@ -176,7 +176,7 @@ def named_operators(trace: Trace) -> pl.DataFrame:
 def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``dtype``: the types of the tensors in ``sizes, types``, each once, by PyTorch's names.
 
-    Numbers count only if all arguments are numbers.
+    Scalars count only if all arguments are scalars.
     """
     text = pl.col("types").list.join("\t")
     alike = (
@@ -215,7 +215,7 @@ def backward_nodes(trace: Trace) -> pl.DataFrame:
 
 
 def backward_graphs(trace: Trace) -> list[int]:
-    """Return the processes whose backward passes record a graph of their own (`create_graph`).
+    """Return the processes whose backward passes record a graph themselves (`create_graph`).
 
     Autograd numbers an operator only while it records a graph.
     """
@@ -251,7 +251,7 @@ def _of_kineto(key: str) -> pl.Expr:
 
 
 def _told(column: str, key: str) -> pl.Expr:
-    """Return a field after the sizes in a range's name, else from its payload."""
+    """Return a field that follows the sizes in a range's name, else from its payload."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
@@ -401,7 +401,7 @@ def _known_positions() -> pl.Expr:
 
 
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
-    """Return the FLOPs of each operator by its own sizes; for several gradients, those of one.
+    """Return the FLOPs of each operator by its sizes; for several gradients, those of one.
 
     Only formulas of the present forms enter the expression, since formulas are long.
     """

@@ -1,4 +1,4 @@
-"""Operators with their kernels, kernels without an operator, and facts from kernel names."""
+"""Operators with their kernels, kernels without an operator, and kernel traits by name."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
-    """Return the compute kernels, with facts from their names."""
+    """Return the compute kernels, with precision and kind of work by their names."""
     name = pl.col("name").cast(pl.String)
     kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
@@ -217,7 +217,7 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
-    """Return the operators that launched kernels, with facts from these."""
+    """Return the operators that launched kernels, with measures of these kernels."""
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )
@@ -250,7 +250,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
 
 
 def _by_what_multiplies() -> pl.Expr:
-    """Return the precision by names of an operator's kernels, of those with products if any.
+    """Return the precision by names of an operator's kernels, if possible of those with products.
 
     A transpose of two-byte elements is named after FP16, whatever type it moves.
     """

@@ -18,7 +18,7 @@ class Run(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
     @property
     def reports(self) -> "Sequence[Trace]":
@@ -26,7 +26,7 @@ class Run(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Warnings about the run."""
+        """Warnings from reading and attributing the run."""
 
 
 _INFO = Json(
@@ -122,10 +122,10 @@ def info(
     ] = False,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say what a run holds, what each command can answer, and how to record what is missing.
+    """Show the contents of a run, the questions it can answer, and how to record missing data.
 
-    A command can say `none` of what was recorded and did not run. What each recorder records is in
-    docs/needs.md, and what speaks for clocks in docs/clocks.md.
+    A command can answer `none` if its data were recorded and nothing of it ran. docs/needs.md lists
+    the data of each recorder, and docs/clocks.md the evidence for clocks.
     """
     from tracekit.analysis.clocks import clock_evidence
     from tracekit.analysis.overview._features import features

@@ -1,6 +1,6 @@
 """Statistics of steps: certainty of means, differences, shifts, cold steps, modes.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -159,7 +159,7 @@ def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
 
 
 def told(p_values: Floats) -> tuple[Floats, float]:
-    """Adjust p values for their number, and return the level of intervals that go with them.
+    """Adjust p values for their number, and return the level of the matching intervals.
 
     If R of m rows differ significantly, intervals of level 1 - 0.05 R / m exclude 0 in exactly
     these rows, and on average at most 5 % of these intervals miss the true value (Benjamini and
@@ -238,7 +238,7 @@ def _thinned(steps: Numbers | Floats) -> Numbers | Floats:
 def _error(steps: Numbers | Floats) -> float:
     """Return the variance of the mean rank of steps over that of one rank; NaN if steps drift.
 
-    It is at least half that of independent steps: ranks of alternating steps tell little about a
+    It is at least half that of independent steps: ranks of alternating steps are weak evidence on a
     median.
     """
     ordered = np.sort(steps)
@@ -306,7 +306,7 @@ def quantile(freedom: ArrayLike, level: float) -> Floats:
 
 @lru_cache(maxsize=1_000)
 def _quantile(freedom: bytes, level: float) -> bytes:
-    """Return the numbers of `quantile` as bytes, for the cache.
+    """Return the values of `quantile` as bytes, for the cache.
 
     Newton's method from below: the distribution function is concave there, so no step overshoots.
     """
@@ -400,7 +400,7 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
 
 
 def _apart(numbers: Floats) -> Floats:
-    """Return the numbers with 0 replaced by a tiny value."""
+    """Return the values with 0 replaced by a tiny value, for Lentz's method."""
     return np.where(np.abs(numbers) < _TINY, _TINY, numbers)
 
 

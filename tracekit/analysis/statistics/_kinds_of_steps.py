@@ -136,9 +136,9 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
 
 
 def _lattice(places: list[int], number: int) -> Regular | None:
-    """Return the positions that are equally spaced over all `number` steps; None if there are none.
+    """Return the positions that are equally spaced over all `number` steps; None without any.
 
-    They must be three or more, with at most one other position per three of them.
+    They must be three or more, with at most one other position per three.
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
@@ -235,7 +235,7 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 
 
 def before_a_short_end(lengths: Sequence[float]) -> float | None:
-    """Return the mean of all steps but the last if that one lacks what ends the others, else None.
+    """Return the mean of all steps but the last if the last one is cut short, else None.
 
     No step follows it, so that it ends with its own GPU work. It must be shorter than each other
     one, and lower the mean of all, by 1 % or more.
@@ -255,7 +255,7 @@ def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> boo
 
 
 def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
-    """Name the runs whose first iterations are left out, with their number."""
+    """Return notes: how many first iterations of each run are left out."""
     some = {name: number for name, number in skipped.items() if number}
     text = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:

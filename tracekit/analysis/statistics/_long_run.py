@@ -1,7 +1,7 @@
 """Standard error of the mean of dependent steps (long-run variance).
 
-A slow step next to other slow steps (a drift of the machine) adds little information. What moves a
-mean is variation over the whole recording, measured here as the variance at the lowest frequencies.
+A slow step next to other slow steps (a drift of the machine) adds little information. The mean
+moves by variation over the whole recording, measured here as the variance at low frequencies.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _STEP = ("process", "device", "iteration")
 
 
 def step_spans(trace: Trace) -> pl.DataFrame:
-    """Return start and end of each step on each GPU; without steps, of the whole run.
+    """Return start and end of each step on each GPU; of the whole run if it has no steps.
 
     Returns
     -------
@@ -184,7 +184,7 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Return the rows from the least to the greatest number in `numbers`; others are not read."""
+    """Return the rows from the least to the greatest id in `numbers`; others are not read."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 
@@ -243,7 +243,7 @@ def whole_spans(trace: Trace) -> pl.DataFrame:
 
 
 def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the intervals in which each GPU runs ops of each stage, inside the given spans.
+    """Return the intervals in which each GPU runs ops of each stage, inside `spans`.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle intervals of each GPU inside the given spans, with their causes.
+    """Return the idle intervals of each GPU inside `spans`, with their causes.
 
     Parameters
     ----------

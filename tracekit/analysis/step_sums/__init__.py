@@ -1,6 +1,6 @@
 """Sums by key and step, for breakdowns, comparisons and studies.
 
-Shared: questions read it, and it reads none of them.
+Shared by several questions; imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -71,7 +71,7 @@ class KeySums:
 
     @property
     def sums(self) -> GroupTotals | StageSums:
-        """Holder of the sums by group."""
+        """Object with the sums by group."""
         return self.grouped or _there(self.stages)
 
 

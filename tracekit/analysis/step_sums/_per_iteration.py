@@ -80,7 +80,7 @@ class Measured:
 
 
 def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"stage,device"`` or a sequence of them.
+    """Return the keys in ``"stage,device"`` or in a sequence of keys.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def per_iteration(
 
 
 class Cold(NamedTuple):
-    """Cold steps of a run: how many, the number of the last one, and their length over devices.
+    """Cold steps of a run: their count, the number of the last one, and their length over devices.
 
     `skip` iterations are left out for them: with them those that the recording cuts.
     """
@@ -153,7 +153,7 @@ class Cold(NamedTuple):
 
 
 def cold_of(trace: Trace, skip: Skip = "auto") -> Cold:
-    """Return the cold steps of a run, worked out once; none if steps or a stretch are chosen."""
+    """Return the cold steps of a run, computed once; none if steps or a time span are chosen."""
     is_all = skip == "auto" and trace.stretch.is_all
     return trace.once(_cold, of_all=True) if is_all else Cold()
 
@@ -179,9 +179,9 @@ def skipped_of(trace: Trace, skip: Skip) -> int:
 
 
 def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
-    """Return the meta ``cold``, if cold steps are in no number per step.
+    """Return the meta ``cold``, if cold steps are left out of all values per step.
 
-    ``last`` is null where processes number their steps apart.
+    ``last`` is null where the processes' step numbers differ.
     """
     cold = cold_of(trace, skip)
     last = cold.last if numbered_alike(trace) is trace else None
@@ -204,7 +204,7 @@ def _measured(
 
 
 def steps_by_phase(trace: Trace) -> pl.DataFrame:
-    """Return ``iteration, phase, tokens`` of steps, numbered as `per_iteration` numbers them.
+    """Return ``iteration, phase, tokens`` of steps, with the iterations of `per_iteration`.
 
     The phase is null if it is unknown or differs between processes; tokens are the mean over
     processes, null if unknown for any.

@@ -76,7 +76,7 @@ class _Schedule(NamedTuple):
 
 
 def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the dependencies between ops.
+    """Return the dependencies between ops: which op waits for which.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meetings(ops: pl.DataFrame) -> pl.Series:
-    """Return the number of each op's meeting (ops that begin together)."""
+    """Return the id of each op's meeting (ops that begin together)."""
     stage, kind = pl.col("stage"), pl.col("kind")
     sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
         stage + 1
@@ -137,7 +137,7 @@ def _schedule(ops: pl.DataFrame) -> _Schedule:
 
 
 def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
-    """Compute the earliest begin of each meeting."""
+    """Compute the earliest start of each group of ops that begin together (meeting)."""
     for place in schedule.order:
         for edge in range(schedule.first[place], schedule.first[place + 1]):
             op = schedule.before[edge]
@@ -145,7 +145,7 @@ def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
 
 
 def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
-    """Return the mean length of a step when ops of given lengths begin as early as possible.
+    """Return the mean length of a step when ops of these `lengths` begin as early as possible.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the order of ops in each lane; messages with equal begin form one launch."""
+    """Return the order of ops in each stream (lane); messages with equal start form one launch."""
     lane = [*_WORKER, "lane"]
     placed = ops.sort(*lane, "start", "kind").with_columns(
         turn=pl.when(pl.col("lane") == "pp-comm")
@@ -304,7 +304,7 @@ def _by_group(
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
-    """Return the cost of each group; `lengths` and `steps` hold recorded and ideal values, ns."""
+    """Return the cost of each group; `lengths` and `steps` are recorded and ideal values, ns."""
     own, ideal = lengths
     replayed, best = steps
     # Of a message there is one kind, whichever end.
@@ -422,7 +422,7 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
 
 
 def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
-    """Name links that cost half or more, far slower than their peers, between usual ranks."""
+    """Yield sentences on links that cost half or more, between usual ranks, with faster peers."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
     replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))

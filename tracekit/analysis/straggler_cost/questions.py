@@ -61,9 +61,9 @@ def straggler_cost(
     ] = None,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say what stragglers cost a job, by replaying its steps with and without them.
+    """List the cost of stragglers in a job, by replaying its steps with and without them.
 
-    docs/stragglers.md says what is replayed, and where such timelines come from.
+    docs/stragglers.md explains the replay and the sources of such timelines.
     """
     from tracekit.analysis.straggler_cost import straggler_cost
 

@@ -246,7 +246,7 @@ def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Give stages their numbers, and keep the iterations in which all stages work."""
+    """Assign stages their indices, and keep the iterations in which all stages work."""
     owners = work.select(_OWNER).unique().sort(_OWNER).with_row_index("stage")
     owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
     if work.is_empty():

@@ -1,4 +1,4 @@
-"""Times and numbers measured or published elsewhere, as rows of a study."""
+"""Times and other values measured or published elsewhere, as rows of a study."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def whole_number(name: str, most: int, least: int = 1) -> pl.Expr:
 
 
 def _count() -> pl.Expr:
-    """Parse a column of numbers of parameters, such as ``60M``; null if invalid."""
+    """Parse a column of parameter counts, such as ``60M``; null if invalid."""
     read = pl.col(_PARAMETERS).map_elements(parameter_count, return_dtype=pl.Int64)
     return read.alias(_PARAMETERS)
 
@@ -187,7 +187,7 @@ def _time(name: str) -> pl.Expr:
 
 
 def check_values(table: pl.DataFrame, path: Path, name: str, read: pl.Expr, wanted: str) -> None:
-    """Raise an error if a column holds text that could not be parsed.
+    """Raise an error if a column has text that could not be parsed.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _check_modes(table: pl.DataFrame, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """Published numbers of a study.
+    """Published results of a study.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class Published:
 
 
 def load_published(name: str) -> Published:
-    """Load a study's published numbers from ``schemas/published``."""
+    """Load a study's published results from ``schemas/published``."""
     content = read_toml(schemas() / "published" / f"{name}.toml")
     return Published(
         content["images"],
@@ -289,7 +289,7 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Join published numbers with measured ones.
+    """Join published values with measured ones.
 
     Parameters
     ----------

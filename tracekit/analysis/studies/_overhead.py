@@ -132,7 +132,7 @@ def _farthest(own: str, other: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return the meta: numbers of compared and left-out runs."""
+    """Return the meta: counts of compared and left-out runs."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -206,7 +206,7 @@ def _ends(name: str, end: str) -> pl.Expr:
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the time that both methods have, of a step, else an epoch; one alone keeps its own."""
+    """Choose the time that both methods have, of a step, else an epoch; of one method, any."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:

@@ -239,7 +239,7 @@ def weighted_means(
 
 
 def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the number of jobs that would be faster, and their mean speedup.
+    """Return by change the share of jobs that would be faster, and their mean speedup.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class Run(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the run."""
+        """Name of the run in its store."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -24,7 +24,7 @@ class Run(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
 
 class Runs(Protocol):

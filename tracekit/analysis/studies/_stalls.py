@@ -255,7 +255,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     """Return the time that GPUs wait for input; see `data_stalls`.
 
     One run has one row per device. Several runs have one row each, with means over steps and
-    devices, and ``speedup``, the first run's step time over its own.
+    devices, and ``speedup``, the first run's step time over the row's.
     """
     skipped, notes = _left_out(runs, skip)
     tables = [data_stalls(run.trace, skip=n) for run, n in zip(runs, skipped, strict=True)]
@@ -334,7 +334,7 @@ def bubbles_answer(
     """Return the time that pipeline stages lose in bubbles; see `pipeline_bubbles`.
 
     One run has one row per stage, or with `per_step` per step. Several runs have one row each, with
-    means over steps and stages, and ``speedup``, the first run's step time over its own.
+    means over steps and stages, and ``speedup``, the first run's step time over the row's.
 
     Raises
     ------

@@ -111,8 +111,8 @@ def study_row(
 ) -> dict[str, Any]:
     """Return the row of a run in a study.
 
-    Steps are those of ``docs/breakdown.md``: on a device a step lasts from the begin of its
-    iteration there to the begin of the next iteration, and the last step ends with its last op on
+    Steps are those of ``docs/breakdown.md``: on a device a step lasts from the start of its
+    iteration there to the start of the next iteration, and the last step ends with its last op on
     any device. Lengths are means over the steps that count and over devices (a GPU counts once per
     process that runs steps on it). Devices and processes with fewer than half the steps of another
     one are left out, and so are steps that not all processes have.
@@ -170,7 +170,7 @@ def study_row(
 
 
 def study_notes(study: pl.DataFrame) -> list[str]:
-    """Say which steps of a study's runs are left out, and which runs have regularly slow steps."""
+    """Return notes on left-out steps of a study's runs, and on runs with regularly slow steps."""
     slow = study.drop_nulls("slow_every").group_by("slow_every").agg("run").sort("slow_every")
     text = ", ".join(
         f"every {every} of {names_or_number(runs)}" for every, runs in slow.iter_rows()
@@ -183,7 +183,7 @@ def study_notes(study: pl.DataFrame) -> list[str]:
 
 
 def names_or_number(runs: Sequence[str]) -> str:
-    """List the names of a few runs; give the number of many."""
+    """Return the names of a few runs; the count of many."""
     return ", ".join(runs) if 0 < len(runs) <= _FEW else f"{len(runs):,} runs"
 
 
@@ -228,9 +228,9 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return the column ``pool``: runs of a configuration are pooled if their numbers are equal.
+    """Return the column ``pool``: runs of a configuration with an equal value are pooled.
 
-    With `apart` each run has a number of its own; else all are null, and all are pooled.
+    With `apart` each run has a separate value; else all are null, and all are pooled.
     """
     own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return own.alias("pool")
@@ -432,7 +432,7 @@ def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
 
 
 def _messages(trace: Trace) -> bool:
-    """Tell whether the run holds MPI calls that move data."""
+    """Tell whether the run has MPI calls that move data."""
     moving = (pl.col("library") == "mpi") & (pl.col("bytes") > 0)
     return not trace["host"].filter(moving).head(1).collect().is_empty()
 
@@ -526,20 +526,20 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Add the facts about a study to an answer."""
+    """Add to an answer which runs its figure shows, and where they were measured."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 
 
 def per_step(study: pl.DataFrame) -> dict[str, str]:
-    """Return the meta ``per``: what step times are means over; empty without step times."""
+    """Return the meta ``per``: divisor of mean step times; empty without step times."""
     if not study["step_ns"].count():
         return {}
     return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
 
 
 def _of_runs(study: pl.DataFrame) -> str:
-    """Name or count the runs of a figure, and say where they were measured."""
+    """Return the names or the count of a figure's runs, and where they were measured."""
     names = study["run"].drop_nulls().to_list()
     text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())

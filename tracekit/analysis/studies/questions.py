@@ -84,7 +84,7 @@ def _images(meaning: str) -> Option:
 def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
-    """Return the study of runs, or of a table of times, with facts about the runs."""
+    """Return the study of runs, or of a table of times, with verdicts and notes on the runs."""
     if table is not None:
         if runs.is_chosen:
             raise UsageError("a study is of runs or of a table", "give either, not both")
@@ -481,7 +481,7 @@ def memory(
 def _points(
     runs: Runs, smi: StrPath | None, table: StrPath | None
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
-    """Return the memory of GPUs, a row each, and where the numbers come from."""
+    """Return the memory of GPUs, a row each, and the sources of the values."""
     from tracekit.analysis.studies._memory_points import memory_of
 
     if table is not None:
