@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import pydoc
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ import tracekit
 from tracekit.cli import app
 from tracekit.engine import StageTally
 from tracekit.errors import UsageError
+from tracekit.machine import load_preset, machine_toml
 from tracekit.model import STEPS_UNMARKED
 from tracekit.present import html
+from tracekit.runs import _opened
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
 
@@ -57,14 +61,31 @@ def test_without_gpu_work_and_ranges_it_is_what_the_run_holds(
     assert run._repr_html_() == html(told.rows, told.meta, "ddp · what it holds")
 
 
-def test_traffic_is_worked_out_once_while_it_is_held(run: tracekit.Run) -> None:
+def test_traffic_is_worked_out_once(run: tracekit.Run, tmp_path: Path) -> None:
+    """For the same options, of which a file may be another one by the next time."""
     held = run.traffic()
     assert run.traffic() is held
     assert run.links().height
     assert run.traffic() is held
-    for options in ({"topology": "dgx1v"}, {"sizes": {"all_reduce": 4}}, {"ranks": 4}):
-        assert run.traffic(**options) is not held
+    topology = tmp_path / "machine.toml"
+    topology.write_text(machine_toml(load_preset("dgx1v")))
+    for options in ({"topology": topology}, {"sizes": {"all_reduce": 4}}, {"ranks": 4}):
+        assert (other := run.traffic(**options)) is not held
+        assert run.traffic(**options) is other
+    before = run.traffic(topology=topology)
+    topology.write_text(f"{topology.read_text()}\n")
+    assert run.traffic(topology=topology) is not before
     assert run.of_steps((1, 1)).traffic() is not held
+    assert run.traffic() is held
+
+
+def test_traffic_of_a_long_run_is_kept_while_it_is_held(
+    run: tracekit.Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_opened, "_SHORT", 0)
+    held = weakref.ref(tracekit.open("ddp", store=store).traffic())
+    gc.collect()
+    assert held() is None
 
 
 def test_tables_that_are_worked_out(run: tracekit.Run) -> None:

@@ -190,7 +190,8 @@ def _blocks(file: Path) -> Iterator[str]:
                     rest = after
                 else:  # A line longer than a block is nothing of NCCL's.
                     rest = block[:WHOLE_LINE]
-            yield rest.decode(errors="replace")
+            if rest:
+                yield rest.decode(errors="replace")
     except FileNotFoundError as error:
         raise InputError(f"no file {file}", "check the path") from error
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _BESIDE = 2
 """Number of neighbouring steps read beside those requested: see `some_steps`."""
+_SHORT = 100_000
+"""Number of ops below which a run is short: its traffic takes little memory."""
 _LONG = ("ops", "calls", "ranges")
 _GROWS = {"memory": ("memory",)}
 """Tables whose longest one determines the memory of a question; by default `_LONG`."""
@@ -134,6 +136,7 @@ class OpenedRun:
         """Return a copy of the run with other tables."""
         other = copy(self)
         other.trace, other.kept = trace, None
+        other.__dict__.pop("_traffic", None)
         return other
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
@@ -250,7 +253,7 @@ class OpenedRun:
     ) -> communication.Traffic:
         """Return the traffic between the run's GPUs, and on its links.
 
-        The result without options is cached as long as a caller holds it.
+        The result for the same options is cached, that of a long run as long as a caller holds it.
 
         Parameters
         ----------
@@ -271,14 +274,20 @@ class OpenedRun:
         InputError
             If the topology or a log cannot be read as one.
         """
-        if topology is not None or nccl_log or sizes or ranks is not None:
-            placed, log = self._placed(topology), read_log(nccl_log)
-            return communication.Traffic(self.trace, placed, log, sizes, ranks)
-        held = self.trace.once(_held)
-        found = held.get("traffic")
+        paths = [*nccl_log, *([] if topology is None else [topology])]
+        key = (len(nccl_log), *map(_as_it_is, paths), *sorted((sizes or {}).items()), ranks)
+        found = self._traffic.get(key)
         if found is None:
-            found = held["traffic"] = communication.Traffic(self.trace, self._placed(None))
+            placed, log = self._placed(topology), read_log(nccl_log)
+            found = communication.Traffic(self.trace, placed, log, sizes, ranks)
+            self._traffic[key] = found
         return found
+
+    @cached_property
+    def _traffic(self) -> MutableMapping[tuple[object, ...], communication.Traffic]:
+        """Traffic by options; that of a long run only while a caller holds it: it may be large."""
+        ops = sum(report.height("ops") for report in self._reports)
+        return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return counts of the run's contents, and shares of it with known launch and stage."""
@@ -305,9 +314,11 @@ class OpenedRun:
         }
 
 
-def _held(_trace: Trace) -> WeakValueDictionary[str, communication.Traffic]:
-    """Return a cache of a trace's traffic, kept only while a caller holds it: it may be large."""
-    return WeakValueDictionary()
+def _as_it_is(path: StrPath) -> tuple[object, ...]:
+    """Return the name of a file, and when it and those in a folder were written: they may grow."""
+    files = [Path(path), *(sorted(Path(path).iterdir()) if Path(path).is_dir() else ())]
+    states = [(each, each.stat()) for each in files if each.exists()]
+    return os.fspath(path), *((each, state.st_mtime_ns, state.st_size) for each, state in states)
 
 
 def read_log(paths: Sequence[StrPath]) -> NcclLog | None:

@@ -235,16 +235,23 @@ class Traffic:
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
         """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
-        _, machine, place = self._moved
-        between = self.trace.stretch.between
         keys = parse_link_keys(by)
-        return links(
-            self.transfers if between is None else self.all_transfers, machine, place, by=by,
-            window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
-            between=between, hosts=self._hosts, phases=self._phases(keys),
-            groups=self._groups if {"group", "parallelism"} & {*keys} else None,
-            computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
-        )  # fmt: skip
+        if keys not in self._by_keys:
+            _, machine, place = self._moved
+            between = self.trace.stretch.between
+            self._by_keys[keys] = links(
+                self.transfers if between is None else self.all_transfers, machine, place, by=keys,
+                window_ns=self.window_ns, reports=self._reports,
+                processes=process_ranks(self.trace), between=between, hosts=self._hosts,
+                phases=self._phases(keys),
+                groups=self._groups if {"group", "parallelism"} & {*keys} else None,
+                computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
+            )  # fmt: skip
+        return self._by_keys[keys]
+
+    @cached_property
+    def _by_keys(self) -> dict[tuple[str, ...], pl.DataFrame]:
+        return {}
 
     @cached_property
     def _groups(self) -> pl.DataFrame:
