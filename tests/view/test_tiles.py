@@ -39,7 +39,8 @@ def covered_ns(rows: list[tuple[int, int, int]], looks: set[int]) -> set[int]:
 def test_by_hand() -> None:
     rows = [(0, 10, 0), (5, 10, 1), (20, 5, 2), (22, 8, 1)]
     lane = spans(rows)
-    exposed, by_stage = lane.exposed()
+    exposed = lane.exposed()
+    by_stage = exposed.by_look()
     assert list(zip(exposed.start, exposed.end, exposed.look, strict=True)) == [
         (0, 10, 0), (10, 15, 1), (20, 22, 2), (22, 30, 1),
     ]  # fmt: skip
@@ -63,7 +64,8 @@ def test_time_that_is_covered(rows: list[tuple[int, int, int]], times: list[int]
 
 @given(SPANS)
 def test_exposed_time_is_of_the_first_stage(rows: list[tuple[int, int, int]]) -> None:
-    found, by_stage = spans(rows).exposed()
+    found = spans(rows).exposed()
+    by_stage = found.by_look()
     assert (found.start[1:] >= found.end[:-1]).all()
     above: set[int] = set()
     for look, name in enumerate(LOOKS[:4]):

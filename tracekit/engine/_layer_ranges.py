@@ -165,7 +165,9 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
     texts = rows.filter("module").unique("path").join(labels, on="path", how="left").select(
         "path", "above", "label", text=pl.when(pl.col("above").is_null()).then("label")
     )  # fmt: skip
-    for _ in range(_LEVELS if texts["text"].null_count() else 0):
+    for _ in range(_LEVELS):
+        if not texts["text"].null_count():
+            break
         outer = texts.select(above="path", outer="text")
         whole = pl.concat_str("outer", "label", separator=PATH_SEPARATOR)
         texts = texts.join(outer, on="above", how="left").select(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import polars as pl
@@ -16,6 +17,8 @@ _LONGEST = 4096
 """Number of characters of a name that are examined."""
 _LARGEST_FAMILY = 256
 """Largest number of similar names that are distinguished by words; more are numbered."""
+_REMEMBERED = 1 << 12
+"""Number of names whose short form is cached: pictures of one run show the same kernels."""
 _WORD = re.compile(r"[A-Za-z_]\w*|\d+")
 _SIGNATURE = re.compile(r"[<(]|::|^void ")
 _SAYS_LITTLE = re.compile(r"\d+|at|c10|native|detail|cuda|unnamed|anonymous|lambda|instance|T\d*")
@@ -65,6 +68,7 @@ def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(text.replace(short) for text in texts)
 
 
+@lru_cache(_REMEMBERED)
 def _short(name: str) -> str:
     looked_at = name[:_LONGEST]
     if (direction := _DIRECTION.search(looked_at)) and (tile := _TILE.search(looked_at)):

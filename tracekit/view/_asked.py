@@ -303,7 +303,10 @@ class AskedRuns:
         _only(query, "run", "op")
         seen = self._seen(query)
         number = _number(query, "op", 0, _LAST)
-        found = seen.run.trace["ops"].filter(pl.col("op") == number).collect()
+        ops = seen.run.trace["ops"]
+        found = ops.slice(number, 1).collect()
+        if found["op"].to_list() != [number]:  # numbers are rows in most runs
+            found = ops.filter(pl.col("op") == number).collect()
         if found.is_empty():
             raise Refused(404, "there is no such op")
         details = seen.details(found)
@@ -364,20 +367,22 @@ class _Near:
     @classmethod
     def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
         """Read the step that contains an op, and renumber its ranges."""
-        of_process = pl.col("process") == op["process"][0]
-        steps = trace["iterations"].join(op.lazy(), on=_STEP, how="semi").collect()
+        number, step = op.select(*_STEP).row(0)
+        of_process = pl.col("process") == number
+        of_step = pl.col("iteration") == pl.lit(step, pl.Int64)
+        steps = trace["iterations"].filter(of_process, of_step).collect()
         at = op.select(start=_LAUNCH, end=_LAUNCH)
         times = pl.concat([steps.select("start", "end"), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        of_step = pl.col("start").is_between(begin, end) & of_process
+        meanwhile = pl.col("start").is_between(begin, end) & of_process
         own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
-        ranges = trace["ranges"].filter(of_step | own).collect().sort("range")
-        found = cls(op.select(*_STEP).row(0), (begin, end), ranges["range"], trace)
+        ranges = trace["ranges"].filter(meanwhile | own).collect().sort("range")
+        found = cls((number, step), (begin, end), ranges["range"], trace)
         # Only sizes of collectives rest on other ops.
         others = _LAUNCH.is_between(begin, end) & (pl.col("start") >= begin) & of_process
         tables = {
             "ops": trace["ops"].filter(others).with_columns(found.numbered("range")),
-            "calls": trace["calls"].filter(of_step),
+            "calls": trace["calls"].filter(meanwhile),
             "iterations": steps.lazy(),
             "ranges": ranges.with_columns(map(found.numbered, ("range", "parent"))).lazy(),
         }

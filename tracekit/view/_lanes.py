@@ -371,7 +371,7 @@ class RunLanes:
             if kind in ("stages", "exposed"):
                 own = found.get(("gpu", key), _NONE)
                 spans = own.exposed() if kind == "stages" else alone(own, own.hatched)
-                found[kind, key] = _Drawn.of_no_op(spans[0])
+                found[kind, key] = _Drawn.of_no_op(spans)
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), _NONE) for lane in lanes}
 
     @_made_once

@@ -349,13 +349,12 @@ def spans_of(rows: pl.DataFrame) -> Spans:
     return Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), looks_of(rows).to_numpy())
 
 
-def alone(ops: Spans, is_communication: Ints) -> tuple[Spans, dict[str, Covered]]:
+def alone(ops: Spans, is_communication: Ints) -> Spans:
     """Return when only communication runs on a GPU, given its ops."""
     look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
-    spans, busy = Spans(ops.start, ops.end, look).exposed()
+    spans = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0
-    own = {name: each for name, each in busy.items() if name == COMMUNICATION}
-    return Spans(spans.start[kept], spans.end[kept], spans.look[kept]), own
+    return Spans(spans.start[kept], spans.end[kept], spans.look[kept])
 
 
 def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -459,11 +458,11 @@ class _Adding:
             if self._kind == "ops":
                 self._add_kernels(rows, begin, until)
                 ops = spans_of(rows)
-                exposed = ops.exposed()[1]
+                exposed = ops.exposed().by_look()
                 self._add_blocks(key[0], rows, exposed, begin, until)
                 self._sums["stages", key].add(ops, exposed, begin, until)
                 if ("exposed", key) in self._sums:
-                    busy = alone(ops, rows["hatched"].to_numpy())[1]
+                    busy = alone(ops, rows["hatched"].to_numpy()).by_look()
                     hatched = spans_of(rows.filter("hatched"))
                     self._sums["exposed", key].add(hatched, busy, begin, until)
             lanes = _by_lane(self._kind, rows)

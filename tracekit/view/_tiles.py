@@ -81,10 +81,10 @@ class Spans:
             LOOKS[number]: Covered(self.start[own], self.end[own]) for number, own in every.items()
         }
 
-    def exposed(self) -> tuple[Spans, dict[str, Covered]]:
+    def exposed(self) -> Spans:
         """Return when spans of a stage run while none of higher precedence does.
 
-        The result is spans without overlap, and their union by stage.
+        The result is spans without overlap.
         """
         every = self.by_look()
         edges = np.unique(np.concatenate([[], *(np.r_[c.start, c.end] for c in every.values())]))
@@ -98,8 +98,7 @@ class Spans:
             edges[np.r_[changes[1:], len(edges) - 1]] if len(look) else edges,
         )
         kept = look[changes] >= 0
-        found = Spans(start[kept], end[kept], look[changes][kept])
-        return found, found.by_look()
+        return Spans(start[kept], end[kept], look[changes][kept])
 
 
 @dataclass(frozen=True)
