@@ -141,3 +141,47 @@ def test_a_warning_says_which_of_both_it_is(slack: int | None, said: str) -> Non
     )
     (text,) = late([idle], {} if slack is None else {0: slack})
     assert said in text
+
+
+def _jumps(trace: Trace) -> list[str]:
+    said = attribute(trace, default_rules()).warnings
+    return [text for text in said if "seems to jump ahead" in text]
+
+
+def test_a_clock_that_jumps_ahead_is_told() -> None:
+    """From op 50 on 20 ms are added: waits return 5 us after the end, ops start after 7 us."""
+    (text,) = _jumps(_trace(lambda number, _: 20_000 * US * (number >= 50)))
+    assert text == (
+        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op: since then 50 "
+        "waits return up to 19.995 ms before the end of their work, and all ops start 20.007 ms or "
+        "more after their calls; the jump counts as idle time"
+    )
+
+
+def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:
+    """No wait was recorded; every tenth op is a copy that returns when it has ended."""
+    builder = TraceBuilder()
+    for number in range(OPS):
+        called, late = 1_000 * US * number, 20_000 * US * (number >= 50)
+        row = {"kind": "d2h", "host_memory": "pageable"} if number % 10 == 9 else {}
+        shown = called + QUICKEST + late
+        builder.op("x", called, start=shown, end=shown + TAKES, context=1, **row)
+        if row:
+            builder.rows["ops"][-1]["launch_end"] = shown - late + TAKES + US
+            builder.rows["calls"][-1]["end"] = shown - late + TAKES + US
+    (text,) = _jumps(builder.trace())
+    assert "since then 5 waits return up to 19.999 ms before the end of their work" in text
+
+
+def test_deep_queues_and_slow_launches_are_no_jump() -> None:
+    """Launches that are held back from some op on, or run ahead: waits return after their work."""
+    assert not _jumps(_trace(lambda *_: 0))
+    assert not _jumps(_trace(lambda number, _: 300 * US * (number == 60)))
+    builder, rows = TraceBuilder(), []
+    for number in range(OPS):
+        called = 100 * US * number
+        begins = called + QUICKEST + 50_000 * US * (number >= 50)
+        builder.op("gemm", called, start=begins, end=begins + TAKES, context=1)
+        if number == 99:
+            rows.append((called + 2, begins + TAKES + 5 * US, 7))
+    assert not _jumps(builder.trace().with_tables({"syncs": _waits(*rows)}))

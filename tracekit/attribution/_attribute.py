@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.attribution._arrays import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._chunks import Waiting
-from tracekit.attribution._clock import early, late, steady_offset, waits
+from tracekit.attribution._clock import Jumps, early, late, steady_offset, waits
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
 from tracekit.attribution._exchanges import Returned, Unnamed, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
@@ -133,7 +133,13 @@ def attribute_recording(
     unmatched = Unmatched(rules)
     unmatched.see_names(nesting.names.table, threads)
     passed = _attribute_ops(
-        ops, placed, found, verdicts, Stages(verdicts.evidence, rules, unmatched), write
+        ops,
+        placed,
+        found,
+        verdicts,
+        Stages(verdicts.evidence, rules, unmatched),
+        Jumps(recording.parts("syncs")),
+        write,
     )
     iterations = _iterations(found, verdicts, passed, roles)
     verdict_rows = verdicts.table(cuts(iterations, passed.torn), roles.reports)
@@ -381,7 +387,13 @@ class _Passed:
 
 
 def _attribute_ops(
-    ops: Stream, placed: _Placed, found: _Steps, verdicts: Verdicts, stages: Stages, write: Write
+    ops: Stream,
+    placed: _Placed,
+    found: _Steps,
+    verdicts: Verdicts,
+    stages: Stages,
+    jumps: Jumps,
+    write: Write,
 ) -> _Passed:
     """Write ops with launch, stage and iteration; return the sums added up on the way."""
 
@@ -393,7 +405,7 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
-    doubts = Unmarked(found.iterations), Unnamed(), Returned()
+    doubts = Unmarked(found.iterations), Unnamed(), Returned(), jumps
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)

@@ -7,7 +7,7 @@ a recording breaks one of these rules, the size of the breach gives the clock of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -268,12 +268,7 @@ def find_returns(
     ``device, start, slack``, one row per wait that had work to wait for: start of the wait, and
     time from the end of the work to the return of the wait, ns.
     """
-    kind = pl.col("type").cast(pl.String)
-    columns = ("process", "context", "stream", "start", "end")
-    waits = pl.concat(
-        [pl.DataFrame(schema={"type": pl.String, **dict.fromkeys(columns, pl.Int64)})]
-        + [part.filter(kind.is_in(list(_OF))).select(kind, *_integers(columns)) for part in syncs]
-    ).sort("start")
+    waits = _of_host(syncs)
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
         own = waits.filter(pl.col("type") == name).with_row_index("wait")
@@ -286,6 +281,16 @@ def find_returns(
             slack = (pl.col("end") - pl.col("until")).alias("slack")
             found.append(own.join(last, on="wait").select("device", "start", slack))
     return pl.concat(found).sort("start")
+
+
+def _of_host(syncs: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the waits of the host for a stream or a context, by start."""
+    kind = pl.col("type").cast(pl.String)
+    columns = ("process", "context", "stream", "start", "end")
+    return pl.concat(
+        [pl.DataFrame(schema={"type": pl.String, **dict.fromkeys(columns, pl.Int64)})]
+        + [part.filter(kind.is_in(list(_OF))).select(kind, *_integers(columns)) for part in syncs]
+    ).sort("start")
 
 
 def _integers(columns: Iterable[str]) -> list[pl.Expr]:
@@ -321,3 +326,83 @@ def least_slack(returns: pl.DataFrame) -> dict[int, int]:
     """Return device -> least time from the end of work to the return of a wait for it, ns."""
     least = returns.group_by("device").agg(pl.col("slack").min())
     return dict(least.iter_rows())
+
+
+_PARTS = 64
+"""Number of parts of a chunk in which the least delay of ops is noted."""
+_EARLY = 3
+"""Least number of waits that return early from which a clock has jumped: delays of all ops since
+then agree with them."""
+
+
+class Jumps:
+    """GPU clocks that jump ahead within the recording, which looks like idle time.
+
+    From then on a wait of the host, or a copy that it waits for, seems to return before the work
+    has ended; and every op seems to start late by as much or more. Neither is so before.
+    """
+
+    def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:
+        self._waits = _of_host(syncs)
+        self._least = [
+            pl.DataFrame(schema={"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64})
+        ]
+        self._early = [pl.DataFrame(schema=_SCHEMA)]
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Note the least delays of a chunk of the canonical table, by start, and early returns."""
+        delay = pl.col("start") - pl.col("launch_start")
+        known = ops.select(
+            "device", "start", delay=delay, part=pl.int_range(pl.len()) * _PARTS // pl.len()
+        ).drop_nulls()  # fmt: skip
+        least = known.group_by("device", "part").agg(
+            pl.col("start").min().alias("since"), pl.col("delay").min()
+        )
+        self._least.append(least.drop("part"))
+        usual = pl.concat(self._least).group_by("device").agg(usual=pl.col("delay").min())
+        is_late = pl.col("delay") > pl.col("usual") + THRESHOLDS.prompt_ns
+        if least.join(usual, on="device").select(is_late.any()).item():
+            self._early += self._returns(ops)
+
+    def _returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        launched = ops.drop_nulls("launch_end").sort("launch_end")
+        begun, ended = launched.select(pl.col("launch_end").min(), end=pl.col("end").max()).row(0)
+        keys = _integers(("process", "context", "stream"))
+        rows = launched.select("device", *keys, until="end", returned="launch_end")
+        for name, by in _OF.items():
+            own = self._waits.filter(
+                pl.col("type") == name, pl.col("start").is_between(begun, ended)
+            )
+            own = own.with_row_index("wait")
+            found = own.join(_last_ends(own, rows, by), on="wait")
+            yield found.select("device", "start", slack=pl.col("end") - pl.col("until"))
+        blocks = pl.col("host_memory").cast(pl.String) == "pageable"
+        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", blocks)
+        yield copies.select(
+            "device", start="launch_start", slack=pl.col("launch_end") - pl.col("end")
+        )
+
+    def warnings(self, _: pl.DataFrame) -> Iterator[str]:
+        """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
+        early = pl.concat(self._early).filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
+        begins = early.group_by("device").agg(
+            at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
+        )
+        delay, is_after = pl.col("delay"), pl.col("since") > pl.col("at") + pl.col("least")
+        found = pl.concat(self._least).join(begins, on="device").group_by("device").agg(
+            (pl.col("at").first() - pl.col("since").min()).alias("after"),
+            pl.col("least", "waits").first(),
+            before=delay.filter(~is_after).min(),
+            most=delay.filter(is_after).min(),
+        )  # fmt: skip
+        jumped = found.filter(
+            pl.col("waits") >= _EARLY, 2 * pl.col("before") < pl.col("least"),
+            pl.col("most") + THRESHOLDS.lead_steady_ns > pl.col("least"),
+        )  # fmt: skip
+        for device, after, least, waits, _, most in jumped.sort("device").iter_rows():
+            yield (
+                f"the clock of device {device} seems to jump ahead {after / 1e6:,.3f} ms after its "
+                f"first op: since then {waits:,} waits return up to {least / 1e6:,.3f} ms before "
+                f"the end of their work, and all ops start {most / 1e6:,.3f} ms or more after "
+                "their calls; the jump counts as idle time"
+            )

@@ -193,6 +193,19 @@ class TestNothing:
         assert structure.steps.height == 20
         assert (structure.reading or "").startswith("steps may be layers of one pass: 12 launches")
 
+    def test_steps_of_an_engine_within_regular_requests_are_told(self) -> None:
+        """A prompt, then six tokens, each fetched: what repeats is the request."""
+        prompt = "m:h2d/- m:embed/- m:gemm_large/- m:attention/- m:gemm_large/- m:argmax/- m:d2h/- "
+        token = "m:h2d/- m:embed/- m:gemv/- m:attention_split/- m:gemm_small/- m:argmax/- m:d2h/- "
+        structure = found(Program().run(prompt + token * 6, 12, pause=100))
+        assert (structure.training, structure.steps.height) == (False, 12)
+        assert structure.reading == (
+            "a step may hold several passes, as requests of a server do: 7.0 results are fetched "
+            "in each, after about as many layers"
+        )
+        detector = prompt.replace("m:d2h", "m:gemm_large/- m:d2h/- m:gemm_small/- m:nms/- m:d2h")
+        assert found(Program().run(detector, 12, pause=100)).reading is None
+
     @pytest.mark.parametrize(("layers", "ops"), [(32, 57), (7, 12), (9, 4), (4, 30)])
     @pytest.mark.parametrize("begin", [0, 1, 9])
     @pytest.mark.parametrize("rests", [0, 35, 100])

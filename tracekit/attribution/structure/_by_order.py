@@ -33,6 +33,9 @@ from tracekit.attribution.structure._work import (
 _LAYERS = 3
 """Mean number of occurrences of a kernel in a pass from which the pass repeats layers, and is no
 layer itself."""
+_SEVERAL = 1.5
+"""Mean number of results of a step, each of as many layers, from which it may be of several passes.
+"""
 _SCALAR = 8
 """Bytes of the largest number type."""
 
@@ -235,7 +238,22 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
+    if reading is None and (fetched := _fetched(lane) / max(steps, 1)) >= _SEVERAL:
+        reading = (
+            f"a step may hold several passes, as requests of a server do: {fetched:.1f} results "
+            "are fetched in each, after about as many layers"
+        )
     return replace(result, step=step, whole=found.whole(size, launches), reading=reading)
+
+
+def _fetched(lane: Lane) -> int:
+    """Return how many results the host fetches after a pass: at least half of the most layers.
+
+    An engine fetches the tokens of each of its steps before it launches the next one.
+    """
+    layers = np.cumsum(lane.layer)[lane.work.kind == D2H]
+    passed = np.diff(layers, prepend=0)
+    return int((passed >= max(1, passed.max(initial=0) / 2)).sum())
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> DeviceStages:
