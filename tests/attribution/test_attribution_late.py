@@ -152,8 +152,8 @@ def test_a_clock_that_jumps_ahead_is_told() -> None:
     """From op 50 on 20 ms are added: waits return 5 us after the end, ops start after 7 us."""
     (text,) = _jumps(_trace(lambda number, _: 20_000 * US * (number >= 50)))
     assert text == (
-        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op: since then 50 "
-        "waits return up to 19.995 ms before the end of their work, and all ops start 20.007 ms or "
+        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op: 50 waits after "
+        "that return up to 19.995 ms before the end of their work, and all ops start 20.007 ms or "
         "more after their calls; the jump counts as idle time"
     )
 
@@ -170,7 +170,7 @@ def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:
             builder.rows["ops"][-1]["launch_end"] = shown - late + TAKES + US
             builder.rows["calls"][-1]["end"] = shown - late + TAKES + US
     (text,) = _jumps(builder.trace())
-    assert "since then 5 waits return up to 19.999 ms before the end of their work" in text
+    assert "5 waits after that return up to 19.999 ms before the end of their work" in text
 
 
 def test_deep_queues_and_slow_launches_are_no_jump() -> None:

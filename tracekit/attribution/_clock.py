@@ -328,8 +328,11 @@ def least_slack(returns: pl.DataFrame) -> dict[int, int]:
     return dict(least.iter_rows())
 
 
-_PARTS = 64
-"""Number of parts of a chunk in which the least delay of ops is noted."""
+_LONG = 1 << 62
+_PART = 32
+"""Number of ops of a device of which the least delay is noted."""
+_KEPT = 2
+"""Largest number of chunks in which waits are looked at, from that of the jump on."""
 _EARLY = 3
 """Least number of waits that return early from which a clock has jumped: delays of all ops since
 then agree with them."""
@@ -344,47 +347,33 @@ class Jumps:
 
     def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:
         self._waits = _of_host(syncs)
-        self._least = [
-            pl.DataFrame(schema={"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64})
-        ]
-        self._early = [pl.DataFrame(schema=_SCHEMA)]
+        self._least = [pl.DataFrame(schema=_LEAST)]
+        self._quickest: dict[int, int] = {}
+        self._since: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Note the least delays of a chunk of the canonical table, by start, and early returns."""
+        """Note the least delays of a chunk of the canonical table, by start."""
         delay = pl.col("start") - pl.col("launch_start")
-        known = ops.select(
-            "device", "start", delay=delay, part=pl.int_range(pl.len()) * _PARTS // pl.len()
-        ).drop_nulls()  # fmt: skip
-        least = known.group_by("device", "part").agg(
-            pl.col("start").min().alias("since"), pl.col("delay").min()
-        )
-        self._least.append(least.drop("part"))
-        usual = pl.concat(self._least).group_by("device").agg(usual=pl.col("delay").min())
-        is_late = pl.col("delay") > pl.col("usual") + THRESHOLDS.prompt_ns
-        if least.join(usual, on="device").select(is_late.any()).item():
-            self._early += self._returns(ops)
-
-    def _returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        launched = ops.drop_nulls("launch_end").sort("launch_end")
-        begun, ended = launched.select(pl.col("launch_end").min(), end=pl.col("end").max()).row(0)
-        keys = _integers(("process", "context", "stream"))
-        rows = launched.select("device", *keys, until="end", returned="launch_end")
-        for name, by in _OF.items():
-            own = self._waits.filter(
-                pl.col("type") == name, pl.col("start").is_between(begun, ended)
-            )
-            own = own.with_row_index("wait")
-            found = own.join(_last_ends(own, rows, by), on="wait")
-            yield found.select("device", "start", slack=pl.col("end") - pl.col("until"))
-        blocks = pl.col("host_memory").cast(pl.String) == "pageable"
-        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", blocks)
-        yield copies.select(
-            "device", start="launch_start", slack=pl.col("launch_end") - pl.col("end")
-        )
+        ends_late, all_late = False, False
+        for own in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
+            least = _least_of(own)
+            self._least.append(least)
+            device, delay_ns = own["device"][0], least["delay"].to_numpy()
+            quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
+            self._quickest[device] = quickest
+            is_late = delay_ns > quickest + THRESHOLDS.prompt_ns
+            ends_late |= bool(is_late[-1])
+            all_late |= bool(is_late.all())
+        if not (ends_late and all_late):
+            self._since.clear()
+        if ends_late and len(self._since) < _KEPT:
+            self._since.append(ops.drop_nulls("launch_end").select(*_OF_RETURNS))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
-        early = pl.concat(self._early).filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
+        returns = [pl.DataFrame(schema=_SCHEMA)]
+        returns += [rows for ops in self._since for rows in self._returns(ops)]
+        early = pl.concat(returns).filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
         begins = early.group_by("device").agg(
             at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
         )
@@ -402,7 +391,39 @@ class Jumps:
         for device, after, least, waits, _, most in jumped.sort("device").iter_rows():
             yield (
                 f"the clock of device {device} seems to jump ahead {after / 1e6:,.3f} ms after its "
-                f"first op: since then {waits:,} waits return up to {least / 1e6:,.3f} ms before "
+                f"first op: {waits:,} waits after that return up to {least / 1e6:,.3f} ms before "
                 f"the end of their work, and all ops start {most / 1e6:,.3f} ms or more after "
                 "their calls; the jump counts as idle time"
             )
+
+    def _returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Yield ``device, start, slack`` of waits and of copies that the host waits for."""
+        keys = _integers(("process", "context", "stream"))
+        launched = ops.sort("launch_end")
+        rows = launched.select("device", *keys, until="end", returned="launch_end")
+        within = pl.col("start").is_between(
+            *rows.select(pl.min("returned"), pl.max("until")).row(0)
+        )
+        for name, by in _OF.items():
+            own = self._waits.filter(pl.col("type") == name, within).with_row_index("wait")
+            found = own.join(_last_ends(own, rows, by), on="wait")
+            yield found.select("device", "start", slack=pl.col("end") - pl.col("until"))
+        waits = pl.col("host_memory").cast(pl.String) == "pageable"
+        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits)
+        yield copies.select(
+            "device", start="launch_start", slack=pl.col("launch_end") - pl.col("end")
+        )
+
+
+_LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}
+_OF_RETURNS = (
+    "device", "process", "context", "stream", "launch_start", "launch_end", "end", "kind",
+    "host_memory",
+)  # fmt: skip
+
+
+def _least_of(delays: pl.DataFrame) -> pl.DataFrame:
+    """Return ``device, since, delay``: the least delay of each part of the ops of a device."""
+    begins = np.arange(0, delays.height, _PART)
+    least = np.minimum.reduceat(delays["delay"].to_numpy(), begins) if begins.size else begins
+    return delays[begins].select("device", since="start", delay=pl.Series(least))
