@@ -180,8 +180,7 @@ def test_the_calls_of_a_closure_are_one_iteration(*, backward: bool) -> None:
         assert found[f"apply {n}"] == n
 
 
-def test_a_closure_whose_passes_no_range_names_is_no_update() -> None:
-    """What runs in it may be forward passes: unknown, and a warning says so."""
+def _unnamed_passes() -> TraceBuilder:
     builder = TraceBuilder()
     for n in range(STEPS):
         at = 1_000 * n
@@ -190,11 +189,26 @@ def test_a_closure_whose_passes_no_range_names_is_no_update() -> None:
         builder.op(f"zeros {n}", at + 30)
         builder.op(f"gemm {n}", at + 100)
         builder.op(f"dot {n}", at + 300, thread=1)
-    trace = builder.attributed()
+    return builder
+
+
+def test_a_closure_whose_passes_no_range_names_is_no_update() -> None:
+    """What runs in it may be forward passes: unknown, and a warning says so."""
+    trace = _unnamed_passes().attributed()
     said = _said(trace)
+    (evidence,) = trace.read("verdicts")["evidence"]
+    assert evidence.startswith(f"{STEPS} weight update ranges, ")  # those that clear gradients
     assert said["gemm"] == said["dot"] == {("OTHER", "none")}
     assert said["zeros"] == {UPDATE}
     assert [text for text in trace.warnings if "L-BFGS" in text]
+
+
+def test_a_stage_that_the_user_gives_to_a_closure_stays(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text('version = 1\n[[range]]\nname = "LBFGS[.]step$"\nstage = "WU"\n')
+    trace = _unnamed_passes().attributed(Rules.load(path))
+    assert _said(trace)["gemm"] == {UPDATE}
+    assert not [text for text in trace.warnings if "L-BFGS" in text]
 
 
 def test_of_one_thread_without_backward_ranges_the_optimizer_holds_what_is_left() -> None:

@@ -67,14 +67,25 @@ class RangeNames:
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
 
-    def settle(self) -> None:
-        """Clear the stage WU of L-BFGS steps if no range is named after a forward pass."""
-        closure = pl.col("base").str.contains(_CLOSURE) & (pl.col("stage") == "WU")
-        if "FP" not in self.table["stage"] and self.table.filter(closure).height:
-            stage = pl.when(~closure.fill_null(value=False)).then("stage")
-            self.table = self.table.with_columns(stage=stage)
-            self._meant = self._meant._replace(place=self._meant.place[:0])
-            self.doubts = (_CLOSURES,)
+    def settle(self, skeleton: pl.DataFrame) -> pl.DataFrame:
+        """Clear the stage WU of L-BFGS steps if no range is named after a forward pass.
+
+        A stage that the user's own rules give stays. Returns the skeleton, cleared likewise.
+        """
+        own = self._rules["range"][: self._rules.given.get("range", 0)]
+        of_user = (matches(entry, {"name": "base", "domain": "domain"}) for entry in own)
+        closure = (
+            pl.col("base").str.contains(_CLOSURE)
+            & (pl.col("stage") == "WU")
+            & ~pl.any_horizontal(pl.lit(value=False), *of_user)
+        ).fill_null(value=False)
+        if "FP" in self.table["stage"] or self.table.filter(closure).is_empty():
+            return skeleton
+        stage = pl.when(~closure).then("stage")
+        self.table = self.table.with_columns(stage=stage)
+        self._meant = self._meant._replace(place=self._meant.place[:0])
+        self.doubts = (_CLOSURES,)
+        return skeleton.with_columns(stage=stage)
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the id of each range's name: its row in `table`."""

@@ -117,10 +117,9 @@ def look_at_ranges(
         share = (ranges.first[number] + rows.height) / ranges.height
         _require_memory(int(held / share), workspace)
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
-    skeleton = pl.concat([_NO_SKELETON, *skeletons])
+    skeleton = names.settle(pl.concat([_NO_SKELETON, *skeletons]))
     # Ranges that a program ends do not end in one instant; those that the recording ends do.
     is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
-    names.settle()
     return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
 
 
