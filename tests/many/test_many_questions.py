@@ -44,9 +44,9 @@ _KEPT = tracekit.Store.kept
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The store of a run of six reports, each of which is a part."""
+    """The store of a run of four reports, each of which is a part."""
     store = tmp_path_factory.mktemp("asked") / "store"
-    ranks = write_ranks(tmp_path_factory.mktemp("six"), 6, 200)
+    ranks = write_ranks(tmp_path_factory.mktemp("four"), 4, 200)
     tracekit.ingest(ranks, name="job", store=store, processes=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_combine, "_OF_PART", 1)
@@ -87,14 +87,14 @@ def test_processes_answer_as_one_does(asked, local, number) -> None:
     told: list[tuple[str, int, int]] = []
     run = tracekit.open("job", store=asked, processes=number,
                         progress=lambda *step: told.append(step))  # fmt: skip
-    assert len(run.trace.parts()) == 6
+    assert len(run.trace.parts()) == 4
     assert answers(run) == local
     # They stay for the next question, and are ended with the run.
     there = {process.pid for process in workers()}
-    assert len(there) == min(number, 6)
+    assert len(there) == min(number, 4)
     assert answers(run, 1) == local[:1]
     assert {process.pid for process in workers()} == there
-    assert told[:6] == [("parts", done, 6) for done in range(1, 7)]
+    assert told[:4] == [("parts", done, 4) for done in range(1, 5)]
     del run
     assert workers() == []
 
@@ -238,15 +238,15 @@ def keeping(asked, tmp_path, monkeypatch) -> tracekit.Store:
 
 def test_causes_of_gaps_are_those_of_the_whole_run(asked, monkeypatch) -> None:
     found = {}
-    for most, parts in ((1, 6), (10**6, 1)):
+    for most, parts in ((1, 4), (10**6, 1)):
         monkeypatch.setattr(_combine, "_OF_PART", most)
         run = tracekit.open("job", store=asked)
         facts = facts_of(run.trace)
         assert len(facts.trace.parts()) == parts
         found[parts] = facts.idle, run.diagnose.answer(everything=True)
-    assert found[6][0].height > 6
-    assert_frame_equal(found[6][0], found[1][0], check_row_order=False)
-    assert found[6][1].rows.equals(found[1][1].rows)
+    assert found[4][0].height > 4
+    assert_frame_equal(found[4][0], found[1][0], check_row_order=False)
+    assert found[4][1].rows.equals(found[1][1].rows)
 
 
 def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:
@@ -263,13 +263,13 @@ def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:
 
     first = idle()
     files = sorted(folder.iterdir())
-    # Launch groups, what tells of communication, and causes in windows and in steps, of six parts.
-    assert (len(files), len(parts)) == (6 * 4, 6 * 2)
-    assert sum(file.stat().st_size for file in files) < 24 * 20_000
+    # Launch groups, what tells of communication, and causes in windows and in steps, of four parts.
+    assert (len(files), len(parts)) == (4 * 4, 4 * 2)
+    assert sum(file.stat().st_size for file in files) < 16 * 20_000
     assert (idle(), len(parts)) == (first, 0)
     for file in files:
         file.write_bytes(file.read_bytes()[:-7] + b"damaged")
-    assert (idle(), len(parts)) == (first, 6 * 2)
+    assert (idle(), len(parts)) == (first, 4 * 2)
     assert (idle(), len(parts)) == (first, 0)
     # Other code reads none of it, and `runs gc` removes it.
     stale = files[0].rename(folder / f"{'0' * 16}-{files[0].name[17:]}")
@@ -285,7 +285,7 @@ def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:
 def test_what_parts_answered_of_a_breakdown_is_kept(keeping, local, monkeypatch) -> None:
     read: list[Any] = []
     monkeypatch.setattr(_stream, "_in_order", _counting(_stream._in_order, read))
-    for parts in (6 * len(ASKED), 0):
+    for parts in (4 * len(ASKED), 0):
         read.clear()
         run = tracekit.open("job", store=keeping.root)
         assert answers(run, len(ASKED)) == local[: len(ASKED)]
@@ -293,47 +293,48 @@ def test_what_parts_answered_of_a_breakdown_is_kept(keeping, local, monkeypatch)
     for by in ("stream", "kernel,stream"):  # others are asked anew
         read.clear()
         run.breakdown(by)
-        assert len(read) == 6
+        assert len(read) == 4
 
 
 def test_the_share_of_reports_that_answer_is_said(keeping) -> None:
     folder = keeping.folder(keeping.runs()[0])
-    (folder / "2" / "ops" / "00000.parquet").unlink()
-    shutil.rmtree(folder / "5")
-    with pytest.raises(StoreError, match=r"lacks 2/ops/00000\.parquet, 5/"):
+    (folder / "1" / "ops" / "00000.parquet").unlink()
+    shutil.rmtree(folder / "3")
+    with pytest.raises(StoreError, match=r"lacks 1/ops/00000\.parquet, 3/"):
         tracekit.open("job", store=keeping.root)
     run = tracekit.open("job", store=keeping.root, on_missing="skip")
-    said = "4 of 6 reports answer (66.7%): rank2.sqlite, rank5.sqlite lack files or have damaged"
+    said = "2 of 4 reports answer (50.0%): rank1.sqlite, rank3.sqlite lack files or have damaged"
     answer = run.breakdown.answer("device")
     assert [answer.rows["device"].to_list(), answer.rows["ops"].to_list()] == [
-        [0, 1, 2, 3], [200] * 4
+        [0, 1], [200] * 2
     ]  # fmt: skip
     assert any(text.startswith(said) for text in answer.meta["warnings"])
-    assert not (folder / "kept").exists()  # by numbers that are those of all six
+    assert not (folder / "kept").exists()  # by numbers that are those of all four
     with pytest.raises(UsageError, match="'ignore' is not known"):
         tracekit.open("job", store=keeping.root, on_missing="ignore")
-    for number in range(6):
+    for number in range(4):
         shutil.rmtree(folder / str(number), ignore_errors=True)
     with pytest.raises(StoreError, match="lacks"):
         tracekit.open("job", store=keeping.root, on_missing="skip")
 
 
 def test_reports_of_chosen_ranks_are_looked_at_alone(asked) -> None:
-    run = tracekit.open("job", store=asked, only_ranks="1-2, 4")
+    run = tracekit.open("job", store=asked, only_ranks="0-1, 3")
     assert run.table("reports").collect()["file"].to_list() == [
-        "rank1.sqlite", "rank2.sqlite", "rank4.sqlite"
+        "rank0.sqlite", "rank1.sqlite", "rank3.sqlite"
     ]  # fmt: skip
-    said = "looked at are 3 of 6 reports, those of ranks 1-2, 4: what other ranks did is not known"
+    said = "looked at are 3 of 4 reports, those of ranks 0-1, 3: what other ranks did is not known"
     answer = run.breakdown.answer("rank")
-    assert answer.rows["rank"].sort().to_list() == [1, 2, 4]
+    assert answer.rows["rank"].sort().to_list() == [0, 1, 3]
     assert any(text.startswith(said) for text in answer.meta["warnings"])
     assert "the clocks of 3 reports are not aligned" in run.warnings[1]
-    assert not any("rank3.sqlite" in text or "5 of 6" in text for text in run.warnings)
-    assert tracekit.open("job", store=asked, only_ranks=[5]).table("ops").collect().height == 200
-    renewed = tracekit.open("job", store=asked, only_ranks="4", iteration="step")
-    assert renewed.breakdown("rank").rows()[0][0] == 4
+    others = [text for text in run.warnings if not text.startswith(said)]
+    assert not any("rank2.sqlite" in text or "of 4" in text for text in others)
+    assert tracekit.open("job", store=asked, only_ranks=[3]).table("ops").collect().height == 200
+    renewed = tracekit.open("job", store=asked, only_ranks="3", iteration="step")
+    assert renewed.breakdown("rank").rows()[0][0] == 3
     for ranks, message in (
-        ("9", "has no rank 9: there are 0 to 5"),
+        ("9", "has no rank 9: there are 0 to 3"),
         ("3-1", "'3-1' names no ranks"),
         ("", "'' names no ranks"),
     ):
