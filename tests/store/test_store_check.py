@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -99,6 +101,22 @@ def test_whatever_file_is_damaged_is_found_and_mended(root: Path, damage: str) -
         assert (run.name, run.record.labels["gpus"]) == ("p2p", "2"), (name, damage)
         assert len(store.runs()) == 1
         shutil.rmtree(copy)
+
+
+def test_opening_a_run_looks_once_at_each_file_of_a_table(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, look = Counter[str](), os.lstat
+
+    def counted(path: str | os.PathLike[str]) -> os.stat_result:
+        seen[os.fspath(path)] += 1
+        return look(path)
+
+    monkeypatch.setattr("os.lstat", counted)
+    tk.open("p2p", store=root)
+    tables = {path: times for path, times in seen.items() if path.endswith(".parquet")}
+    assert len(tables) > 10
+    assert set(tables.values()) == {1}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

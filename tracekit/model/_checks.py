@@ -13,15 +13,16 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from tracekit.support.files import read_plain
+from tracekit.support.files import read_plain, status_of
 
 _LIST = "checks.json"
 _PART = re.compile(r"\w+[/\\]\d+\.parquet")
 """Form of a path in the list; any other path could lead out of the folder."""
+Status: TypeAlias = Callable[[str], os.stat_result | None]
 
 
 class Check(NamedTuple):
@@ -75,13 +76,15 @@ def is_checked(folder: Path) -> bool:
     return (folder / _LIST).is_file()
 
 
-def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
+def damaged_files(folder: Path, status: Status = status_of, *, thorough: bool = False) -> list[str]:
     """Return the files of a report that have changed since they were written, not missing ones.
 
     Parameters
     ----------
     folder
         The folder of the report.
+    status
+        Function of a path that returns its status, None if it does not exist.
     thorough
         Whether to read all files, and not only those whose size or time has changed.
     """
@@ -90,20 +93,20 @@ def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
     except (OSError, ValueError, RecursionError):
         return [_LIST]
     # Paths of texts, for runs of a thousand reports have 20,000 files.
+    within = f"{folder}/"
     return [
-        name for name, check in checks.items() if _is_damaged(f"{folder}/{name}", check, thorough)
+        name
+        for name, check in checks.items()
+        if (found := status(path := within + name)) and _is_damaged(path, found, check, thorough)
     ]
 
 
-def _is_damaged(path: str, check: Check, thorough: bool) -> bool:  # noqa: FBT001
-    try:
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return True
-        if not thorough and (status.st_size, status.st_mtime_ns) == check[:2]:
-            return False
-        return status.st_size != check.size or Check.of(Path(path)).checksum != check.checksum
-    except FileNotFoundError:
+def _is_damaged(path: str, status: os.stat_result, check: Check, thorough: bool) -> bool:  # noqa: FBT001
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    if not thorough and (status.st_size, status.st_mtime_ns) == check[:2]:
         return False
+    try:
+        return status.st_size != check.size or Check.of(Path(path)).checksum != check.checksum
     except OSError:
         return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import stat
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -18,10 +20,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import polars as pl
 
-from tracekit.model._checks import Check, read_checks, write_checks
+from tracekit.model._checks import Check, Status, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
 from tracekit.support import compiled
-from tracekit.support.files import is_plain_file, is_real_folder, read_plain
+from tracekit.support.files import read_plain, status_of
 
 T = TypeVar("T")
 
@@ -548,8 +550,8 @@ def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
     write_checks(folder, {**read_checks(folder), part: check})
 
 
-def missing_files(folder: Path) -> list[str]:
-    """Return the files that the folder of a report lacks."""
+def missing_files(folder: Path, status: Status = status_of) -> list[str]:
+    """Return the files that the folder of a report lacks; `status` tells of each whether it is."""
     try:
         parts = {
             table: [_name(table, number) for number in range(len(rows))]
@@ -559,12 +561,16 @@ def missing_files(folder: Path) -> list[str]:
         return [_MANIFEST]
     absent = [f"table {name}" for name in TABLES if name not in parts and name not in _LATER]
     # A folder that is a link would lead out of the store, through names that are plain files there.
-    misplaced = {table for table in parts if not is_real_folder(f"{folder}/{table}")}
+    within = f"{folder}/"
+    with os.scandir(folder) as entries:
+        placed = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
     return absent + [
         name
         for table, names in parts.items()
         for name in names
-        if table in misplaced or not is_plain_file(f"{folder}/{name}")
+        if table not in placed
+        or (found := status(within + name)) is None
+        or not stat.S_ISREG(found.st_mode)
     ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tracekit.model import damaged_files, is_checked, missing_files
 from tracekit.store._rows import Known, read_run
+from tracekit.support.files import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,11 +46,7 @@ class Finding:
 
 def whole_reports(folder: Path, reports: int) -> list[int]:
     """Return the indices of the reports of a run whose files are complete and unchanged."""
-    return [
-        number
-        for number in range(reports)
-        if not missing_files(folder / str(number)) and not damaged_files(folder / str(number))
-    ]
+    return [number for number in range(reports) if not any(_faulty(folder / str(number)))]
 
 
 def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
@@ -64,18 +62,23 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
         Whether to read every file, and not only those whose size or time of change differs; and to
         report missing checksums, which earlier versions did not write.
     """
-    numbers = [str(number) for number in range(reports)]
-    gone = [f"{n}/{name}" for n in numbers for name in missing_files(folder / n)]
-    bad = [
-        f"{n}/{name}" for n in numbers for name in damaged_files(folder / n, thorough=thorough)
-    ]  # fmt: skip
-    bare = [n for n in numbers if thorough and not is_checked(folder / n)]
+    faulty = {str(n): _faulty(folder / str(n), thorough=thorough) for n in range(reports)}
     found = {
-        "lacks": gone,
-        "has a damaged": [name for name in bad if name not in gone],
-        "has no checksums of report": bare,
+        "lacks": [f"{n}/{name}" for n, (missing, _) in faulty.items() for name in missing],
+        "has a damaged": [f"{n}/{name}" for n, (_, damaged) in faulty.items() for name in damaged],
+        "has no checksums of report": [
+            n for n in faulty if thorough and not is_checked(folder / n)
+        ],
     }
     return [f"{verb} {listed(names)}" for verb, names in found.items() if names]
+
+
+def _faulty(folder: Path, *, thorough: bool = False) -> tuple[list[str], list[str]]:
+    """Return the missing and the damaged files of a report; each file is looked up once."""
+    status = cache(status_of)
+    missing = missing_files(folder, status)
+    damaged = damaged_files(folder, status, thorough=thorough)
+    return missing, [name for name in damaged if name not in missing]
 
 
 def run_finding(entry: Entry, folder: Path) -> Finding | None:

@@ -27,10 +27,16 @@ def is_real_folder(path: StrPath) -> bool:
 
 def mode_of(path: StrPath) -> int:
     """Return type and permissions of a path, as `os.lstat` does; 0 if it does not exist."""
+    status = status_of(path)
+    return status.st_mode if status else 0
+
+
+def status_of(path: StrPath) -> os.stat_result | None:
+    """Return the status of a path, and not of what a link leads to; None if it does not exist."""
     try:
-        return os.lstat(path).st_mode
+        return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return 0
+        return None
 
 
 def read_plain(path: StrPath) -> bytes:
