@@ -8,9 +8,13 @@ own `typeof`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import adbc_driver_sqlite
 import polars as pl
@@ -31,6 +35,34 @@ _UNTYPED = ("text", "blob")
 def quoted(name: str) -> str:
     """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+class Connections:
+    """Connections to a file: opened as needed, kept for the next query, closed with this object.
+
+    Opening one, and reading the file's schema with it, takes ten times as long as a small query.
+
+    Parameters
+    ----------
+    connect
+        Function that opens a connection, as a context that closes it.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._connect = connect
+        self._idle: list[Any] = []
+        self._opened = ExitStack()
+        weakref.finalize(self, self._opened.close)
+
+    @contextmanager
+    def lent(self) -> Iterator[Any]:
+        """Yield a connection that no other thread uses meanwhile, nor any after an error."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._opened.enter_context(self._connect())
+        yield connection
+        self._idle.append(connection)
 
 
 @dataclass(frozen=True)
@@ -60,6 +92,10 @@ class Library:
     uri: str
     utf8: bool
     content: Path | None = None
+
+    @cached_property
+    def _connections(self) -> Connections:
+        return Connections(partial(_connected, self.uri))
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
         """Return existing columns of a table, in rowid order.
@@ -135,14 +171,11 @@ class Library:
     def _query(self, sql: str) -> pl.DataFrame | None:
         """Run `sql` and drop its first row; None if a value has another type than that row."""
         try:
-            # ADBC's `dbapi` would import pyarrow and pandas where they are: 80 MiB.
-            with (
-                adbc_driver_sqlite.connect(self.uri) as database,
-                AdbcConnection(database) as connection,
-                AdbcStatement(connection) as statement,
-            ):
+            with self._connections.lent() as connection, AdbcStatement(connection) as statement:
                 statement.set_sql_query(sql)
                 frame = pl.DataFrame(statement.execute_query()[0]).slice(1)
+                if pl.String not in frame.dtypes:
+                    return frame
                 # Of half a character of UTF-16, SQLite makes what is no UTF-8.
                 return frame.with_columns(pl.col(pl.String).cast(pl.Binary))
         except (Error, pl.exceptions.ComputeError) as error:
@@ -155,6 +188,13 @@ class Library:
         return DamagedTraceError(
             f"{self.path} cannot be read ({cause})", "copy it again, or export the report again"
         )
+
+
+@contextmanager
+def _connected(uri: str) -> Iterator[AdbcConnection]:
+    # ADBC's `dbapi` would import pyarrow and pandas where they are: 80 MiB.
+    with adbc_driver_sqlite.connect(uri) as database, AdbcConnection(database) as connection:
+        yield connection
 
 
 def _coerced(name: str, kind: SqlType) -> str:

@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tracekit.errors import DamagedTraceError, InputError
 from tracekit.sources._export_tables import SqlType, Where
 from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.sqlite._leaf_spans import Table, spans
-from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
+from tracekit.sources.sqlite._library import DTYPE, Connections, Library, Rows, quoted
 from tracekit.sources.sqlite._sqlite_header import (
     HEADER_BYTES,
     MAGIC,
@@ -71,6 +71,7 @@ class SqliteFile:
         with self._content.open("rb") as file:
             header = file.read(HEADER_BYTES)
         self._library = Library(path, self.uri, is_utf8(header), self._content)
+        self._connections = Connections(partial(_connected, self.uri))
         self._check_complete(header)
 
     def _check_complete(self, header: bytes) -> None:
@@ -160,8 +161,9 @@ class SqliteFile:
     def _rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query with few rows."""
         try:
-            with closing(sqlite3.connect(self.uri, uri=True)) as connection:
-                return connection.execute(sql, parameters).fetchall()
+            with self._connections.lent() as connection:
+                rows: list[tuple[Any, ...]] = connection.execute(sql, parameters).fetchall()
+                return rows
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._library.damaged(error) from error
 
@@ -184,11 +186,11 @@ class SqliteFile:
             If SQLite cannot read the table.
         """
         empty = pl.DataFrame(schema={name: DTYPE[kind] for name, kind in columns.items()})
-        if not where:
-            return pl.concat([empty, *self.batches(table, columns)], how="vertical_relaxed")
         present = self._present(table, columns)
         if not present:
             return empty
+        if not where:
+            return pl.concat([empty, *self.batches(table, columns)], how="vertical_relaxed")
         rows = self._library.read(table, present, _condition(table, where))
         self._note(table, rows.lost)
         return _completed(rows.frame, columns)
@@ -237,6 +239,10 @@ class SqliteFile:
 
     def _note(self, table: str, lost: Mapping[str, int]) -> None:
         self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
+
+
+def _connected(uri: str) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(uri, uri=True, check_same_thread=False))
 
 
 def _condition(table: str, where: Sequence[Where]) -> str:
