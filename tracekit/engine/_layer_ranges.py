@@ -31,6 +31,7 @@ _LEVELS = 16
 
 BY_SEQUENCE, BY_RANGE = "sequence", "range"
 """How work in the backward pass is matched with the forward pass."""
+_JOINED = (BY_RANGE, BY_SEQUENCE)
 
 
 @dataclass(frozen=True)
@@ -91,23 +92,18 @@ def range_layers(trace: Trace) -> RangeLayers:
     never = pl.col("range").is_null()
     marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null(), never)
     source = _gathered(_forward_rows(ranges), marker)
-    inside = pl.Series(marker >= 0)
-    text = pl.select(pl.when(inside).then(forward.gather(source)).otherwise(forward)).to_series()
+    inside = marker >= 0
+    text = forward.zip_with(~pl.Series(inside), forward.gather(source))
     return _numbered(ranges, text, inside)
 
 
 def _ranges(trace: Trace) -> _Ranges:
     """Read the ranges and classify each by name: operator, autograd marker or module."""
-    name = pl.col("name").fill_null("")
-    sequence = name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
-    engine = name.str.contains(_ENGINE)
-    library = pl.col("domain").str.contains(_LIBRARY).fill_null(value=False)
-    table = trace["ranges"].filter(pl.col("style") == "push_pop").select(
-        "range", "process", "thread", "start", "end", "parent", "stage", path=path_number(),
-        sequence=sequence,
-        marker=engine | (sequence.is_not_null() & name.str.contains(_BACKWARD)),
-        operator=engine | sequence.is_not_null() | name.str.contains(_OPERATOR) | library,
-    ).sort("range").collect()  # fmt: skip
+    read = trace["ranges"].filter(pl.col("style") == "push_pop").select(
+        "range", "process", "thread", "start", "end", "parent", "stage", "name", "domain",
+        path=path_number(),
+    ).collect()  # fmt: skip
+    table = _by_name(read if read["range"].is_sorted() else read.sort("range"))
     parents = parent_rows(table)
     around = table.select(_IS_PASS & ~pl.col("operator")).to_series() | _steps(trace, table)
     marks = around.to_numpy().copy()
@@ -120,12 +116,42 @@ def _ranges(trace: Trace) -> _Ranges:
     )
 
 
+def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Replace names by ``sequence, marker, operator``, which follow from them."""
+    name = pl.col("name").fill_null("")
+    by_name = _of_distinct(
+        ranges["name"],
+        sequence=name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False),
+        engine=name.str.contains(_ENGINE),
+        backward=name.str.contains(_BACKWARD),
+        named=name.str.contains(_OPERATOR),
+    )
+    library = pl.col("domain").str.contains(_LIBRARY).fill_null(value=False)
+    numbered = pl.col("sequence").is_not_null()
+    return ranges.hstack(by_name).hstack(_of_distinct(ranges["domain"], library=library)).select(
+        pl.exclude("name", "domain", *by_name.columns, "library"), "sequence",
+        marker=pl.col("engine") | (numbered & pl.col("backward")),
+        operator=pl.col("engine") | numbered | pl.col("named") | pl.col("library"),
+    )  # fmt: skip
+
+
+def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
+    """Return the expressions' values for each text, computed once for equal texts."""
+    coded = texts.cast(pl.Categorical(pl.Categories.random()))
+    distinct = coded.unique()
+    codes, own = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
+    places = np.empty(int(own.max(initial=-1)) + 2, np.int64)  # the last one is that of null, -1
+    places[own] = np.arange(own.size)
+    return distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
+
+
 def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
     """Return whether each range is a training step."""
     where = ["process", "thread", "start", "end"]
-    steps = trace["iterations"].select(where).unique().collect().with_columns(step=True)
-    found = table.select(where).join(steps, on=where, how="left", maintain_order="left")
-    return found["step"].fill_null(value=False)
+    steps = trace["iterations"].select(where).unique().collect()
+    begin = table.select("range", *where).filter(pl.col("start").is_in(steps["start"].implode()))
+    found = begin.join(steps, on=where, how="semi")["range"]
+    return table.select(step=pl.col("range").is_in(found.implode())).to_series()
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
@@ -208,21 +234,21 @@ def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
     return values.gather(places.set((places < 0).fill_null(value=True), None))
 
 
-def _numbered(ranges: _Ranges, text: pl.Series, inside: pl.Series) -> RangeLayers:
+def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:
     """Assign ids to layers in the order of their first forward pass."""
-    frame = pl.DataFrame({"text": text, "inside": inside})
-    layers = frame.filter(~pl.col("inside"))["text"].drop_nulls().unique(maintain_order=True)
-    places = pl.DataFrame({"text": layers}).with_row_index("place")
-    of_row = frame.join(places, on="text", how="left", maintain_order="left").select(
-        place=pl.col("place").cast(pl.Int64),
-        joined=pl.when(pl.col("text").is_not_null()).then(
-            pl.when("inside").then(pl.lit(BY_SEQUENCE)).otherwise(pl.lit(BY_RANGE))
-        ),
+    coded = text.cast(pl.Categorical(pl.Categories.random()))
+    codes = given(coded.to_physical(), np.int64, null=-1)
+    layers = coded.filter(~inside).drop_nulls().unique(maintain_order=True)
+    places = np.full(int(codes.max(initial=-1)) + 2, -1)  # the last one is that of no text, -1
+    places[given(layers.to_physical())] = np.arange(len(layers))
+    numbers = given(ranges.table["range"])
+    every = np.full(int(numbers[-1]) + 1 if numbers.size else 0, -1)
+    joined = np.full(every.size, len(_JOINED), np.uint8)
+    every[numbers] = places[codes]
+    joined[numbers] = np.where(codes < 0, len(_JOINED), inside)
+    of_range, method = pl.Series(every), pl.Series(joined)
+    return RangeLayers(
+        layers.cast(pl.String),
+        of_range.set(of_range < 0, None),
+        method.set(method == len(_JOINED), None).cat.to(pl.Enum(_JOINED)),
     )
-    numbers = ranges.table["range"]
-    every = pl.DataFrame({"range": np.arange(int(numbers[-1]) + 1 if len(numbers) else 0)})
-    of_range = every.join(
-        of_row.with_columns(range=numbers.cast(pl.Int64)), on="range", how="left",
-        maintain_order="left",
-    )  # fmt: skip
-    return RangeLayers(layers, of_range["place"], of_range["joined"])

@@ -149,7 +149,7 @@ def _layer_of(found: RangeLayers) -> Named:
 
 def _joined_by(found: RangeLayers) -> Named:
     """Return a grouping key of ops: the method by which each op was joined with its layer."""
-    values = pl.concat([found.joined, pl.Series([None], dtype=pl.String)]).fill_null("none")
+    values = found.joined.extend_constant(None, 1).cast(pl.String).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.idle_account import (
@@ -125,16 +126,29 @@ class Part:
         ``op, device, iteration, start, end, range, run``; ``saved``, ns: lengths of kernels, 0 for
         the longest of each sequence, which fusing does not shorten.
         """
-        kernels = self.ops.filter(pl.col("kind") == "compute").select(
-            "op", "device", "iteration", "start", "end", "range", "launch_thread", own=own
-        )
-        ordered = kernels.sort("device", "iteration", "start", maintain_order=True)
-        run = pl.struct("own", "device", "iteration", "launch_thread").rle_id()
-        marked = ordered.with_columns(run=run).filter("own").drop("own", "launch_thread")
-        found = marked.filter(pl.len().over("run") >= least).collect()
+        rows, begins = self._in_turn
+        holds = self.ops.select(own.fill_null(value=False)).collect().to_series().gather(rows)
+        run = (begins | (holds != holds.shift()).fill_null(value=True)).cum_sum().to_numpy()
+        long = holds.to_numpy() & (np.bincount(run)[run] >= least)
+        columns = self.ops.select("op", "device", "iteration", "start", "end", "range").collect()
+        found = columns[rows.filter(long)].with_columns(run=run[long])
         longest = LENGTH.max().over("run") == LENGTH
         is_first = pl.int_range(pl.len()).over("run", longest) == 0
         return found.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
+
+    @cached_property
+    def _in_turn(self) -> tuple[pl.Series, pl.Series]:
+        """The rows of kernels in `ops`, by GPU, step and start; which have not the last one's.
+
+        Nor its thread: a sequence begins anew there.
+        """
+        same = [*CELL, "launch_thread"]
+        kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")
+        held = kernels.select("row", "start", *same).collect()
+        order = np.lexsort([held[name].to_numpy() for name in ("start", *reversed(CELL))])
+        ordered = held.select("row", *same)[order]
+        anew = pl.any_horizontal(pl.col(same).ne_missing(pl.col(same).shift()))
+        return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
         """Return the copies and collectives for which `own` holds.
@@ -176,7 +190,6 @@ class Part:
         -------
         ``rule, device, name, time`` (ns).
         """
-        by = ["rule", "device", "range"]
         times = pl.concat(
             each.drop_nulls("range").group_by("range", "device").agg(time=LENGTH.sum())
             .select(pl.lit(rule).alias("rule"), "device", "range", "time")
@@ -184,19 +197,19 @@ class Part:
         )  # fmt: skip
         if times.is_empty():
             return _NAMED.to_frame()
-        named = times.select(*by, "time").join(self._names, on="range").drop_nulls("name")
+        names = self._names(times["range"].unique())
+        named = times.join(names, on="range").drop_nulls("name")
         return named.group_by("rule", "device", "name").agg(pl.col("time").sum()).cast(_NAMED)
 
-    @cached_property
-    def _names(self) -> pl.DataFrame:
-        """The layer of each range, else its name: ``range, name``."""
-        found = range_layers(self.trace)
-        around = self.trace["ranges"].select("range", around=plain_name(pl.col("name"))).collect()
-        layers = found.layers.str.replace(_REPEATED, "${1}").gather(found.of_range)
-        by_range = pl.DataFrame({"range": pl.int_range(layers.len(), eager=True), "layer": layers})
-        return around.join(
-            by_range.cast({"range": around.schema["range"]}), on="range", how="left"
-        ).select("range", name=pl.coalesce("layer", "around"))  # fmt: skip
+    def _names(self, numbers: pl.Series) -> pl.DataFrame:
+        """Return the layer of each of these ranges, else its name: ``range, name``."""
+        found = self.trace.once(range_layers)
+        around = self.trace["ranges"].filter(pl.col("range").is_in(numbers.implode())).select(
+            "range", around=plain_name(pl.col("name"))
+        ).collect()  # fmt: skip
+        layers = found.layers.str.replace(_REPEATED, "${1}")
+        layer = layers.gather(found.of_range.gather(around["range"]))
+        return around.select("range", name=pl.coalesce(layer, "around"))
 
 
 Measure = Callable[..., Frames]
