@@ -117,9 +117,9 @@ PUBLIC = {
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.view": "View keep_tiles",
     "tracekit.recording": """
-        Configuration Cost LAUNCHERS Launch Nsys Plan Study Wanted attach by_window calibrate clear
-        file_name find_nsys gpu_count in_turn is_python load_study perform plan profile_command
-        reports_in split study_names trace_names unfinished
+        Configuration Cost LAUNCHERS Launch Nsys PANEL Plan STEPS Study Wanted attach by_window
+        calibrate clear file_name find_nsys gpu_count in_turn is_python load_study perform plan
+        profile_command reports_in split study_names unfinished
     """,
     "tracekit.runs": """
         DECLARED Run bubbles compare gate hang history ingest memory nccl_inspector

@@ -45,7 +45,7 @@ def record_program(name: str, folder: Path, annotate: int | None = 1) -> tuple[P
     """Record one of the programs, and return its report and what its clock says."""
     clock = folder / "clock.json"
     program = [sys.executable, str(PROGRAMS / f"{name}.py"), str(clock)]
-    wanted = Wanted(traces=("nvtx",), annotate=annotate)
+    wanted = Wanted(trace="nvtx", annotate=annotate is not None, layers=annotate or 0)
     planned = plan(program, wanted, find_nsys(), folder / "report")
     with pytest.raises(ProgramError) as ended:
         perform(planned)

@@ -53,7 +53,7 @@ for _ in range(200):
 """
 
 
-def _plan(folder: Path, steps: int = 8, code: int = 0, annotate: int | None = None) -> Plan:
+def _plan(folder: Path, steps: int = 8, code: int = 0, annotate: bool = False) -> Plan:
     """Return how to record a program on a clock of its own, with what takes PyTorch's place."""
     package = folder / "torch" / "optim"
     package.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_steps_of_pytorch_are_timed_under_nsys(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(_TRAINING)
     words = [sys.executable, str(program)]
-    made = plan(words, Wanted(annotate=1), find_nsys("nsys"), tmp_path / "out")
+    made = plan(words, Wanted(annotate=True), find_nsys("nsys"), tmp_path / "out")
     cost = calibrate(made, started=lambda *_: None)
     assert cost.has_steps
     assert 1e4 < cost.alone_ns < 1e9

@@ -76,7 +76,7 @@ def _daemon(folder: Path, then: str = f"time.sleep({LONG})") -> str:
 
 def _record(folder: Path, nsys: Nsys, words: list[str], wait: str = "work") -> list[Path]:
     """Record a program that leaves a note; a real nsys that ends before it begins once more."""
-    made = plan(words, Wanted(traces=("nvtx",)), nsys, folder / "out")
+    made = plan(words, Wanted(trace="nvtx"), nsys, folder / "out")
     for _ in range(TRIES):
         try:
             return perform(made, wait=wait)
@@ -268,7 +268,7 @@ from pathlib import Path
 from tracekit.errors import TracekitError
 from tracekit.recording import *
 try:
-    perform(plan([sys.executable, {program!r}], Wanted(traces=("nvtx",)), find_nsys({tool!r}),
+    perform(plan([sys.executable, {program!r}], Wanted(trace="nvtx"), find_nsys({tool!r}),
                  Path({out!r})))
 except TracekitError as error:
     sys.exit(str(error))

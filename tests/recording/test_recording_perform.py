@@ -153,7 +153,7 @@ def test_an_mpi_without_a_library_beside_it(tmp_path: Path, nsys: Nsys, mpirun: 
         path.unlink()
     command = [str(mpirun), "-n", "2", "python3", "a.py"]
     assert "--trace=cuda,nvtx" in plan(command, Wanted(), nsys, tmp_path).command
-    asked = plan(command, Wanted(traces=("mpi",)), nsys, tmp_path).command
+    asked = plan(command, Wanted(trace="mpi"), nsys, tmp_path).command
     assert "--trace=mpi" in asked
     assert "sh" not in asked
     named = plan(command, Wanted(mpi_library="/x.so"), nsys, tmp_path).command
@@ -165,7 +165,7 @@ def test_variables_that_are_set(tmp_path: Path, nsys: Nsys) -> None:
     by_range = plan(["a"], Wanted(capture_range="x@y"), nsys, tmp_path)
     assert by_range.environment == {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
     assert str(by_range).startswith("NSYS_NVTX_PROFILER_REGISTER_ONLY=0 /")
-    logged = plan(["a"], Wanted(capture_range="cuda"), nsys, tmp_path, nccl_log=True)
+    logged = plan(["a"], Wanted(capture_range="cuda", nccl_log=True), nsys, tmp_path)
     assert logged.environment["NCCL_DEBUG"] == "INFO"
     assert logged.environment["NCCL_DEBUG_FILE"] == f"{tmp_path}/nccl.%h.%p.log"
 
@@ -203,7 +203,7 @@ def test_reports_of_windows_by_the_number_of_their_window() -> None:
 
 
 def test_ranks_count_the_steps_of_their_windows_themselves(tmp_path: Path, nsys: Nsys) -> None:
-    wanted = Wanted(traces=("nvtx",), annotate=1, windows=(9, 3))
+    wanted = Wanted(trace="nvtx", every=9, length=3)
     with pytest.raises(UsageError, match="each rank counts the steps of its windows itself"):
         plan(["torchrun", "train.py"], wanted, nsys, tmp_path, one_report=True)
 
@@ -483,7 +483,7 @@ def test_the_machine_is_watched_as_long_as_the_program_runs(
     monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
     out = tmp_path / "a folder"
     program = [sys.executable, "-c", "import time; time.sleep(0.5)"]
-    perform(plan(program, Wanted(), nsys, out, watched=True))
+    perform(plan(program, Wanted(nvidia_smi=True), nsys, out))
     names = {path.name for path in out.iterdir()}
     assert names == {TOPOLOGY, MEMORY, "report.nsys-rep"}
     assert (out / TOPOLOGY).read_text() == "GPU0 X\n"
@@ -498,7 +498,7 @@ def test_a_machine_without_the_tool_cannot_be_watched(
 ) -> None:
     monkeypatch.setenv("PATH", "/no/such")
     with pytest.raises(UsageError, match="no nvidia-smi here: leave out"):
-        plan(["true"], Wanted(), nsys, tmp_path / "out", watched=True)
+        plan(["true"], Wanted(nvidia_smi=True), nsys, tmp_path / "out")
 
 
 _HIDING = """

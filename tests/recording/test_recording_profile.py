@@ -9,7 +9,7 @@ import pytest
 from fake_nsys import HELP, make_fake_nsys
 
 from tracekit.errors import RecordingError, UsageError
-from tracekit.recording import Nsys, Wanted, find_nsys, profile_command, trace_names
+from tracekit.recording import Nsys, Wanted, find_nsys, profile_command
 
 NEWER = """
 \t--gpu-metrics-devices=
@@ -48,28 +48,28 @@ QUIET = ["--sample=none", "--cpuctxsw=none"]
         ({}, ["--trace=cuda,nvtx", *QUIET]),
         ({"mpi": "mpich"}, ["--trace=cuda,nvtx,mpi", "--mpi-impl=mpich", *QUIET]),
         ({"why_idle": True}, ["--trace=cuda,nvtx,osrt", *QUIET]),
-        ({"traces": ("nvtx",), "mpi": "mpich"}, ["--trace=nvtx", *QUIET]),
+        ({"trace": "nvtx", "mpi": "mpich"}, ["--trace=nvtx", *QUIET]),
         (
-            {"traces": ("nvtx", "mpi", "nvtx"), "mpi": "openmpi"},
+            {"trace": "nvtx,mpi,nvtx", "mpi": "openmpi"},
             ["--trace=nvtx,mpi", "--mpi-impl=openmpi", *QUIET],
         ),
         (
-            {"capture_range": "cuda", "traces": ("cuda",)},
+            {"capture_range": "cuda", "trace": "cuda"},
             ["--trace=cuda", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", *QUIET],
         ),
         (
-            {"capture_range": "iteration 3@tracekit", "traces": ("nvtx",)},
+            {"capture_range": "iteration 3@tracekit", "trace": "nvtx"},
             ["--trace=nvtx", "--capture-range=nvtx", "--nvtx-capture=iteration 3@tracekit",
              "--capture-range-end=stop", *QUIET],
         ),
         (
-            {"windows": (1000, 3), "annotate": 1, "traces": ("nvtx",)},
+            {"every": 1000, "length": 3, "trace": "nvtx"},
             ["--trace=nvtx", "--capture-range=nvtx", "--nvtx-capture=window@tracekit",
              "--capture-range-end=repeat", *QUIET],
         ),
         (
             {"memory_usage": True, "gpu_metrics": "all", "nic_metrics": True, "graph_nodes": True,
-             "traces": ("cuda",), "cpu_samples": True, "more": ("--delay=5",)},
+             "trace": "cuda", "cpu_samples": True, "more": ("--delay=5",)},
             ["--trace=cuda", "--cuda-memory-usage=true", "--cuda-graph-trace=node",
              "--gpu-metrics-device=all", "--nic-metrics=true", "--delay=5"],
         ),
@@ -83,22 +83,21 @@ def test_what_is_wanted(nsys: Nsys, wanted: dict[str, Any], said: list[str]) -> 
     ("wanted", "why"),
     [
         (
-            {"windows": (3, 3)},
+            {"every": 3, "length": 3},
             "windows of 3 steps do not begin every 3 steps: such as --every 1000",
         ),
-        ({"windows": (9, 0)}, "windows of 0 steps"),
-        ({"windows": (9, 3), "capture_range": "cuda"}, "leave out --capture-range"),
-        ({"windows": (9, 3), "annotate": None}, "annotations tell the steps"),
+        ({"every": 9, "length": 0}, "windows of 0 steps"),
+        ({"every": 9, "length": 3, "capture_range": "cuda"}, "leave out --capture-range"),
     ],
 )
 def test_windows_that_cannot_be(nsys: Nsys, wanted: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        _said(nsys, **{"annotate": 1, **wanted})
+        _said(nsys, **wanted)
 
 
 def test_options_that_other_versions_name_otherwise_or_lack() -> None:
     newer = Nsys.of("nsys", "2026.1", NEWER)
-    assert _said(newer, gpu_metrics="0", traces=("cuda",)) == [
+    assert _said(newer, gpu_metrics="0", trace="cuda") == [
         "--trace=cuda",
         "--gpu-metrics-devices=0",
     ]
@@ -111,7 +110,7 @@ def test_options_that_other_versions_name_otherwise_or_lack() -> None:
 
 def test_events_of_nccl_where_nsys_has_them(nsys: Nsys) -> None:
     newest = Nsys("nsys", "", frozenset({"nccl-trace"}), frozenset({"cuda", "nvtx", "nccl"}))
-    assert _said(newest, nccl="coll,p2p", traces=("cuda", "nvtx")) == [
+    assert _said(newest, nccl="coll,p2p", trace="cuda,nvtx") == [
         "--trace=cuda,nvtx,nccl",
         "--nccl-trace=coll,p2p",
     ]
@@ -123,17 +122,17 @@ def test_events_of_nccl_where_nsys_has_them(nsys: Nsys) -> None:
     ("wanted", "message"),
     [
         ({"memory_usage": True}, r"nsys \(2026.1\) has no option --cuda-memory-usage: use a newer"),
-        ({"traces": ("osrt",)}, r"nsys \(2026.1\) cannot trace 'osrt': it traces cuda, nvtx"),
+        ({"trace": "osrt"}, r"nsys \(2026.1\) cannot trace 'osrt': it traces cuda, nvtx"),
     ],
 )
 def test_what_an_nsys_cannot_record(wanted: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        profile_command(Nsys.of("nsys", "2026.1", NEWER), Wanted(**{"traces": ("cuda",)} | wanted))
+        profile_command(Nsys.of("nsys", "2026.1", NEWER), Wanted(**{"trace": "cuda"} | wanted))
 
 
 def test_names_of_traces() -> None:
-    assert trace_names("cuda, nvtx,") == ("cuda", "nvtx")
-    assert trace_names("") == ()
+    assert Wanted(trace="cuda, nvtx,").traces == ("cuda", "nvtx")
+    assert Wanted(trace="").traces == ()
 
 
 class TestFinding:

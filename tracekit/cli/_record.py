@@ -33,144 +33,32 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
+from tracekit.recording import PANEL, STEPS, Wanted
 from tracekit.support.questions import Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
     import tracekit
     from tracekit.model import Answer
-    from tracekit.recording import Configuration, Cost, Nsys, Plan, Study, Wanted
+    from tracekit.recording import Configuration, Cost, Nsys, Plan, Study
 
-_WHAT = "What to record"
 _STUDY = "Studies"
 _SERIES = "Several recordings"
 _FOLDER = Path("recordings")
 _FAILED = 1
-_STEPS = 3
-"""Default length of a window, in steps."""
 
 
 @dataclass(frozen=True)
-class _What:
-    """Options for the kinds of data to record."""
+class _What(Wanted):
+    """Options for the kinds of data to record, and for jobs that were started to be recorded."""
 
-    trace: Annotated[
-        str | None,
-        Option(
-            "APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.",
-            "APIS",
-            panel=_WHAT,
-        ),
-    ] = None
-    mpi: Annotated[
-        str | None,
-        Option("openmpi or mpich. Default: that of mpirun.", "MPI", flag="--mpi-impl", panel=_WHAT),
-    ] = None
-    mpi_library: Annotated[
-        str | None,
-        Option(
-            "The MPI library of a program in Python. Default: that of mpirun.", "PATH", panel=_WHAT
-        ),
-    ] = None
-    capture_range: Annotated[
-        str | None,
-        Option(
-            "Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
-            " range (name@domain).",
-            "RANGE",
-            panel=_WHAT,
-        ),
-    ] = None
-    memory_usage: Annotated[
-        bool,
-        Option("Record the use of GPU memory.", panel=_WHAT),
-    ] = False
-    gpu_metrics: Annotated[
-        str | None,
-        Option("Sample counters of these GPUs: all, or numbers with commas.", "GPUS", panel=_WHAT),
-    ] = None
-    nccl: Annotated[
-        str | None,
-        Option(
-            "Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
-            " 2025.6 on.",
-            "EVENTS",
-            panel=_WHAT,
-        ),
-    ] = None
-    nic_metrics: Annotated[
-        bool,
-        Option("Sample counters of network adapters.", panel=_WHAT),
-    ] = False
-    graph_nodes: Annotated[
-        bool,
-        Option("Record the nodes of CUDA graphs.", panel=_WHAT),
-    ] = False
-    cpu_samples: Annotated[
-        bool,
-        Option("Sample what CPUs do.", panel=_WHAT),
-    ] = False
-    nccl_log: Annotated[
-        bool,
-        Option(
-            "Have NCCL write its rings and trees, for `tracekit links --nccl-log`.", panel=_WHAT
-        ),
-    ] = False
-    nvidia_smi: Annotated[
-        bool,
-        Option(
-            "Keep the machine's topology, for `tracekit links --topology`, and samples of "
-            "memory in use, for `tracekit memory --smi`.",
-            panel=_WHAT,
-        ),
-    ] = False
-    annotate: Annotated[
-        bool,
-        Option(
-            "Add NVTX ranges of stages, layers and iterations to a PyTorch program.", panel=_WHAT
-        ),
-    ] = False
-    layers: Annotated[
-        int,
-        Option(
-            "With --annotate: down to which depth layers get ranges. 1: those of the model.",
-            "DEPTH",
-            least=0,
-            panel=_WHAT,
-        ),
-    ] = 1
-    every: Annotated[
-        int | None,
-        Option(
-            "Annotate a long PyTorch program, and record some steps of every N, from step N"
-            " on, into reports of one run.",
-            "N",
-            least=2,
-            panel=_WHAT,
-        ),
-    ] = None
-    length: Annotated[
-        int | None,
-        Option(
-            "With --every: how many steps. Default: 3.", "STEPS", least=1, flag="--for", panel=_WHAT
-        ),
-    ] = None
-    attachable: Annotated[
-        Path | None,
-        Option(
-            "Annotate a long PyTorch program, and record the steps that --attach DIR asks for"
-            " while it runs.",
-            "DIR",
-            panel=_WHAT,
-        ),
-    ] = None
     attach: Annotated[
         Path | None,
         Option(
             "Have all ranks of the job that runs with --attachable DIR record the same steps"
             " (--for), and return when they have.",
             "DIR",
-            panel=_WHAT,
+            panel=PANEL,
         ),
     ] = None
     print_hook: Annotated[
@@ -178,94 +66,14 @@ class _What:
         Option(
             "Print the line for a shell that has PyTorch programs annotate themselves under"
             " any nsys, or with --ring, and run nothing.",
-            panel=_WHAT,
+            panel=PANEL,
         ),
     ] = False
-    ring: Annotated[
-        Path | None,
-        Option(
-            "With --annotate or --print-hook: keep the latest ranges in a file of 3.7 MB, to"
-            " be read at any time.",
-            "FILE",
-            panel=_WHAT,
-        ),
-    ] = None
-    cuda_events: Annotated[
-        bool,
-        Option(
-            "With --ring: keep stages as the GPU came to them in a second file, live.gpu.ring, by"
-            " CUDA events. Not tested on a GPU.",
-            panel=_WHAT,
-        ),
-    ] = False
-    hook_folder: Annotated[
-        Path | None,
-        Option(
-            "With --annotate or --print-hook: copy the hooks there, for programs that do not"
-            " see tracekit, in containers or on other nodes.",
-            "DIR",
-            panel=_WHAT,
-        ),
-    ] = None
-    why_idle: Annotated[
-        bool,
-        Option(
-            "Trace calls of the operating system of 10 us or more: where the host waits.",
-            panel=_WHAT,
-        ),
-    ] = False
-    more: Annotated[
-        list[str] | None,
-        Option(
-            "An option of `nsys profile`, such as --nsys-option=--delay=5.",
-            "OPTION",
-            flag="--nsys-option",
-            panel=_WHAT,
-        ),
-    ] = None
 
     @property
-    def has_windows(self) -> bool:
-        """True if only windows of steps are recorded."""
-        return self.every is not None or self.attachable is not None
-
-    def wanted(self) -> "Wanted":
-        """Return the options as `recording.Wanted`.
-
-        Raises
-        ------
-        UsageError
-            If the length of windows is given without their distance.
-        """
-        if self.every is None and self.attach is None and self.length is not None:
-            raise UsageError("--for is the length of windows", "say how often with --every")
-        if self.every is not None and self.attachable is not None:
-            raise UsageError("--every says which steps are recorded", "leave out --attachable")
-        is_annotated = self.annotate or self.has_windows or self.print_hook
-        if not is_annotated and (self.ring or self.hook_folder):
-            raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
-        if self.cuda_events and self.ring is None:
-            raise UsageError("--cuda-events are kept in a ring", "add --ring live.ring")
-        return recording.Wanted(
-            traces=recording.trace_names(self.trace or ""),
-            capture_range=self.capture_range,
-            memory_usage=self.memory_usage,
-            gpu_metrics=self.gpu_metrics,
-            nic_metrics=self.nic_metrics,
-            nccl=self.nccl,
-            graph_nodes=self.graph_nodes,
-            cpu_samples=self.cpu_samples,
-            mpi=self.mpi,
-            more=tuple(self.more or ()),
-            mpi_library=self.mpi_library,
-            annotate=self.layers if is_annotated else None,
-            why_idle=self.why_idle,
-            windows=None if self.every is None else (self.every, self.length or _STEPS),
-            ring=None if self.ring is None else str(self.ring.absolute()),
-            cuda_events=self.cuda_events,
-            attachable=None if self.attachable is None else str(self.attachable.absolute()),
-            hooks=None if self.hook_folder is None else str(self.hook_folder.absolute()),
-        )
+    def is_annotated(self) -> bool:
+        """True if programs annotate themselves."""
+        return super().is_annotated or self.print_hook
 
 
 @dataclass(frozen=True)
@@ -413,15 +221,13 @@ def record(
     if what.print_hook or what.attach is not None:
         _attach_or_print(what, program)
     recorder = _Recorder(
-        what.wanted(),
+        what,
         folder,
         nsys,
         None if store is None else Path(store),
         rules,
         dict(label or {}),
         one_report,
-        what.nccl_log,
-        what.nvidia_smi,
         wait or "work",
     )
     recorder.check()
@@ -466,14 +272,15 @@ def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
     if program or (what.attach is not None and (what.has_windows or what.print_hook)):
         raise UsageError("--attach and --print-hook run no program", "leave it out, and --every")
     if what.attach is None:
-        told = what.wanted().hook(os.environ).items()
+        what.check()
+        told = what.hook(os.environ).items()
         typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in told))
         raise typer.Exit
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)
 
-    steps = recording.attach(what.attach, what.length or _STEPS, told=tell)
+    steps = recording.attach(what.attach, what.length or STEPS, told=tell)
     for rank, (first, behind) in sorted(steps.items()):
         typer.echo(f"{rank}: {behind - first:,} steps, {first:,} to {behind - 1:,}")
     raise typer.Exit
@@ -595,15 +402,13 @@ def _steps_known(run: "tracekit.Run") -> str:
 class _Recorder:
     """Records programs with fixed options, into one store."""
 
-    wanted: "Wanted"
+    wanted: Wanted
     folder: Path
     nsys: str | None
     store: Path | None
     rules: Path | None
     labels: Mapping[str, str]
     one_report: bool
-    nccl_log: bool
-    nvidia_smi: bool
     wait: str
 
     def runs(self) -> dict[str, Mapping[str, str]]:
@@ -634,6 +439,7 @@ class _Recorder:
 
     def check(self) -> None:
         """Check before recording that the reports can be ingested."""
+        self.wanted.check()
         attribution.Rules.load(self.rules, None)
         stores.check_labels(self.labels)
         if self.wait not in {"work", "all", "primary"} and not self.wait.isdecimal():
@@ -652,15 +458,13 @@ class _Recorder:
             self.tool,
             self.folder / recording.file_name(name),
             one_report=self.one_report,
-            nccl_log=self.nccl_log,
-            watched=self.nvidia_smi,
         )
 
     def of_gpus(self) -> "_Recorder":
         """Return a recorder with the options that tables of a GPU study need."""
         memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
-        wanted = replace(self.wanted, memory_usage=memory)
-        return replace(self, wanted=wanted, nccl_log=True, nvidia_smi=True)
+        wanted = replace(self.wanted, memory_usage=memory, nccl_log=True, nvidia_smi=True)
+        return replace(self, wanted=wanted)
 
     def record(
         self,

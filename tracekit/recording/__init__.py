@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tracekit.recording._calibration import Cost, calibrate, in_turn
     from tracekit.recording._launchers import LAUNCHERS, Launch, gpu_count, is_python, split
     from tracekit.recording._nsys import Nsys, find_nsys
-    from tracekit.recording._nsys_arguments import Wanted, profile_command, trace_names
+    from tracekit.recording._nsys_arguments import profile_command
     from tracekit.recording._perform import perform, unfinished
     from tracekit.recording._plan import Plan, by_window, plan, reports_in
     from tracekit.recording._study_grid import (
@@ -19,5 +19,6 @@ if TYPE_CHECKING:
         load_study,
         study_names,
     )
+    from tracekit.recording._wanted import PANEL, STEPS, Wanted
 
 __getattr__, __dir__ = lazily(__name__)

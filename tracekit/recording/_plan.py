@@ -12,7 +12,8 @@ from pathlib import Path
 from tracekit.errors import UsageError
 from tracekit.recording._launchers import Launch, is_python, mpi_library, split
 from tracekit.recording._nsys import Nsys
-from tracekit.recording._nsys_arguments import CUDA_RANGE, Wanted, profile_command
+from tracekit.recording._nsys_arguments import CUDA_RANGE, profile_command
+from tracekit.recording._wanted import Wanted
 
 _ENDINGS = (".nsys-rep", ".qdrep")
 _LOADING = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$0" exec "$@"'
@@ -109,8 +110,6 @@ def plan(
     folder: Path,
     *,
     one_report: bool = False,
-    nccl_log: bool = False,
-    watched: bool = False,
 ) -> Plan:
     """Return the plan for recording a program.
 
@@ -127,10 +126,6 @@ def plan(
         Folder for the reports.
     one_report
         Whether to record a launcher and all its ranks into one report.
-    nccl_log
-        Whether to make NCCL write logs into the folder.
-    watched
-        Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
 
     Raises
     ------
@@ -155,12 +150,14 @@ def plan(
             "counters of GPUs and NICs are of a whole machine, and each rank would sample them",
             "record all ranks of a machine into one report: --one-report",
         )
-    if watched and shutil.which("nvidia-smi") is None:
+    if wanted.nvidia_smi and shutil.which("nvidia-smi") is None:
         raise UsageError("there is no nvidia-smi here", "leave out --nvidia-smi")
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
     variables |= wanted.hook(os.environ)
     profile = tuple(profile_command(nsys, wanted))
-    return Plan(launch, profile, folder, variables, nccl_log, library, watched, str(nsys))
+    return Plan(
+        launch, profile, folder, variables, wanted.nccl_log, library, wanted.nvidia_smi, str(nsys)
+    )
 
 
 def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
