@@ -84,6 +84,17 @@ def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() 
     )
 
 
+def test_a_process_without_any_recorded_kernel_is_told() -> None:
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.op("kernel", 10 * turn)
+        builder.call(10 * turn, 10 * turn + 1, thread=10, correlation=turn)
+    (told,) = builder.attributed().warnings
+    assert told == "no kernel is recorded of processes with 100 launches of kernels"
+    builder.rows["calls"][-1]["name"] = "cudaStreamBeginCapture"  # what is captured runs later
+    assert builder.attributed().warnings == ()
+
+
 def test_more_kernels_are_missing_than_were_recorded() -> None:
     """No name of a call says that it launches nothing itself."""
     builder = TraceBuilder()

@@ -554,6 +554,7 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
         (lost.late, f"{ends_early}: the last {lost.late:,} launches have no recorded kernel"),
+        (lost.dark, f"no kernel is recorded of processes with {lost.dark:,} launches of kernels"),
         (
             launches.twice > ops // 100,
             f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",

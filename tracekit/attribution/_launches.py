@@ -46,13 +46,15 @@ marker."""
 class Lost:
     """Launches whose kernel was not recorded: their count, that of all launches, and time span, ns.
 
-    ``late``: launches after the last recorded kernel; 0 if too few for a warning.
+    ``late``: launches after the last recorded kernel; ``dark``: launches of processes without any
+    recorded kernel, beside others that have some. 0 if too few for a warning.
     """
 
     calls: int
     of: int
     span: int
     late: int = 0
+    dark: int = 0
 
     @property
     def matters(self) -> bool:
@@ -173,13 +175,19 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
     inside = pl.col("start").is_between("first", "last")
     gone = pl.concat(without).join(known, on=["process", "name"]).filter(inside)
     span: int = (gone["start"].max() or 0) - (gone["start"].min() or 0)  # type: ignore[operator, assignment]
-    ends = launched.group_by("process").agg(pl.col("last").max(), pl.col("did").sum())
+    ends = launched.group_by("process").agg(
+        pl.col("last").max(), pl.col("did").sum(), captures=pl.col("captures").any()
+    )
     after = pl.concat(without).join(ends, on="process").filter(pl.col("start") > pl.col("last"))
+    # Launches of a capture run nothing, and that no process runs anything is said elsewhere.
+    dark = ends.filter(pl.col("last").is_null(), ~pl.col("captures"), (pl.col("did") > 0).any())
+    unseen = pl.concat(without).join(dark, on="process", how="semi").height
     late = after.group_by("process").agg(late=pl.len(), did=pl.col("did").first())
     many = late.filter(
         pl.col("late") > pl.max_horizontal(pl.lit(_SOME), _MANY * (pl.col("late") + pl.col("did")))
     )
-    return Lost(gone.height, gone.height + int(known["did"].sum()), span, int(many["late"].sum()))
+    late_ones, of_all = int(many["late"].sum()), gone.height + int(known["did"].sum())
+    return Lost(gone.height, of_all, span, late_ones, unseen if unseen > _SOME else 0)
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
