@@ -1,4 +1,4 @@
-"""Input formats; a file's content tells its format, never its name, and a folder's its tables."""
+"""Input formats, recognised by a file's content and a folder's tables, never by names."""
 
 from typing import TYPE_CHECKING
 

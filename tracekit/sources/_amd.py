@@ -110,7 +110,7 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
-    """Return the error for a file without GPU work and markers; it names what the file holds."""
+    """Return the error for a file without GPU work and markers; it counts HIP calls, if any."""
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
         f"{no_work(untimed)} and no markers in {path} ({product}){also}",

@@ -68,7 +68,7 @@ class Copies:
         return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(told)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Fill in source and target GPU of directed copies, correct their kind, and name them.
+        """Fill in source and target GPU of copies with a direction, mend their kind, and name them.
 
         A copy from GPU to GPU through host memory is recorded as two copies, to the host and from
         it, each with device memory at both ends: their kind becomes ``staged``.

@@ -85,7 +85,7 @@ class ExportFile(Protocol):
 
 
 class Strings:
-    """Texts that other tables of a file refer to by number.
+    """Texts that other tables of a file refer to by an integer id.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Strings:
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:
-    """Return a sentence per column on the values left out for their wrong type."""
+    """Return a sentence for each column with values left out for their wrong type."""
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()
@@ -134,7 +134,7 @@ def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint:
 
 @dataclass(frozen=True)
 class Feature:
-    """Tables of a kind of export: what they tell, and how to record them."""
+    """Tables of one kind of data in an export: what it is used for, and how to record it."""
 
     name: str
     tables: tuple[str, ...]

@@ -24,7 +24,7 @@ def small(number: pl.Expr) -> pl.Expr:
 
 
 class Identities:
-    """Numbers for the processes, threads and GPUs of ops, calls and ranges, and time 0.
+    """Indices for the processes, threads and GPUs of ops, calls and ranges; and their time 0.
 
     Times count from the first event, since the clocks of AMD's and XLA's recorders count from the
     start of the machine or the session.
@@ -111,7 +111,7 @@ class Identities:
         return HostColumns(self._pids, self._threads, self.origin, self.last)
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the process number of each process id."""
+        """Return the index of the process of each process id."""
         return self._columns.process(pids)
 
 
@@ -163,7 +163,7 @@ class HostColumns:
         }
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the process number of each process id."""
+        """Return the index of the process of each process id."""
         ids = pids.alias("pid").to_frame()
         return ids.join(self._processes, on="pid", how="left", maintain_order="left")["process"]
 
@@ -193,7 +193,7 @@ def contents(
     Parameters
     ----------
     features
-        Tuples of a feature's name, its place in the file, what it tells, and how to record it.
+        Tuples of a feature's name, its place in the file, its use, and how to record it.
     rows
         Feature name -> number of rows.
     """

@@ -47,7 +47,7 @@ def launch_of(variables: Mapping[str, str]) -> Launch:
 
 
 def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the number in the first of the given variables that is set to one; None if none."""
+    """Return the integer in the first of the variables `names` that is set to one; else None."""
     found = (variables.get(name, "") for name in names)
     return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
 

@@ -243,5 +243,5 @@ def _size(path: Path) -> int:
 
 
 def _last_of(said: bytes) -> str:
-    """Return the end of nsys's output, on one line."""
+    """Return the last part of nsys's output, as one line."""
     return " ".join(said.decode("utf-8", "replace").split())[-_LONGEST:]

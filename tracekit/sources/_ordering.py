@@ -1,8 +1,8 @@
 """Sort tables by time, whatever the order of rows in the file.
 
-Recorders write rows nearly in order, but promise nothing: each kind of GPU work has a table of its
-own, and threads may come one after the other. Rows are sorted piece by piece as they arrive; pieces
-that overlap in time are cut at common times and merged between these.
+Recorders write rows nearly in order, but guarantee nothing: each kind of GPU work has a separate
+table, and threads may come one after the other. Rows are sorted piece by piece as they arrive;
+pieces that overlap in time are cut at common times and merged between these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class _Slice:
-    """Rows from `begin` up to `end` of a piece."""
+    """Rows of a piece from position `begin` up to `end`."""
 
     piece: int
     begin: int
@@ -61,7 +61,7 @@ class Ordered:
     def settle(
         self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
-        """Sort the rows for good, and compute the columns that need the order.
+        """Sort the rows for good, and compute the columns that need sorted rows.
 
         Repeated reading then neither merges nor computes again. No more rows can be added.
 
@@ -102,7 +102,7 @@ class Ordered:
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
-        """Return the final rows of a chunk; for a chunk that is one piece only the new columns."""
+        """Return the final rows of a chunk; of a chunk that is a whole piece only new columns."""
         if self._is_whole(chunk):
             piece = chunk[0].piece
             there = _present(self._spool.columns[piece], given)
@@ -114,7 +114,7 @@ class Ordered:
 
     @property
     def height(self) -> int:
-        """Number of rows."""
+        """Number of rows added so far."""
         return sum(self._spool.heights)
 
     @property
@@ -123,7 +123,7 @@ class Ordered:
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return the chunk with this number: all columns, or only `columns`."""
+        """Return the chunk with index `number`: all columns, or only `columns`."""
         return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:
@@ -136,7 +136,7 @@ class Ordered:
         return rows.select(present) if present else rows
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
-        """Yield the given columns of all chunks in order; absent columns are null."""
+        """Yield the columns `columns` of all chunks in order; columns not in the rows are null."""
         empty = pl.DataFrame(schema=dict(columns))
         for number in range(len(self._planned())):
             rows = self.read(number, *columns)
@@ -168,7 +168,7 @@ class Ordered:
         yield from (tuple(chunk) for chunk in chunks if chunk)
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
-        """Yield the rows of a piece that fall into each chunk, with the number of the chunk."""
+        """Yield the rows of a piece that fall into each chunk, with the index of the chunk."""
         (first, last), height = self._edges[piece], self._spool.heights[piece]
         before = np.where(cuts > last, height, 0)
         among = np.flatnonzero((cuts > first) & (cuts <= last))
@@ -189,10 +189,10 @@ class Ordered:
         return begin + int(np.searchsorted(rows["start"].to_numpy(), time))
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Return the times at which chunks begin, without that of the first.
+        """Return the times at which chunks start, without that of the first chunk.
 
-        If a piece begins soon after the point at which a chunk is full, the next chunk begins with
-        it: then that chunk holds the rows of this piece and few others.
+        If a piece starts soon after the point at which a chunk is full, the next chunk starts with
+        it: then that chunk contains the rows of this piece and few others.
         """
         times = np.sort(np.concatenate(self._samples))
         every = max(self._workspace.rows // _SAMPLED, 1)
@@ -219,7 +219,7 @@ RUN_ROWS = 1 << 10
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return rows by start; of rows with the same start and end, the first one stays first."""
+    """Return rows sorted by start; rows with the same start and end keep their order."""
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     return frame if _are_in_order(start, end) else _arranged([frame], _sorted(start, end))
 
@@ -233,7 +233,7 @@ def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
-    """Return the rows of all parts in the given order of their positions.
+    """Return the rows of all parts, concatenated and then reordered by positions `order`.
 
     Runs of successive rows are not copied.
     """
@@ -247,7 +247,7 @@ def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFram
 def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
-    """Yield runs of rows of one part, in which each row `follows` the one before."""
+    """Yield rows of the same part that follow each other in `order`, as slices of that part."""
     bounds = _bounds(parts)
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):

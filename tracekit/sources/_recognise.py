@@ -1,7 +1,7 @@
 """Recognise the format of a file, and read it with the right module.
 
-Other files that people keep beside traces are recognised by their first bytes, to say what to give
-instead.
+Other files that people keep beside traces are recognised by their first bytes, to suggest which
+file to give instead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def open_report(
     NotATraceError, UnsupportedTraceError
         If the file is no trace, or a trace of an unsupported kind.
     DamagedTraceError, MissingDataError
-        If the trace is cut short or corrupt, or holds nothing to analyse.
+        If the trace is cut short or corrupt, or contains nothing to analyse.
     """
     check_readable(path)
     for capture in captures:
@@ -99,7 +99,7 @@ def open_report(
 
 
 def check_readable(path: Path) -> None:
-    """Raise an `InputError` with the reason if `path` is no file that could hold a trace."""
+    """Raise an `InputError` with the reason if `path` is no file that could contain a trace."""
     try:
         if path.is_dir():
             _check_folder(path)
@@ -126,7 +126,7 @@ def check_readable(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise an error that names what the first file of a folder is, if it is no columnar export."""
+    """Raise an error that names the kind of a folder's first file, if it is no columnar export."""
     try:
         table_files(folder)
     except NotATraceError:
@@ -167,7 +167,7 @@ _ROCPROF = (
 
 @dataclass(frozen=True)
 class _Other:
-    """A kind of file that is no trace: how it begins, what it is, and what to do instead."""
+    """A kind of file that is no trace: its first bytes, its name, and which file to give."""
 
     begins: str
     what: str
@@ -253,7 +253,7 @@ def refusal(path: Path) -> InputError:
 
 
 def _known(head: bytes) -> tuple[str, str] | None:
-    """Return what a file is by its first bytes, and what to do instead; None if unknown."""
+    """Return the kind of a file by its first bytes, and which file to give; None if unknown."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
     for each in kinds:

@@ -1,4 +1,4 @@
-"""Facts about a table's rows that are collected while the rows are read once."""
+"""Distinct identities and latest time of a table's rows, collected while the rows are read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Say that there is no GPU work to analyse, or only work without times.
+    """Return the words for a file without GPU work to analyse, or with work without times only.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell 
 def absences(
     has_work: object, untimed: int, record: str, *parts: tuple[object, str, str]
 ) -> tuple[str, ...]:
-    """Warn of results that cannot be trusted because a file lacks data.
+    """Return warnings of results that cannot be trusted because a file lacks data.
 
     Parameters
     ----------
@@ -58,13 +58,13 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
     lost
         Kind of loss -> number of rows.
     words
-        Kind of loss -> what was lost, as the rest of a sentence after the number.
+        Kind of loss -> description of the lost rows, put after their number.
     """
     return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Say how many rows end before they begin, as after a clock was set back."""
+    """Return a warning with the number of rows that end before they start, as of a reset clock."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -74,7 +74,7 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows in order of time, with facts collected while they were read.
+    """Rows in order of time, with their distinct identities and latest time.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Seen:
         self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
-        """Return the number of each row's combination of identities; new ones are added."""
+        """Return the index of each row's combination of identities; new combinations are added."""
         absent = [name for name in self.distinct.columns if name not in batch.columns]
         ids = (
             batch.with_columns(pl.lit(None, pl.Int64).alias(n) for n in absent) if absent else batch
@@ -131,7 +131,7 @@ class Seen:
         return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
 
     def _numbers(self, some: pl.DataFrame) -> pl.Series:
-        """Return the number of each combination of identities; null for new ones."""
+        """Return the index of each combination of identities; null for new combinations."""
         known = self.distinct.with_row_index(WHO)
         found = some.join(
             known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"

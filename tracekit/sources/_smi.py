@@ -85,7 +85,7 @@ def read_smi(
     Raises
     ------
     InputError
-        If the file cannot be read, or holds no samples of this kind.
+        If the file cannot be read, or contains no such samples.
     """
     lines = _lines(path).to_frame("line").with_columns(
         header=pl.when(_is_header()).then("line").forward_fill()
@@ -129,7 +129,7 @@ def _is_header() -> pl.Expr:
 
 
 def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
-    """Return the samples in lines that share one set of columns."""
+    """Return the samples in lines with the same columns."""
     names = [_name(field) for field in queried or _RECOMMENDED]
     places = {name: names.index(name) for name in dict.fromkeys(names)}
     if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):
@@ -159,6 +159,6 @@ def _field(places: Mapping[str, int], name: str, pattern: str) -> pl.Expr:
 
 
 def _name(field: str) -> str:
-    """Return the name of a queried column, given its name in a query or a header."""
+    """Return the name of a queried column, from its name in a query or a header."""
     name = re.sub(r"\[[^\]]*\]$", "", field.strip().lower()).strip()
     return {"gpu_uuid": "uuid"}.get(name, name)

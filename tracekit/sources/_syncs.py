@@ -14,7 +14,7 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return the kind of a wait, from which of ``stream, event, context`` it names.
+    """Return the kind of a wait, from which of ``stream, event, context`` its record names.
 
     Recorders also number the kinds of waits, but nsys did so in three ways, and its table of names
     describes only one.

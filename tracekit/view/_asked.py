@@ -1,4 +1,4 @@
-"""Answers to requests of the page, which may contain only numbers, known words and search text."""
+"""Responses to requests of the page: only integers, known words and search text are accepted."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class AskedRun(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the run."""
+        """Name of the run in the store."""
 
     @property
     def trace(self) -> Trace:
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
     def export(
         self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None
@@ -113,7 +113,7 @@ class AskedRuns:
         }
 
     def prepare(self) -> None:
-        """Compute the sums that pictures and searches of the first run need, in advance."""
+        """Compute the sums for pictures and searches of the first run in advance."""
         _ = self._runs[0].lanes.lanes
 
     def runs(self, query: Query) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class AskedRuns:
                 "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
 
     def run(self, query: Query) -> dict[str, Any]:
-        """Return the lanes of a run, and its begin and end."""
+        """Return the lanes (rows of the chart) of a run, its first start and its length, ns."""
         _only(query, "run")
         seen = self._seen(query)
         lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
@@ -144,7 +144,7 @@ class AskedRuns:
         }  # fmt: skip
 
     def steps(self, query: Query) -> dict[str, Any]:
-        """Return begins and ends of steps on the GPUs, and which steps are outliers."""
+        """Return starts and ends of steps on the GPUs, and which steps are outliers."""
         _only(query, "run")
         spans = step_detail.step_spans(self._seen(query).run.trace).drop_nulls("iteration")
         lengths = step_detail.step_lengths(spans)
@@ -270,7 +270,7 @@ class AskedRuns:
         }
 
     def hit(self, query: Query) -> dict[str, Any]:
-        """Return one op among those of these names: the longest, or the nearest to a time."""
+        """Return an op whose name matches the search: the longest, or the nearest to a time."""
         _only(query, "run", "words", "which", "time")
         seen, which = self._seen(query), _word(query, "which", _WHICH)
         time = _number(query, "time", -_LAST, _LAST)
@@ -284,7 +284,7 @@ class AskedRuns:
     def _beside(
         self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
-        """Return the nearest op of these names before or after a time; None if there is none."""
+        """Return the nearest op with these names before or after a time; None if there is none."""
         first, last = seen.lanes.edges
         ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
         start, reach = pl.col("start"), max((last - first) // _PIECES, 1)
@@ -323,14 +323,14 @@ class AskedRuns:
 
 
 class _Seen:
-    """A run and its lanes."""
+    """A run and the lanes (rows of its chart)."""
 
     def __init__(self, run: AskedRun) -> None:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
         self._near: _Near | None = None
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
-        """Return all details of an op; of a long run, those found from the step around it only.
+        """Return all details of an op; of a long run only details found in the step around it.
 
         Otherwise the layers of all ranges and the sizes of all collectives would be needed.
         """
@@ -357,7 +357,7 @@ _LAUNCH = pl.coalesce("launch_start", "start")
 
 @dataclass(frozen=True)
 class _Near:
-    """The step of a process around an op: its interval, its ranges, and a trace of it alone."""
+    """The step of a process around an op: its interval, ranges, and a trace of that step alone."""
 
     step: tuple[int, int | None]
     edges: tuple[int, int]
@@ -389,12 +389,12 @@ class _Near:
         return replace(found, trace=trace.with_lazy(tables))
 
     def numbered(self, column: str) -> pl.Expr:
-        """Return the new numbers of ranges in a column."""
+        """Return the new indices of ranges in a column."""
         new = pl.col(column).replace_strict(self.ranges, range(len(self.ranges)), default=None)
         return new.cast(self.ranges.dtype)
 
     def holds(self, op: pl.DataFrame) -> bool:
-        """Tell whether all that is needed of an op has been read."""
+        """Tell whether all rows needed for the details of an op have been read."""
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)

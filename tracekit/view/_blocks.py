@@ -35,8 +35,8 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     that the page shows are filled in. By kernel, parts of the run replace blocks, and medians are
     null.
 
-    The whole interval is asked as usual instead if the blocks cannot answer (sums without stages),
-    if they would spare at most `MANY` ops, or if no GPU is busy at the ends.
+    The whole interval is broken down as usual instead if blocks cannot be used (sums without
+    stages), would spare at most `MANY` ops, or if no GPU is busy at the ends.
     """
     joined = sums.blocks_per_part if by == _KERNEL else 1
     width, origin = joined * sums.block_width, sums.edges[0]

@@ -70,7 +70,7 @@ class Counter:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Unit, top of the scale, and whether a value holds until the next sample."""
+        """Unit, top of the scale, and whether a value stays valid until the next sample."""
         unit, held = self.key[5], self.key[4] == IN_USE
         top = 100.0 if unit == "percent" else self.bins["high"].max()
         return {"unit": unit, "top": top, "held": held}
@@ -89,7 +89,7 @@ class Counter:
         return fitting[-1] if fitting else self._levels[0]
 
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
-        """Return samples like bins of no length, after the value that was held before them."""
+        """Return samples like bins of no length, after the value that was valid before them."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
         held = before.select(
             bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),
@@ -103,7 +103,7 @@ class Counter:
         return 0, pl.concat([held, own]) if self.told["held"] else own
 
     def drawn(self, level: Bins, start: int, end: int) -> dict[str, Any]:
-        """Return the bins of a level that overlap an interval, and the one before, as JSON."""
+        """Return the bins of a level that overlap an interval, and the bin before, as JSON."""
         width, bins = level
         places = self._places(width, start, end) if width else (0, end - self.origin)
         first, last = np.searchsorted(bins["bin"].to_numpy(), (places[0], places[1] + 1))

@@ -1,4 +1,4 @@
-"""Serialises numbers and texts for a cache file, whose content is validated on reading."""
+"""Serialises integers and texts for a cache file, whose content is validated on reading."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Unpacked:
         Parameters
         ----------
         count
-            Expected number of values: no more memory is used, whatever the file says.
+            Expected number of values: no more memory is used, whatever the file contains.
         most
             Largest value allowed; none may be below 0.
 

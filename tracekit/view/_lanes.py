@@ -1,4 +1,4 @@
-"""Lanes of a run, and what is drawn of them: bins of tiles, or single spans."""
+"""Lanes (rows of the chart) of a run, and their pictures: spans in bins (tiles), or one by one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Drawn(Spans):
-    """Spans with their display: a name, by its index in `texts`; a number; a hatching."""
+    """Spans with their display: a name, by its index in `texts`; an id; a hatching."""
 
     name: Ints
     number: Ints
@@ -96,7 +96,7 @@ class _Drawn(Spans):
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> _Drawn:
-        """Make spans of rows with the columns `DRAWN`."""
+        """Convert rows with the columns `DRAWN` to spans."""
         spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
         texts = names.unique()
         place = names.replace_strict(texts, range(len(texts)), return_dtype=pl.Int64).to_numpy()
@@ -119,7 +119,7 @@ class _Drawn(Spans):
         return self.at((self.start < end) & (self.end > start))
 
     def told(self, names: dict[str, int]) -> dict[str, Any]:
-        """Return the spans for the script: starts as differences, and everything else by number."""
+        """Return the spans for the script: starts as differences, and everything else by index."""
         used, place = np.unique(self.name, return_inverse=True)
         known = [names.setdefault(self.texts[each], len(names)) for each in used]
         return {
@@ -192,7 +192,7 @@ class RunLanes:
 
     @cached_property
     def _all(self) -> Sequence[Lane]:
-        """All lanes: ranges, then for each GPU stages, exposed communication and streams."""
+        """All lanes: ranges, for each GPU stages, exposed communication and streams; counters."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
         tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
@@ -218,11 +218,11 @@ class RunLanes:
                    if kind == "ops")  # fmt: skip
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane with the ranges of an op's launching thread, or None."""
+        """Return the index of the lane with the ranges of an op's launching thread, or None."""
         return self._numbers.get(("range", (op["process"], op["launch_thread"], 0)))
 
     def of(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane that shows an op; None if no lane does."""
+        """Return the index of the lane that shows an op; None if no lane does."""
         return self._numbers.get(("ops", tuple(op[name] for name in OF_OP)))
 
     @cached_property
@@ -305,7 +305,7 @@ class RunLanes:
         return {"flows": flows, "most": _MOST_FLOWS}
 
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return the causes of idle time in an interval of time, by number of lane; see `drawn`."""
+        """Return the causes of idle time in an interval of time, by index of lane; see `drawn`."""
         lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
         edges = step_detail.whole_spans(self._trace).group_by("device").agg(
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
@@ -337,7 +337,7 @@ class RunLanes:
         return _of_bins(tiles, tiles.first, start, end)
 
     def _levels(self, start: int, end: int, width: float, pixels: int) -> list[Level | None]:
-        """Return the level of tiles to draw for each lane; None if its single spans are drawn."""
+        """Return the level of bins to draw for each lane; None if its single spans are drawn."""
         found: list[Level | None] = []
         left = _MOST_IN_ALL
         for lane in self.lanes:
@@ -385,7 +385,7 @@ class RunLanes:
     def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> dict[Key, _Drawn]:
         """Return ops or ranges that overlap an interval of time, by lane, and by GPU.
 
-        At least the `wanted` ones; others may be included, as reading those around them takes no
+        At least the `wanted` rows; others may be included, as reading those around them takes no
         longer, and the next picture shows them.
         """
         begin, until, lanes = self._near.get(kind, (end, start, {}))
@@ -410,7 +410,7 @@ class RunLanes:
         return {key: own.during(start, end) for key, own in lanes.items()}
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
-        """Return a longer interval around this one, unless it has too many spans."""
+        """Return a longer interval around an interval, unless it has too many spans."""
         tiles = [each for (own, _), (_, each) in self.sums.lanes.items() if own == kind]
         found = start, end
         start, end = min(start, self.edges[1]), max(end, self.edges[0])

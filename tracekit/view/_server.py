@@ -145,7 +145,7 @@ class ViewServer(ThreadingHTTPServer):
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a request in its own thread; connections above the limit are closed at once."""
+        """Handle a request in a separate thread; connections above the limit are closed at once."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -159,7 +159,7 @@ class ViewServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Print one line about an error; a client that has gone is no error."""
+        """Print an error on one line; a client that has gone is no error."""
         error = sys.exception()
         if not isinstance(error, OSError):
             print(f"tracekit view: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(code, "text/plain", (message or "refused").encode())
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: a request's line would reveal what the user looks at."""
+        """Log nothing: a request's line would reveal which parts the user looks at."""
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Sums of a run's lanes and names, which pictures and searches need, computed in one pass."""
+"""Sums of a run by lane and by name, for pictures and searches, computed in one pass."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
 
 
 def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[str]) -> Tiles:
-    """Read the tiles of a lane with `spans` spans."""
+    """Read the binned sums of a lane with `spans` spans."""
     length = edges[1] - edges[0]
     width = first_width(spans, length)
     bins = -(-length // width)
@@ -258,7 +258,7 @@ def _blocks(
 def _columns(
     read: Unpacked, height: int, kinds: Mapping[str, Any], most: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Read columns of these types, each up to its largest value."""
+    """Read columns with the types `kinds`, each up to its largest value in `most`."""
     return pl.DataFrame(
         [pl.Series(n, read.take(height, most.get(n, _LAST)), kind) for n, kind in kinds.items()]
     )
@@ -350,7 +350,7 @@ def spans_of(rows: pl.DataFrame) -> Spans:
 
 
 def alone(ops: Spans, is_communication: Ints) -> Spans:
-    """Return when only communication runs on a GPU, given its ops."""
+    """Return when only communication runs on a GPU, from the spans of its ops."""
     look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
     spans = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0
@@ -535,7 +535,7 @@ class _Adding:
         return {key: sums.block() for key, sums in self._blocks.items()}
 
     def lanes(self) -> dict[Key, tuple[int, Tiles]]:
-        """Return the number of spans of each lane, and its tiles."""
+        """Return the number of spans of each lane, and its binned sums."""
         return {key: (self._spans[key], sums.tiles()) for key, sums in self._sums.items()}
 
     def few(self) -> dict[Key, pl.DataFrame]:

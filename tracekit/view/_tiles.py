@@ -1,4 +1,4 @@
-"""Tiles: a lane's spans summed in bins, at levels of which each is four times as coarse.
+"""Tiles: a lane's spans summed in bins, at several levels, each four times as coarse as the last.
 
 A bin has, for each stage, the time in which any span of the lane runs, the number of spans that
 start in it, and the longest of these. Bins of one level never overlap partly with bins of another,
@@ -61,7 +61,7 @@ class Covered:
         return np.where(last < 0, 0, self._before[begun] + inside)
 
     def holds(self, times: Ints) -> npt.NDArray[np.bool_]:
-        """Tell which of `times` are covered."""
+        """Mask the `times` that are covered."""
         last = np.searchsorted(self.start, times, "right") - 1
         return (last >= 0) & (times < self.end[np.maximum(last, 0)]) if len(self.end) else last > 0
 
@@ -131,7 +131,7 @@ class Level:
 
 
 def small(values: Ints) -> Ints:
-    """Return non-negative integers in the smallest type that holds them, to save memory."""
+    """Return non-negative integers in the smallest type that fits, to save memory."""
     return values.astype(np.min_scalar_type(values.max(initial=0)))
 
 
@@ -235,7 +235,7 @@ class Summing:
         return small(busy), small(self._count), small(self._longest)
 
     def tiles(self) -> Tiles:
-        """Return the sums."""
+        """Return the sums as bins at several levels."""
         busy = {look: small(self._busy[look]) for look in LOOKS if look in self._busy}
         return Tiles(
             self._origin, Level(self._width, busy, small(self._count), small(self._longest))
@@ -276,7 +276,7 @@ class Tiles:
         return int(self.first.count[first:last].sum(dtype=np.int64))
 
     def bins(self, level: Level, start: int, end: int) -> tuple[int, int]:
-        """Return the first bin that overlaps an interval, and the one after the last."""
+        """Return the first bin that overlaps an interval, and the bin after the last."""
         first = (start - self.origin) // level.width
         last = -((self.origin - end) // level.width)
         most = len(level.count)

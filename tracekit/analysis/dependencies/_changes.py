@@ -1,4 +1,4 @@
-"""Changes for `whatif`: each gives edges of the dependency graph other lengths."""
+"""Changes for `whatif`: new lengths for some edges of the dependency graph."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class Bucket:
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the unchanged length."""
+        """Return the recorded length, which this change keeps."""
         return pl.col("weight")
 
 
 def bucketed(job: Job, size: int) -> tuple[Job, int]:
     """Merge all-reduces into larger ones; return the job, and the number of changed edges.
 
-    Consecutive all-reduces of a step on a stream are merged until they hold `size` bytes. The
-    merged one begins when the last of them did, takes their total time less the constant part of
-    all but one, and is waited for by everything that waited for any of them. Larger all-reduces
-    stay as they are: the sizes of their tensors, which cannot be split, are not recorded.
+    Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A merged
+    all-reduce starts when its last part did, takes their total time less the constant part of all
+    but one, and is waited for by everything that waited for any part. Larger all-reduces stay as
+    they are: the sizes of their tensors, which cannot be split, are not recorded.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _exchanges(job: Job, size: int) -> pl.DataFrame:
 
 
 def _overhead(rows: pl.DataFrame) -> float:
-    """Return the time of an all-reduce of 0 bytes, by linear regression over all of them, ns."""
+    """Return the time of an all-reduce of 0 bytes, by linear regression over all sizes, ns."""
     if rows["size"].n_unique() < 2:  # noqa: PLR2004 - no line goes through a point
         return 0.0
     size, took = (rows[name].cast(pl.Float64).to_numpy() for name in ("size", "took"))
@@ -158,7 +158,7 @@ class Change(Protocol):
         """The command-line option that asks for this change."""
 
     def touches(self) -> pl.Expr:
-        """Return an expression that is true for the edges that it changes."""
+        """Return an expression that is true for the edges that the change affects."""
 
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new ``weight`` of these edges: upper bound if `slowest`, else lower bound."""
@@ -180,14 +180,14 @@ class Speed:
         return f"speed {self.name}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select the execution of these kernels, collectives excluded."""
+        """Select the execution of the chosen kernels, collectives excluded."""
         kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
         if self.stage is not None:
             return kernels & (pl.col("stage") == self.stage)
         return kernels & pl.col("name").cast(pl.String).str.contains(f"(?i){self.name}")
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the new time of these kernels."""
+        """Return the new time of the chosen kernels."""
         return _divided(pl.col("weight"), self.factor)
 
 
@@ -280,7 +280,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Host:
-    """A host that launches faster: its calls, and what it does between them."""
+    """A host that launches faster: shorter calls, and shorter work between them."""
 
     factor: float
 

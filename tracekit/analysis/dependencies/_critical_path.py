@@ -1,4 +1,4 @@
-"""Critical path of each step, from its end back to its begin."""
+"""Critical path of each step, from its end back to its start."""
 
 from __future__ import annotations
 

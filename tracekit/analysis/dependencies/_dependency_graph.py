@@ -1,4 +1,4 @@
-"""Dependency graph of a run: nodes (begin and end of calls and ops), edges and their lengths."""
+"""Dependency graph of a run: nodes (start and end of calls and ops), edges and their lengths."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _full_queues(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: the op that freed the launch queue, and the launch it held up."""
+    """Return ``source, target``: the op that freed the launch queue, and the delayed launch."""
     numbered = moments.ops.with_columns(turn=pl.int_range(pl.len(), dtype=pl.Int64).over(LANE))
     slow = numbered.filter(pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS)
     calls = moments.calls.select("call", target="finish")
@@ -166,9 +166,9 @@ def _host_edges(
     """Return the edges between calls, between threads, and from the data loader; and the batches.
 
     A call comes after the previous call of its thread and the time in between. A thread hands over
-    to another one of its process if it stops making calls while the other makes none, and the other
-    then goes on first (as main and backward thread do). The receiver waits for the hand-over: its
-    own time before is no work.
+    to another thread of its process if it stops making calls while the other makes none, and the
+    other then goes on first (as main and backward thread do). The receiver waits for the hand-over:
+    its time before that is no work.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class Graph:
     Parameters
     ----------
     moments
-        The calls and ops whose begins and ends are the nodes.
+        The calls and ops whose starts and ends are the nodes.
     edges
         ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
         source to target, ns; `at_once`, whether both came at the same time.
@@ -322,7 +322,7 @@ class Graph:
     carried
         Unexplained delay of each node, ns; 0 if within the tolerance.
     order
-        The nodes in topological order: each after those that it waits for.
+        The nodes in topological order: each after the nodes that it waits for.
     contradicted
         Number of edges that were left out since their target came before their source.
     batches
@@ -343,7 +343,7 @@ class Graph:
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return `into` with other lengths; edges of negative length hold nothing back."""
+        """Return `into` with other lengths; edges of negative length delay nothing."""
         first = _firsts(given(self.edges["target"]), self.time.size)
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
@@ -384,7 +384,7 @@ def graph_of(trace: Trace) -> Graph:
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the edges from begin to end of each call; waiting calls take little own time."""
+    """Return the edges from start to end of each call; of waiting calls a short time counts."""
     waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
         finish="target", waits=True
     )
@@ -416,9 +416,9 @@ def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
 def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
     """Fit one length to each group of edges whose lengths were not recorded.
 
-    It is the mean lag of those edges of the group that were the last to hold their node, lags
-    above the tolerance excluded. Which edges these are depends on the lengths, so both are found by
-    iteration.
+    It is the mean lag of those edges whose source plus length is the latest into their node; lags
+    above the tolerance are excluded. Which edges these are depends on the lengths, so both are
+    found by iteration.
 
     Returns
     -------
@@ -442,10 +442,10 @@ def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Serie
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
-    """Return the edges, a topological order of nodes, and whether it holds all nodes.
+    """Return the edges, a topological order of nodes, and whether the order contains all nodes.
 
-    If nodes of equal time form a cycle (coarse clocks), waits of length 0 among them are left
-    out; the order of threads and streams has no cycles.
+    If nodes of equal time form a cycle (coarse clocks), waits of length 0 among them are left out;
+    the order of threads and streams has no cycles.
     """
     order, placed = _placed(rows, count)
     if placed == count:
@@ -471,7 +471,7 @@ def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
 def _firsts(moments: Array, count: int) -> Array:
     """Return the first position of each node's edges in a list sorted by node, and the end.
 
-    `moments` holds the node of each edge, in any order.
+    `moments` contains the node of each edge, in any order.
     """
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(moments, minlength=count), out=first[1:])

@@ -169,7 +169,7 @@ def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
 
 
 def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops or calls that begin or end at the given nodes, with ``target``."""
+    """Return the ops or calls that start or end at the nodes `targets`, with ``target``."""
     edges = ("begin", "finish")
     return pl.concat(
         [

@@ -47,7 +47,7 @@ EDGES = pl.Schema(
 
 @dataclass(frozen=True)
 class Moments:
-    """Calls and ops of a run, with the graph's nodes at which they begin and end.
+    """Calls and ops of a run, with the graph's nodes at which they start and end.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Job:
-    """Dependency graph of a run, with the nodes at which its steps begin and end.
+    """Dependency graph of a run, with the nodes at which its steps start and end.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Job:
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:
-        """Return the steps with their lengths, given the times of nodes."""
+        """Return the steps with their lengths, from the times `time` of nodes."""
         return _step_bounds(self.marks, pl.Series(time))
 
 
@@ -191,7 +191,7 @@ def job_of(
     Raises
     ------
     MissingDataError
-        If it holds no GPU work, is on several clocks, or holds no complete step.
+        If it contains no GPU work, is on several clocks, or contains no complete step.
     UsageError
         If the number of skipped iterations is negative, or no iteration would be left.
     """
@@ -230,10 +230,10 @@ def job_of(
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """Return the complete steps after the first `skip`: ``iteration, begin, end, is_last``.
 
-    A step of a job begins with its window on the first of its devices (`iteration_windows`: with
-    its own input, if the thread copies that itself), and ends where the next step begins; the last
-    step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
-    nodes: the earliest one counts, for the end of the last step the latest one.
+    A step of a job starts with its window on the first of its devices (`iteration_windows`: with
+    the job's input, if the thread copies that itself), and ends where the next step starts; the
+    last step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
+    nodes: the earliest node counts, for the end of the last step the latest node.
 
     Steps cut by an end of the recording are left out, as are skipped ones. A run without iterations
     is one step.
@@ -258,7 +258,7 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
 
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, begin``: the first op of each window of a step that holds work."""
+    """Return ``iteration, begin``: the first op of each window of a step that contains work."""
     windows = run_windows(trace).drop_nulls("iteration")
     working = windows.join(own, on=["process", "device", "iteration"], how="semi")
     at = [*_OWNER, "start"]
@@ -316,7 +316,7 @@ def distrust(share: float | None) -> list[str]:
 
 
 def stand_in(job: Job) -> list[str]:
-    """Return a warning if the whole recording counts as one step."""
+    """Return a warning if the whole recording counts as a single step."""
     return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]
 
 

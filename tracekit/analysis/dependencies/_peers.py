@@ -131,9 +131,9 @@ def _links(job: Job) -> pl.DataFrame:
     """Return communicators whose collectives take longer than their peers', the longest first.
 
     From the arrival of the last participant on: ``communicator, who, times`` (as long as peers),
-    ``next`` (the same of the next one), ``slow, steps`` (in how many it is slow), ``links``
-    (communicators at the same places), ``is_sized`` (all give as many bytes there), ``computing``
-    (the most that one of its ranks computes, of the mean).
+    ``next`` (the same of the next communicator), ``slow, steps`` (in how many it is slow),
+    ``links`` (communicators at the same places), ``is_sized`` (all have as many bytes there),
+    ``computing`` (the most that one of its ranks computes, of the mean).
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _links(job: Job) -> pl.DataFrame:
 
 
 def slow_link(job: Job) -> str:
-    """Name the link whose collectives take far longer than others', or say `unknown`."""
+    """Return the link whose collectives take far longer than others', or `unknown`."""
     one = _links(job).row(0, named=True)
     is_far = one["next"] is not None and one["times"] >= max(FAR, FAR * one["next"])
     is_steady = one["slow"] >= STEADY * one["steps"] and one["links"] >= _FEWEST
@@ -191,8 +191,8 @@ def _who(device: int, rank: int | None) -> str:
 def with_peers(job: Job) -> Job:
     """Add to the edges of a job the times of their peers, ns.
 
-    Peers are kernels or copies of one name, or calls of one name with the time before them, at the
-    same position in a step, on ranks with equally many of them in the step.
+    Peers are kernels or copies with the same name, or calls with the same name with the time before
+    them, at the same position in a step, on ranks with equally many of them in the step.
 
     Returns
     -------
@@ -233,7 +233,7 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, ``place`` among equal work of a rank's step, and ``number`` of these.
+    """Add ``iteration``, ``place`` among equal work of a rank's step, and ``number`` of equal work.
 
     The iteration of a call is that of the next op that its thread launches.
     """
@@ -256,7 +256,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Warn how much work stays as it is because no other rank does equal work."""
+    """Return a warning of how much work stays as it is because no other rank does equal work."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

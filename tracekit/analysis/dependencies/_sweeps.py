@@ -1,8 +1,8 @@
 """Sweeps over a dependency graph: topological order, earliest and latest times, paths.
 
-Its nodes, the begins and ends of calls and ops, are called moments. The graph is stored in arrays:
-the edges into node m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and
-so on. An edge says that its target comes no earlier than its source plus its length.
+Its nodes, the starts and ends of calls and ops, are called moments. The graph is stored in arrays:
+the edges into node m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and so
+on. The target of an edge comes no earlier than its source plus its length.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
     out
         ``first, target``: the same edges by the node that they lead out of.
     missing
-        Working space of one number per node.
+        Working space of an integer per node.
     order
         The nodes, filled in.
 
@@ -158,14 +158,14 @@ def replay(
 def walk_back(
     ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array, path: Array
 ) -> int:
-    """Follow each end back over the edges that held it, to the begin of its step.
+    """Follow each end back over the edges that determined its time, to the start of its step.
 
-    Of several edges into a node the one with the latest source plus length is followed.
+    Of several edges into a node the edge with the latest source plus length is followed.
 
     Parameters
     ----------
     ends
-        ``moment, since``: the node that ends each path, and the time at which its step begins.
+        ``moment, since``: the node that ends each path, and the time at which its step starts.
     into
         As for `replay`.
     time

@@ -149,7 +149,7 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
 
 
 def _begun(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of long calls that return when the copy that they launched begins.
+    """Return ``source, target`` of long calls that return when the copy that they launched starts.
 
     A copy from pageable memory is handed over in chunks, once its stream is free.
     """
@@ -213,7 +213,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return waits for events with the last call that recorded each: ``record`` and its lane."""
+    """Return waits for events with the last call that recorded each: ``record`` and its stream."""
     records = trace["event_records"].drop_nulls("correlation").select(
         "process", "event", record="correlation", record_device="device",
         record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
@@ -349,7 +349,7 @@ class Batches:
 
     @property
     def doubt(self) -> str:
-        """Reason to doubt waits for a loader: one wait takes most of their time."""
+        """Reason to doubt waits for a loader: a single wait takes most of their time."""
         waits = self.taken.filter("waited")["loading"]
         longest, whole = waits.max() or 0, waits.sum()
         if self.taken.height < _SEVERAL or longest <= whole / 2:  # type: ignore[operator]
@@ -365,7 +365,7 @@ class Batches:
         """Waits for a loader that is never idle, with ``first, since``: when that began.
 
         The loader makes a batch whenever one is taken, so that each is ready ``since`` ns after the
-        first of them.
+        first batch.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)
@@ -455,7 +455,7 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
 
 
 def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
-    """Return ``forks, wait`` of first batches: processes forked before, and time to make one batch.
+    """Return ``forks, wait`` of first batches: processes forked before, and time to make a batch.
 
     Batches are requested once all workers run, and each worker makes one; without forked processes
     the wait is the whole time without calls.
@@ -496,7 +496,7 @@ def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
 
 
 def _asleep(trace: Trace) -> pl.DataFrame:
-    """Return times of threads in waiting calls of the operating system."""
+    """Return the times in which threads are in waiting calls of the operating system."""
     host = trace["host"].filter(pl.col("group") == "wait")
     return host.select("thread", "start", "end").collect()
 

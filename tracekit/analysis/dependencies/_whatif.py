@@ -148,7 +148,7 @@ def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Lengths of steps under given changes: lower and upper bounds."""
+    """Lengths of steps after the changes, ns: lower and upper bounds."""
 
     label: str
     edges: int
@@ -168,7 +168,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Tell whether the range is narrow enough for a number."""
+        """Tell whether the range is narrow enough to state a value."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -191,7 +191,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with the given changes, at both ends of every unknown."""
+    """Replay a job's graph with changes, at both ends of the range of every unknown length."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -223,9 +223,9 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
 def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     """Return the job at the slow and at the fast end of the range, if the host launches faster.
 
-    An op can begin before its launching call returns, but mostly does not: its delay during the
+    An op can start before its launching call returns, but mostly does not: its delay during the
     call counts as waiting for the call, which gets shorter. That is certain if all delayed ops
-    began after their call; else it is assumed at the fast end only.
+    started after their call; else it is assumed at the fast end only.
     """
     if not any(isinstance(each, Host) for each in changes):
         return job, job
@@ -394,7 +394,7 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
-    """Say the range in which steps would lie, and which unknowns make it wide."""
+    """Return the range in which steps would lie, and which unknowns make it wide, in words."""
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
@@ -409,7 +409,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 
 def _assumed(job: Job) -> list[str]:
-    """Say which processes are assumed to be loader workers (none is recorded as one)."""
+    """Return a note on the processes assumed to be loader workers (none is recorded as one)."""
     forks = job.graph.batches.forks
     if forks is None:
         return []
@@ -429,7 +429,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
-    """Name the changes that change nothing in this run."""
+    """Return warnings of changes with no, or a doubtful, effect in this run."""
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip
@@ -448,7 +448,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 
 def _waited_for_input(batches: Batches) -> str:
-    """Say that no wait for a loader is known, or that one of them takes most of their time."""
+    """Return a warning if no wait for a loader is known, or a single wait is most of their time."""
     if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it tell, or calls of the operating "
@@ -458,7 +458,7 @@ def _waited_for_input(batches: Batches) -> str:
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:
-    """Say which all-reduces a bucket size does not change, and why."""
+    """Return a note on all-reduces that a bucket size does not change, and why."""
     sizes = exchanged_bytes(job)
     larger = sizes.filter(sizes > size)
     if larger.len():
@@ -558,7 +558,7 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 @first_line("whatif")
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    """Name the change that saves most, no more precisely than its range allows.
+    """Return a sentence on the change that saves most, no more precise than its range allows.
 
     It saves the most if no other change's upper bound exceeds its lower bound.
     """

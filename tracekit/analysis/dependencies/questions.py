@@ -31,7 +31,7 @@ class Waiting(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Tables of the run."""
+        """Canonical tables of the run."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
         """Return the run limited to the steps `iterations` (first, last); None: all."""
@@ -110,7 +110,7 @@ def critical_path(
 ) -> "Answer":
     """Split steps along their critical path: what each waited for, from its end back to its start.
 
-    The parts of the path add up to the steps. docs/critical-path.md says what may wait for what.
+    The parts of the path add up to the steps. docs/critical-path.md lists what may wait for what.
     """
     from tracekit.analysis.dependencies._critical_path import critical_path
     from tracekit.engine import parse_iterations
@@ -258,9 +258,9 @@ def whatif(
     topology: Topology = None,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say how long steps would take with something changed: each change alone, and all of them.
+    """Predict how long steps would take after changes: each change alone, and all together.
 
-    What waits for what is replayed; docs/whatif.md says how, and how far to trust it.
+    Dependencies of calls and ops are replayed; docs/whatif.md: how, and how far to trust it.
     """
     from tracekit.analysis.dependencies._whatif import whatif
     from tracekit.engine import parse_iterations

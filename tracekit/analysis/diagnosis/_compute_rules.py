@@ -104,7 +104,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
 
 
 def unfused_elementwise(facts: Facts) -> Finding | None:
-    """Find chains of elementwise kernels that one fused kernel could replace."""
+    """Find chains of elementwise kernels that a single fused kernel could replace."""
     chains = facts.of_rule(named_kernels, "sums", "unfused_elementwise")
     lost = facts.lost(chains)
     saved = facts.lost(chains, "saved")
@@ -202,8 +202,8 @@ def largest_headroom(facts: Facts) -> Finding | None:
 def operators(part: Part) -> Frames:
     """Return operators of usual steps with a known bound, and the time above it.
 
-    ``device, iteration, operator, bound, sizes``; ``number``, ``kernel_ns``, and ``headroom``,
-    whole ns above the bound.
+    ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns``, and
+    ``headroom``, whole ns above the bound.
     """
     by = ["device", "iteration", "operator", "bound", "sizes"]
     if not has_sizes(part.trace):
@@ -222,11 +222,11 @@ def operators(part: Part) -> Frames:
 
 
 def named_kernels(part: Part) -> Frames:
-    """Return the kernels that rules are about.
+    """Return the kernels that rules select by name, and sequences of tiny kernels.
 
-    ``sums``: ``rule, device, iteration``; ``time``, and ``saved`` of it if a sequence were one
-    kernel, ns. ``names``: ``rule, device, name``, and of them ``number``, ``time``, and ``first``,
-    the number of the first one in the run. ``runs``: of each rule on sequences, their number
+    ``sums``: ``rule, device, iteration``; ``time``, and the part ``saved`` if each sequence became
+    a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and ``time`` of these
+    kernels, and ``first``, the op id of the first. ``runs``: by rule on sequences, their number
     (``runs``) and that of their kernels. ``lengths``: those of tiny kernels, as of `kernels`.
     ``where``: see `Part.launched_in`.
     """
@@ -271,13 +271,13 @@ def named_kernels(part: Part) -> Frames:
 
 
 def _runs(facts: Facts, rule: str) -> tuple[int, int]:
-    """Return the number of sequences that a rule is about, and of the kernels in them."""
+    """Return the number of sequences found by a rule, and of the kernels in them."""
     own = facts.of_rule(named_kernels, "runs", rule)
     return int(own["runs"].sum()), int(own["number"].sum())
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:
-    """Say the number of kernels, and name the one that takes most time."""
+    """Return the number of kernels, and the name of the kernel that takes most time, in words."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")

@@ -132,9 +132,9 @@ def diagnose(
 ) -> Answer:
     """Answer the question `diagnose`; its declaration lists columns and meta.
 
-    ``docs/diagnose.md`` defines the rules and what they win; the largest win is first.
-    Findings of rules that were wrong more than once in twenty are sure as ``perhaps``, listed last
-    and not among the first 5. The table ``findings`` holds all.
+    ``docs/diagnose.md`` defines the rules and the time that each could win; the largest win is
+    first. Findings of rules that were wrong more than once in twenty are marked ``perhaps``, listed
+    last and not among the first 5. The table ``findings`` contains all findings.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def diagnose(
     UsageError
         If a rule is unknown.
     MissingDataError
-        If the run holds no GPU work.
+        If the run contains no GPU work.
     """
     asked = _chosen(rules)
     require_ops(trace)
@@ -201,7 +201,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Tell whether waits for host and input leave any of a finding's win."""
+    """Tell whether any of a finding's win remains after longer waits for host and input."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)
@@ -209,7 +209,7 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
-    """Return a finding as a row, its win capped at the time that a step could lose."""
+    """Return a finding as a row, its win limited to the time that a step could lose."""
     most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value
@@ -269,7 +269,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the printed table of findings: the win in one line, and the state of each finding."""
+    """Return the printed table of findings: their wins on a line each, and their states."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )

@@ -57,7 +57,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Say how long collectives are exposed, and how much of that could be hidden."""
+    """Return how long collectives are exposed, and how much of that could be hidden, in words."""
     exposed = facts.lost(each, "exposed").mean
     said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     said += facts.share(exposed)
@@ -145,7 +145,7 @@ def small_buckets(facts: Facts) -> Finding | None:
 
 
 def stragglers(facts: Facts) -> Finding | None:
-    """Find a rank for which the others wait since it is slower (a straggler)."""
+    """Find a rank (straggler) for which the others wait since it is slower."""
     waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
@@ -190,9 +190,9 @@ def _is_one(worst: dict[str, Any]) -> pl.Expr:
 
 
 def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
-    """Test whether one rank causes significantly more waiting per step than all others together.
+    """Test whether a rank causes significantly more waiting per step than all others together.
 
-    The test is over steps, not collectives: a rank that begins a step late is late to all its
+    The test is over steps, not collectives: a rank that starts a step late is late to all its
     collectives.
     """
     caused = pl.col("caused_ns") * pl.when(_is_one(worst)).then(1).otherwise(-1)

@@ -1,4 +1,4 @@
-"""Facts for rules (usual steps of a run, their ops, idle time), and the findings of rules."""
+"""Measurements of a run's usual steps (ops, idle time, collectives) for rules, and findings."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the steps of a run, computed on first use.
+    """Measurements of the steps of a run, computed on first use.
 
     Parameters
     ----------
@@ -169,12 +169,12 @@ class Facts:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """Keys of each usual step on each GPU, one row each."""
+        """Keys of each usual step on each GPU, a row each."""
         return self.steps.select(CELL).unique(maintain_order=True)
 
     @cached_property
     def number(self) -> int:
-        """Number of usual steps."""
+        """Number of usual steps of the run."""
         return self.steps["iteration"].n_unique()
 
     # -- sums of parts
@@ -240,7 +240,7 @@ class Facts:
         return both.cast({"cause": pl.String, "rests_on": pl.String})
 
     def gaps(self, rule: str) -> int:
-        """Return the number of gaps that a rule is about (`launch_bound` or `busy_host`)."""
+        """Return the number of gaps that count for a rule (`launch_bound` or `busy_host`)."""
         return int(self.found(idle)["gaps"][rule].sum())
 
     def cold_idle(self) -> tuple[str | None, float]:
@@ -256,13 +256,13 @@ class Facts:
         return cause, time / windows["device"].n_unique()
 
     def of_rule(self, measure: Measure, name: str, rule: str) -> pl.DataFrame:
-        """Return the rows of a measure's frame that a rule is about."""
+        """Return the rows of a measure's frame that belong to a rule."""
         return self.found(measure)[name].filter(rule=rule)
 
     def where(
         self, measure: Measure, rule: str, devices: Collection[int] | None = None
     ) -> tuple[str, ...]:
-        """Name a rule's layers or ranges with the most time, each with its time as text."""
+        """Return a rule's layers or ranges with the most time, each with its time as text."""
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
         by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
@@ -275,7 +275,7 @@ class Facts:
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """Participants of collectives, with ``clock`` and ``step`` (null if not a usual one)."""
+        """Participants of collectives, with ``clock`` and ``step`` (null if not a usual step)."""
         steps = self.found(calls)["rows"].select("op", "step")
         return self._calls.join(steps, on="op", how="left", maintain_order="left")
 
@@ -286,7 +286,7 @@ class Facts:
         return exposed_waits(self.collectives, exposed)
 
     def lost(self, rows: pl.DataFrame, length: str = "time") -> Lost:
-        """Return the time per step that the given rows take.
+        """Return the time per step that the ops or gaps `rows` take.
 
         Parameters
         ----------
@@ -304,7 +304,7 @@ class Facts:
         return Lost(*(float(mean or 0) for mean in means))
 
     def won(self, lost: Lost) -> float:
-        """Return the part of the GPUs' lost time that a step would win, ns.
+        """Return the part of the GPUs' lost time by which a step could become shorter, ns.
 
         If GPUs wait for each other in collectives, it is the loss of the GPU that loses least: the
         others would wait for it.
@@ -312,7 +312,7 @@ class Facts:
         return lost.mean if self.waits.is_empty() else lost.least
 
     def idle_of(self, *causes: str) -> pl.DataFrame:
-        """Return the idle time that has one of these causes."""
+        """Return the idle time with one of the causes `causes`."""
         return self.idle.filter(pl.col("cause").is_in(causes))
 
     @cached_property
@@ -395,14 +395,14 @@ class Facts:
 
     @property
     def per(self) -> str:
-        """Unit of times, in words: they are means over GPUs."""
+        """Unit of times that are means over GPUs, in words."""
         if self.has_steps:
             return "per step"
         return "in all" if self.cells["device"].n_unique() == 1 else "per GPU"
 
     @property
     def per_gpu(self) -> str:
-        """Unit of numbers of one GPU, in words."""
+        """Unit of counts on a single GPU, in words."""
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
@@ -410,7 +410,7 @@ class Facts:
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether rows occur in at least half of the steps; without steps, at all."""
+        """Tell whether rows occur in at least half of the steps; in a run without steps, at all."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
@@ -498,7 +498,7 @@ class Finding:
     Parameters
     ----------
     finding
-        The problem in one sentence, with numbers.
+        The problem in one sentence, with measured values.
     win, low, high
         Time by which a step would get shorter, ns: estimate, lower and upper bound; None if
         unknown.
@@ -509,7 +509,7 @@ class Finding:
         assumption), or ``hint`` (other causes are possible). ``perhaps`` is for rules that were
         wrong too often, or were never tested.
     evidence
-        The numbers that support the finding.
+        The measured values that support the finding.
     advice
         What to do.
     outside

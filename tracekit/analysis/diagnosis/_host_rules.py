@@ -102,7 +102,7 @@ def input_bound(facts: Facts) -> Finding | None:
 
 
 def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
-    """Name the operating system calls in which the host slept, if recorded."""
+    """Return the operating system calls in which the host slept, if recorded, in words."""
     calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
     names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
     if calls.is_empty():
@@ -152,7 +152,7 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def _is_kept_off() -> pl.Expr:
-    """Tell which times off the CPU a thread did not choose, as by waiting for work."""
+    """Select times off the CPU that a thread did not choose, as it does when it waits for work."""
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
     return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
 
@@ -186,7 +186,7 @@ def places(part: Part) -> Frames:
 
 
 def _executed(facts: Facts) -> tuple[str, ...]:
-    """Name the functions that the host ran while it launched nothing, from sampled call stacks."""
+    """Return the functions that the host ran while it launched nothing, from sampled stacks."""
     each = facts.found(places)["samples"].group_by("name").agg(pl.col("number").sum())
     functions = each.sort("number", "name", descending=[True, False]).head(_MOST_NAMES).rows()
     return tuple(f"{number} of {each['number'].sum()} samples in {name}"
@@ -390,7 +390,7 @@ def _is_large_copy(*kinds: str) -> pl.Expr:
 
 
 def _is_pageable() -> pl.Expr:
-    """Select copies from pageable memory; if unknown, copies that hold their call."""
+    """Select copies from pageable memory; if unknown, copies whose call lasts as long."""
     return (pl.col("host_memory") == "pageable").fill_null(_holds_its_call())
 
 
@@ -401,12 +401,12 @@ def _holds_its_call() -> pl.Expr:
 
 
 def host_copies(part: Part) -> Frames:
-    """Return the copies that rules are about, and how long nothing else runs meanwhile.
+    """Return the copies that rules select, and how long nothing else runs meanwhile.
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
-    ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have begun), ns;
-    ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
-    ``blocking``, the number that hold their call. ``where``: see `Part.launched_in`.
+    ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have started),
+    ns; ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
+    ``blocking``, the number whose call waits for them. ``where``: see `Part.launched_in`.
     """
     asks = {
         "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
@@ -436,10 +436,10 @@ def host_copies(part: Part) -> Frames:
 
 
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``sure``: how much earlier a copy, and the kernel after it, could have begun, ns.
+    """Add ``sure``: how much earlier a copy, and the kernel after it, could have started, ns.
 
     A launched copy could have run since its launch; the next kernel could have run in its place
-    since its own launch.
+    since that kernel's launch.
     """
     own = part.ops.filter(COMPUTES).sort("start")
     others = own.select("device", "start", ready="launch_end").collect()
@@ -515,7 +515,7 @@ def busy_host(facts: Facts) -> Finding | None:
 
 
 def _stacks(facts: Facts) -> str:
-    """Say how to record call stacks of the host, if tracekit reads those of the recorder."""
+    """Return how to record call stacks of the host, if tracekit reads those of the recorder."""
     is_nsys = RECORDERS["nsys"] in RunFacts(facts.trace).recorders
     return ", call stacks by `-s process-tree`" if is_nsys else ""
 
@@ -550,7 +550,7 @@ def _by_time(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
-    """Say the number of calls, and the time that the host spends in them."""
+    """Return the number of calls, and the time that the host spends in them, in words."""
     return tuple(
         f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"

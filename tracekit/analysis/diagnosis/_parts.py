@@ -1,4 +1,4 @@
-"""Ops and idle time of one part of a run (some of its reports), added up for the rules."""
+"""Ops and idle time of a part of a run (some of its reports), added up for the rules."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "t
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a run in usual steps.
+    """A part of a run in usual steps.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Part:
     def ops(self) -> pl.LazyFrame:
         """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
 
-        The frame is in memory; it is lazy so that readers copy only what they need.
+        The frame is in memory; it is lazy so that readers copy only needed columns.
         """
         work = in_batches(self.trace["ops"].select(_WORK))
         return pl.concat([self._placed(batch) for batch in work]).lazy()
@@ -94,7 +94,7 @@ class Part:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """The pieces of gaps, see `idle`; those that launches are late in are of one kind."""
+        """The pieces of gaps, see `idle`; late launches count by their total time in the gap."""
         gaps = self.found.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
@@ -151,9 +151,9 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives for which `own` holds.
+        """Return the copies and collectives that satisfy the condition `own`.
 
-        ``exposed``: ns in which no others run.
+        ``exposed``: ns in which no other ops run.
         """
         chosen = self._asked_about.filter(own).collect()
         if chosen.is_empty():
@@ -179,7 +179,7 @@ class Part:
         return is_copy.fill_null(value=False) | pl.col("op").is_in(self.calls["op"].implode())
 
     def launched_in(self, rows: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """Name the layers of ops; for ops without a layer, the ranges that launched them.
+        """Return the layers of ops; for ops without a layer, the ranges that launched them.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return the GPUs that work, and ``stage, length`` (ns) of them without collectives."""
+    """Return the ids of GPUs with work, and ``stage, length`` (ns) of work without collectives."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {
@@ -306,8 +306,8 @@ def sends(part: Part) -> Frames:
 def kernels(part: Part) -> Frames:
     """Return busy time of kernels, their lengths, and times between launches.
 
-    ``busy``: of each step and GPU, ns; ``backward`` of it in the backward pass, and ``sum``, the
-    lengths of its kernels. ``lengths`` and ``apart``: ``length`` (ns) and its ``number``, of
+    ``busy``: of each step and GPU, ns; ``backward``, the part in the backward pass, and ``sum``,
+    the lengths of its kernels. ``lengths`` and ``apart``: ``length`` (ns) and its ``number``, of
     kernels, and between launches of a thread up to 1 ms. ``stages``: ``stage, time`` of all ops.
     ``paces``: ``device, name, launch_size``, median length ``own``, ``number`` and ``total``.
     """
@@ -344,7 +344,7 @@ def counted_values(rows: pl.LazyFrame) -> pl.DataFrame:
 
 
 def quantile_of(values: pl.DataFrame, share: float) -> float | None:
-    """Return a quantile of counted values as polars does: the nearest one; of 0.5 the median."""
+    """Return a quantile of counted values as polars does: the nearest value; of 0.5 the median."""
     each = values.drop_nulls("length").group_by("length").agg(pl.col("number").sum())
     if each.is_empty():
         return None
@@ -357,12 +357,12 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time, and the gaps whose cause other parts may hold.
+    """Return sums of idle time, and the gaps whose cause may be in other parts.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op of the gap was launched before it; ``is_short``, ``is_long``: whether launches that are late
     take up to 1 ms of the gap, or more, see `Part.idle`; ``is_tiny``, whether a tiny kernel of a
-    run ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
+    run ends it; ``time`` (ns). ``gaps``: counts of gaps, see `Facts.gaps`.
     """
     own, last = part.idle, part.found.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())

@@ -66,7 +66,7 @@ def waited_for(facts: Facts, device: int) -> float | None:
 
 
 def own_times(facts: Facts) -> pl.DataFrame:
-    """Return each rank's own time in a step for work that all ranks do: ``own_ns``.
+    """Return how long each rank takes in a step for work that all ranks do: ``own_ns``.
 
     The time of an op is its duration plus idle time before it that no other GPU caused. Durations
     of collectives do not count, since they last until the last participant comes. Neither does work
@@ -89,7 +89,7 @@ def work_by_name(part: Part) -> Frames:
 
 
 def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
-    """Return the time of ops of the given kinds and names, and idle time before them: `own_times`.
+    """Return the time of ops with kinds and names `shared`, and idle time before them: `own_times`.
 
     Returns
     -------
@@ -259,7 +259,7 @@ def _by_group(
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     """Return the stage, or cause of idle time, in which each rank exceeds the median rank most.
 
-    Of two ranks, the other one is the reference.
+    Of two ranks, the reference is the other rank.
     """
     busy = facts.found(work)["busy"].select(
         *MEMBER, what=pl.col("stage").cast(pl.String), time="length"

@@ -78,9 +78,9 @@ def stragglers(
     by: Annotated[str | Sequence[str], grouped_by(*_KEYS)] = "rank",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say which rank is late at collectives, in which stage, how often, and what it costs.
+    """Find which rank is late at collectives, in which stage, how often, and at what cost.
 
-    docs/stragglers.md says what the columns are.
+    docs/stragglers.md defines the columns.
     """
     from tracekit.analysis.diagnosis._stragglers import stragglers
 

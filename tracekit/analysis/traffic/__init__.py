@@ -1,7 +1,4 @@
-"""Traffic between GPUs: transfers, links, and counters.
-
-Shared: questions read it, and it reads none of them.
-"""
+"""Traffic between GPUs: transfers, links, and counters; questions import it, it imports none."""
 
 from typing import TYPE_CHECKING
 

@@ -74,7 +74,7 @@ class Ranks:
     def logged(self, communicator: str | None) -> str | None:
         """Return the name of a communicator in the log; None if the log lacks it.
 
-        If the log holds the rings of only one communicator, it is taken for that one.
+        If the log has the rings of only one communicator, it is taken for that one.
         """
         if self.log is None:
             return None
@@ -256,7 +256,7 @@ def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
-    """Name collectives without a model of their algorithm, so that no link carries them.
+    """Return warnings of collectives without a model of their algorithm, which no link carries.
 
     Parameters
     ----------
@@ -281,8 +281,8 @@ def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
 def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the messages of NCCL's send and receive whose peer and size were recorded.
 
-    If both ends of a message are in the run, the sender counts. Messages of a rank to itself cross
-    no link and are left out.
+    If both ends of a message are in the run, the sender counts. Messages from a rank to itself
+    cross no link and are left out.
 
     Parameters
     ----------
@@ -335,8 +335,8 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
 def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return the calls except those whose messages all have known devices at both ends.
 
-    If one end of a message is left out, so is the other one.
-    An all-to-all that consists of sends and receives moves no bytes beyond these.
+    If one end of a message is left out, so is the other end. An all-to-all that consists of sends
+    and receives moves no bytes beyond these.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ def _algorithms(
 ) -> list[str]:
     """Return the possible algorithms of a collective: a ring, or NVLS if NCCL can use it.
 
-    For kernels of other libraries, only those that implement one algorithm are known.
+    The algorithm of other libraries' kernels is known only if they implement a single one.
     """
     if plan["algorithm"] is not None or plan["library"] != "nccl":
         return [plan["algorithm"] or ("ring" if plan["collective"] in _ANY_ALGORITHM else "")]

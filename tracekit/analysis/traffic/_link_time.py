@@ -32,9 +32,9 @@ def link_timeline(
 ) -> pl.DataFrame:
     """Return the traffic of each link over time, in each direction.
 
-    The bytes of a transfer are spread evenly over its time, so a bin can hold a fraction of them.
-    Only reports on the clock of the first report with traffic count; transfers of unknown size, or
-    of collectives of unknown algorithm, are left out.
+    The bytes of a transfer are spread evenly over its time, so a bin can contain a fraction of
+    them. Only reports on the clock of the first report with traffic count; transfers of unknown
+    size, or of collectives of unknown algorithm, are left out.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        If one is unknown, is given twice, or none is given.
+        If a key is unknown, is given twice, or none is given.
     """
     return chosen_keys(by, LINK_KEYS, "links")
 
@@ -97,8 +97,7 @@ def links(
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
-        Time interval, ns: transfers that begin in it count, with all their bytes and their own
-        bandwidth; ``busy_ns`` is cut to the interval, whenever transfers began. None: all.
+        Time interval, ns: transfers that start in it count, with all their bytes and times.
     hosts
         Device -> name of its host, for the keys ``nic`` and ``hosts``.
     phases
@@ -235,7 +234,7 @@ def network_nodes(
 
 
 def _nic_name(machine: Machine, node: str) -> str | None:
-    """Return the system's name of a NIC, else its number on its host; None for other nodes."""
+    """Return the system's name of a NIC, else its index on its host; None for other nodes."""
     known = machine.graph.nodes[node]
     if known.get("type") != "nic":
         return None
@@ -244,7 +243,7 @@ def _nic_name(machine: Machine, node: str) -> str | None:
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
-    """Select the transfers that count for the given keys."""
+    """Select the transfers that count for the keys `keys`."""
     src, dst = pl.col("src_device"), pl.col("dst_device")
     if "pair" in keys:
         return src.is_not_null() & dst.is_not_null()
@@ -397,7 +396,7 @@ def _arranged(
 def traffic_window(trace: Trace) -> int:
     """Return the recorded time of the GPUs of a run, ns: first op to last, summed over clocks.
 
-    For a stretch (part of a run) it is its recorded time, or that from its first to its last step.
+    For a part of a run it is its recorded time, or that from its first to its last step.
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
@@ -412,7 +411,7 @@ def traffic_window(trace: Trace) -> int:
 def placed_share(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Return numbers of transfers with known route and size.
+    """Return counts of transfers: all, with known route, and with known size.
 
     Returns
     -------
@@ -430,7 +429,7 @@ def placed_share(
 def listed_transfers(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
 ) -> int:
-    """Return the number of transfers that `links` counts for the given keys."""
+    """Return the number of transfers that `links` counts for the keys `keys`."""
     counted = with_routes(transfers.filter(_counts(keys)), machine, place)
     if "nic" in keys:
         return int(counted["route"].str.contains(_FABRIC).sum())

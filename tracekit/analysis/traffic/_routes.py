@@ -52,7 +52,7 @@ def with_routes(
 
 
 def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return one row per transfer and link that it crosses.
+    """Return a row per transfer and link that it crosses.
 
     Parameters
     ----------
@@ -130,9 +130,9 @@ def _hops(routes: list[Route]) -> Iterator[tuple[Any, ...]]:
 
 
 def _legs(route: Route) -> list[int]:
-    """Return, for each link of a staged transfer's route, the number of the copy that crosses it.
+    """Return, for each link of a staged transfer's route, the index of the copy that crosses it.
 
-    The first copy goes to host memory, the second one from there. The CPU to which that memory
+    The first copy goes to host memory, the second copy from there. The CPU to which that memory
     belongs is unknown, so links between CPUs may be crossed by either copy.
     """
     hosts = [number for number, node in enumerate(route.nodes) if node.startswith("CPU")]

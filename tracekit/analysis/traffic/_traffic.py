@@ -110,7 +110,7 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
-        """Transfers that begin in the chosen stretch of the run, or belong to its steps."""
+        """Transfers that start in the chosen time span of the run, or belong to its steps."""
         return self.all_transfers.filter(self.trace.stretch.holds())
 
     @cached_property
@@ -148,7 +148,7 @@ class Traffic:
 
     @cached_property
     def machine(self) -> Machine:
-        """The machine; GPUs without NICs there get those that the log names."""
+        """The machine; GPUs without NICs there get the NICs that the log names."""
         machine, place = self.placed.machine, self.placed.place
         if self.log is None or not machine.nodes("fabric"):
             return machine
@@ -176,7 +176,7 @@ class Traffic:
         )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
-        """Return host -> number of NIC -> name, for NICs in the log's connections."""
+        """Return host -> index of NIC -> name, for NICs in the log's connections."""
         networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
         ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
         devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
@@ -331,12 +331,12 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Name reports and collectives that `timeline` leaves out; None if there are none."""
+        """Note on reports and collectives that `timeline` leaves out; None if there are none."""
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
 
     def _between(self, where: str) -> str | None:
-        """Say how many collectives are of unknown algorithm; None if there are none."""
+        """Return a note on collectives of unknown algorithm; None if there are none."""
         number = self.transfers["choice"].drop_nulls().n_unique()
         names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
@@ -345,7 +345,7 @@ class Traffic:
         return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
-        """Say how many reports are on another clock than the first report with traffic."""
+        """Return how many reports are on another clock than the first with traffic, in words."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
         clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
         apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
@@ -371,7 +371,7 @@ class Traffic:
         return link_counters(self.trace, *self._moved, self._hosts)
 
     def expected(self, parameters: int) -> dict[str, Any]:
-        """Compare the bytes moved per iteration with those that training must exchange.
+        """Compare the bytes moved per iteration with the bytes that training must exchange.
 
         See `expected_traffic`.
         """
@@ -379,7 +379,7 @@ class Traffic:
         return expected_traffic(self.transfers, parameters, iterations)
 
     def meta(self) -> dict[str, Any]:
-        """Return the meta of the tables.
+        """Return the ``meta`` of the tables of traffic.
 
         Returns
         -------
@@ -434,7 +434,7 @@ class Traffic:
         return found
 
     def _against_counters(self) -> list[str]:
-        """Say by how much modelled traffic differs from counters, if the trace has both."""
+        """Return warnings of how far modelled traffic differs from counters, if both are known."""
         counted = self.counters().drop_nulls("counted_bytes")
         is_nic = pl.col("metric").cast(pl.String).str.starts_with("nic_")
         both = counted.filter(
@@ -450,7 +450,7 @@ class Traffic:
         return found + self._unknown_nics(counted)
 
     def _unknown_nics(self, counted: pl.DataFrame) -> list[str]:
-        """Say for how many sampled NICs the traffic is unknown."""
+        """Return warnings of how many sampled NICs have unknown traffic."""
         unknown = counted.filter(pl.col("nic").is_not_null(), pl.col("modelled_bytes").is_null())
         number = unknown.select("host", "nic").n_unique()
         if not number or not self.machine.nodes("fabric"):
@@ -473,7 +473,7 @@ class Traffic:
         return calls.filter(~(placed | matched.fill_null(value=False)))
 
     def _of_absent_ranks(self) -> list[str]:
-        """Name collectives of known size that are on no link since ranks are unknown."""
+        """Return warnings of collectives of known size on no link, since ranks are unknown."""
         sized = self._off_links.drop_nulls("bytes")
         members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
         given = pl.col("bytes_source") == "user"
@@ -488,7 +488,7 @@ class Traffic:
         return [f"{number:,} collective kernels {why}" for why, number in lost.items() if number]
 
     def _overfull(self) -> list[str]:
-        """Name links that would have carried more than their peak."""
+        """Return warnings of links that would have carried more than their peak."""
         table = self.links("link")
         if "least_utilisation" in table.columns:
             table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
@@ -511,7 +511,7 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Say by how much measured and modelled traffic differs from a counter, and where most."""
+    """Return by how much measured and modelled traffic differs from a counter, and where most."""
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )
@@ -571,7 +571,7 @@ def contradictions(
 
 
 def _too_fast(routed: pl.DataFrame) -> list[str]:
-    """Name pairs of GPUs with copies above the peak of their route (bytes per ns are GB/s)."""
+    """Return sentences on pairs of GPUs with copies faster than their route (bytes/ns are GB/s)."""
     speed = pl.col("bytes") / (pl.col("end") - pl.col("start"))
     peak = pl.col("route_bandwidth") / 1e9
     direct = routed.filter(pl.col("method") == "p2p", pl.col("end") > pl.col("start"))
@@ -625,7 +625,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _first_of_network(rows: pl.DataFrame) -> str | None:
-    """Name the NIC (or pair of hosts) that carried most, its utilisation, and its exposed time."""
+    """Return the NIC (or pair of hosts) that carried most, with its utilisation, in words."""
     ends = [name for name in ("nic", "dst_host") if name in rows.columns]
     known = rows.drop_nulls("bytes")
     if len(ends) != 1 or known.is_empty() or not {"host", "src_host"} & {*rows.columns}:
@@ -646,7 +646,7 @@ def _first_of_network(rows: pl.DataFrame) -> str | None:
 
 
 def _first_of_counters(rows: pl.DataFrame) -> str | None:
-    """Name the counter that differs most from the bytes attributed to it."""
+    """Return a sentence on the counter that differs most from the bytes attributed to it."""
     known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
     if known.is_empty():
         return None

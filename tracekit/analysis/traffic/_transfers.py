@@ -93,7 +93,7 @@ def copy_transfers(
     machine
         The machine with its links; None: no search for two-hop transfers.
     place
-        Device of the run -> GPU of the machine; None: equal numbers.
+        Device of the run -> GPU of the machine; None: equal indices.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copies(trace: Trace) -> pl.DataFrame:
-    """Return the copies that can cross a link, each as a transfer of its own."""
+    """Return the copies that can cross a link, each as a separate transfer."""
     kind = pl.col("kind").cast(pl.String)
     to_host = (kind == "d2h") | ((kind == "staged") & pl.col("copy_kind").str.ends_with("toH"))
     method = (
@@ -264,7 +264,7 @@ def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
-    """Merge a copy to the host and one from it that the program seems to have staged."""
+    """Merge a copy to the host and a copy from it that the program seems to have staged."""
     ends = pl.col("src_device") != pl.col("dst_device")
     halves = copies.filter("explicit", pl.col("bytes") >= MIN_STAGED_BYTES)
     handed_on = _handed_on(copies, "d2h", "h2d").filter(
@@ -289,9 +289,9 @@ def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
-    """Pair each copy with the next copy of its thread, if that one waited for it.
+    """Pair each copy with the next copy of its thread, if the next copy waited for it.
 
-    The second copy has as many bytes, was launched before the end of the first one, and started
+    The second copy has as many bytes, was launched before the end of the first copy, and started
     after it.
 
     Parameters
@@ -332,7 +332,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Replace process and bytes of each copy by one number that sorts like both."""
+    """Replace process and bytes of each copy by an integer that sorts like both."""
     return halves.join(sizes, on=["process", "bytes"], how="left", maintain_order="left").select(
         "size",
         "start",
@@ -345,7 +345,7 @@ def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_order(arrived: pl.DataFrame, leaving: pl.DataFrame) -> pl.DataFrame:
-    """Return ``arrived, leaving``: numbers of the rows of both tables that form one transfer."""
+    """Return ``arrived, leaving``: indices of the rows of both tables that form a transfer."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     partner = np.full(leaving.height, -1, np.int64)

@@ -89,7 +89,7 @@ class ArrowTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the stream's columns."""
         return self._layout.names
 
     def count(self) -> int:
@@ -293,7 +293,7 @@ class _Table:
         return self._place(field) > 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a number field; 0 if it is absent."""
+        """Return a field that is a number; 0 if it is absent."""
         place = self._place(field)
         return self._unpack(form, place) if place else 0
 
@@ -327,7 +327,7 @@ class _Table:
         return at + 4, count
 
     def structs(self, field: int, form: str) -> list[tuple[int, ...]]:
-        """Return a field that is a list of structures of one form."""
+        """Return a field that is a list of structures, each with the format `form`."""
         size = struct.calcsize(form)
         at, count = self._list(field, size)
         return list(struct.iter_unpack(form, self._data[at : at + count * size]))

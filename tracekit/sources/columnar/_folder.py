@@ -79,7 +79,7 @@ class ColumnarExport:
     Raises
     ------
     NotATraceError
-        If the folder holds no export.
+        If the folder contains no export.
     InputError
         If the folder cannot be read.
     """
@@ -263,7 +263,7 @@ class ParquetTable:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the file's columns."""
         return tuple(self._rows.collect_schema())
 
     def count(self) -> int:

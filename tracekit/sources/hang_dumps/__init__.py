@@ -1,7 +1,7 @@
 """Dumps of jobs that hang: PyTorch's flight recorder, and NCCL's RAS.
 
-They tell in which collective each rank was at the time of the dump, but no times of GPU work, and
-so are no traces.
+They contain the collective in which each rank was at the time of the dump, but no times of GPU
+work, and so are no traces.
 """
 
 from tracekit.sources.hang_dumps._dumps import Dumps, read_dumps

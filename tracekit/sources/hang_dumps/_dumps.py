@@ -103,7 +103,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
     Raises
     ------
     NotATraceError
-        If a named file is no dump, or a folder holds none.
+        If a named file is no dump, or a folder contains none.
     DamagedTraceError
         If a named file is cut short or too large, or two dumps belong to one rank.
     UnsupportedTraceError
@@ -184,14 +184,14 @@ def _check_once(ranks: pl.DataFrame) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that finds no class, were an opcode to ask for one."""
+    """An unpickler that refuses every class for which an opcode may ask."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         raise UnsupportedTraceError(f"the pickle asks for {module}.{name}")
 
 
 def _plain_pickle(data: bytes, where: str) -> Any:
-    """Return the values of a pickle of numbers, texts, lists, tuples and dicts.
+    """Return the values of a pickle of integers, floats, texts, lists, tuples and dicts.
 
     Each opcode is looked at before the first is carried out.
 
@@ -200,12 +200,12 @@ def _plain_pickle(data: bytes, where: str) -> Any:
     data
         The pickle.
     where
-        What to call it in messages.
+        Name of the pickle in messages.
 
     Raises
     ------
     UnsupportedTraceError
-        If an opcode stands in it that could run code.
+        If it contains an opcode that could run code.
     DamagedTraceError
         If it is cut, or no pickle.
     """

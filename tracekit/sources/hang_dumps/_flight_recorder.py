@@ -172,7 +172,7 @@ def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
 
 
 def _sizes(given: Any) -> list[list[int]] | None:
-    """Return the sizes of tensors; None if they are not lists of numbers, or implausibly large."""
+    """Return the sizes of tensors; None if they are no lists of integers, or implausibly large."""
     if not isinstance(given, list) or len(given) > _MOST_TENSORS:
         return None
     fits = all(
@@ -210,7 +210,7 @@ def _types(given: Any) -> str | None:
 def _place(frames: Any) -> str | None:
     """Return the innermost stack frame outside of libraries, as `step at train/loop.py:28`.
 
-    It is the innermost of all if none is outside of them; None without frames.
+    If all frames are inside libraries, the innermost frame; without frames None.
     """
     if not isinstance(frames, list):
         return None
@@ -224,7 +224,7 @@ def _place(frames: Any) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Return a number that JSON may hold as text; None for anything else."""
+    """Return an integer, which JSON may contain as text; None for anything else."""
     if isinstance(value, str):
         value = int(value) if re.fullmatch(r"-?\d{1,19}", value) else None
     return value if type(value) is int and value in _INT64 else None

@@ -1,7 +1,7 @@
-"""Timelines of pipeline-parallel training jobs: what each worker did in each step, by kind of work.
+"""Timelines of pipeline-parallel training jobs: the ops of each worker and step, by kind of work.
 
 Format: Chrome events as StragglerAnalysis publishes them (Lin et al., OSDI 2025), a JSON list. They
-hold no kernels, and so are no traces.
+contain no kernels, and so are no traces.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
     Raises
     ------
     MissingDataError
-        If a file holds no capture, or none that names kernels.
+        If a file contains no capture, or none that names kernels.
     """
     hosts = [_host_of(path) for path in paths]
     graphs = pl.concat(_graphs_of(*each) for each in zip(paths, hosts, strict=True))

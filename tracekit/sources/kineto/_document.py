@@ -262,7 +262,7 @@ def head_of(path: Path) -> bytes:
 
 
 def _head_of_cut(path: Path) -> bytes:
-    """Return what can be unpacked of a file that is shorter than the usual head."""
+    """Return the part that can be unpacked of a file that is shorter than the usual head."""
     with path.open("rb") as file:
         try:
             return zlib.decompressobj(wbits=31).decompress(file.read(_HEAD), _HEAD)
@@ -314,7 +314,7 @@ class _Cut:
         return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
 
     def parts(self) -> Iterator[tuple[int, _Cut]]:
-        """Yield groups of events: the begin of their text, and the places relative to it."""
+        """Yield groups of events: the offset of their text, and the places relative to it."""
         begin = 0
         for first in range(0, self.ends.size, _MOST_EVENTS):
             some = slice(first, first + _MOST_EVENTS)
@@ -367,7 +367,7 @@ def _brackets_of(
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Tell for each mark whether an odd number of backslashes precedes it."""
+    """Mask the marks that an odd number of backslashes precedes."""
     after = np.zeros(marks.size, np.bool_)
     after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
     index = np.arange(marks.size)
@@ -377,7 +377,7 @@ def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.b
 
 
 def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return all numbers from each start up to its end, one range after the other."""
+    """Return all integers from each start up to its end, one range after the other."""
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)

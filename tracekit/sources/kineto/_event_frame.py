@@ -97,7 +97,7 @@ def read_events(piece: Piece, path: Path) -> pl.DataFrame:
     Raises
     ------
     DamagedTraceError
-        If one is no JSON.
+        If an event is no JSON.
     """
     if len(piece.text) < _document.FEWEST_BYTES or not _is_text(piece.text):
         return _of_use(_all_events(piece, path))

@@ -52,7 +52,7 @@ _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 
 
 class Gathered:
-    """Rows of a trace, with times in ns of the trace's own clock, and counts of what was dropped.
+    """Rows of a trace, with times in ns on the trace's clock, and counts of dropped rows.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return event records; the meaning of their own times differs between versions."""
+    """Return event records without their times, whose meaning differs between versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

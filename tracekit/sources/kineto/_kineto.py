@@ -89,7 +89,7 @@ def read(
     Raises
     ------
     MissingDataError
-        If the trace holds no GPU work and no operators or annotations, or a capture none.
+        If the trace contains no GPU work and no operators or annotations, or a capture none.
     DamagedTraceError
         If it is cut short or corrupt.
     NotATraceError
@@ -119,7 +119,7 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
 
 
 def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Concatenate several small pieces to one, since starting one takes long."""
+    """Concatenate small pieces into larger ones, since starting to read a piece takes long."""
     waiting: list[pl.DataFrame] = []
     for piece in pieces:
         waiting.append(piece)
@@ -131,7 +131,7 @@ def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 
 def _told(around: Mapping[str, Any], key: str) -> int | None:
-    """Return ``rank`` or ``world_size`` of the job, as the trace gives it; None if it does not."""
+    """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
     told = around.get("distributedInfo")
     number = told.get(key) if isinstance(told, dict) else None
     is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
@@ -234,7 +234,7 @@ def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[
 def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
     """Return the number of threads of each launch.
 
-    `counted` holds the correlation ids of launches whose grid counts threads instead of blocks.
+    `counted` contains the correlation ids of launches whose grid counts threads instead of blocks.
     """
     twice = ops["correlation"].is_in(counted.implode()).fill_null(value=False)
     size = pl.when(twice).then(pl.col("launch_size") // pl.col("block_size"))
@@ -244,7 +244,7 @@ def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
 def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
     """Return the GPUs that ops name; other GPUs in the trace belong to other ranks.
 
-    Ops on AMD's GPUs carry the driver's number, which also counts CPUs, so it is not known which
+    Ops on AMD's GPUs carry the driver's index, which also counts CPUs, so it is not known which
     description belongs to which GPU: they are described only if all descriptions are alike.
     """
     given = around.get("deviceProperties")
@@ -304,9 +304,9 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
 
 
 def _session_start(origin: int, base: object) -> int | None:
-    """Return the Unix time of the first event, ns; None if the trace's clock does not tell it.
+    """Return the Unix time of the first event, ns; None if the trace does not record it.
 
-    Times of old traces are Unix times; newer ones count from a base time that they give.
+    Times of old traces are Unix times; times of newer traces count from a recorded base time.
     """
     begun = base if isinstance(base, int) else 0
     candidates = (origin, origin + begun)

@@ -24,8 +24,8 @@ def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield complete events as lines, in blocks of at most `most`.
 
     Each item is the lines, the end of the last event in `text`, and the place of the bracket that
-    ends all events, -1 if it has not come. What remains, an incomplete event or invalid text, is
-    left to another parser.
+    ends all events, -1 if it has not come. The rest, an incomplete event or invalid text, is left
+    to another parser.
     """
     chars = np.frombuffer(text, np.uint8)
     end, found = 0, np.zeros(3, np.int64)

@@ -44,7 +44,7 @@ def hashed(text: Any, begin: int, end: int, where: int) -> int:
 
 @inner
 def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, places: Any) -> int:
-    """Return the number of the known word that a text equals, -1 if none."""
+    """Return the index of the known word that a text equals, -1 if none."""
     at = hashed(text, begin, end, where)
     while table[at] >= 0:
         number = int(table[at])
@@ -190,7 +190,7 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
         Output: the lines, as many bytes as in the text, with blanks between events.
     found
         Output: end of the last complete event; place of the bracket that ends all events (-1 if not
-        found); 1 if anything else stands between events.
+        found); 1 if there is anything else between events.
     """
     found[0], found[1], found[2] = begin, -1, 0
     size, at, depth, commas, count = text.size, begin, 0, 0, 0
@@ -282,7 +282,7 @@ def scan(
     numbers
         Output: integers, and times in ns; `NONE` if absent.
     spans
-        Output: begin and end of each event's line.
+        Output: start and end of each event's line.
     kinds
         Output: `WHOLE` or `ODD` (left to another parser), by row.
     """
@@ -490,18 +490,18 @@ def distinct(
     found: NDArray[np.int32],
     codes: NDArray[np.uint32],
 ) -> int:
-    """Give the distinct texts of all columns numbers from 1, and return how many there are.
+    """Assign ids from 1 to the distinct texts of all columns, and return how many there are.
 
     A text whose place in the hash table is crowded may have several numbers.
 
     Parameters
     ----------
     text, begins, sizes
-        As for `scan`; begins and sizes of `rows` rows.
+        As for `scan`: starts and sizes of texts of `rows` rows.
     table
         Hash table of any power of two, initially 0.
     found
-        Output: begin and size of each text.
+        Output: start and size of each text.
     codes
         Output: the number of each text, by column and row; 0 if absent.
     """

@@ -1,8 +1,8 @@
 """Logs of NCCL's inspector: how long each rank spent in each collective.
 
-Only verbose logs tell when a collective ran; the others do not, and so are no traces.
-In formats 4.0 to 4.2 each line repeats the communicator. From 4.3 on a line with ``dump_stats``
-names it, with the number of following lines that belong to it.
+Only verbose logs contain the times at which collectives ran; without these times they are no
+traces. In formats 4.0 to 4.2 each line repeats the communicator. From 4.3 on a line with
+``dump_stats`` names it, with the number of following lines that belong to it.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
     InputError
         If a file cannot be read.
     NotATraceError
-        If a named file is no log, or a folder holds none.
+        If a named file is no log, or a folder contains none.
     DamagedTraceError
-        If a log holds no complete record, or more than a hundred damaged lines.
+        If a log contains no complete record, or more than a hundred damaged lines.
     UnsupportedTraceError
-        If there are too many records to hold.
+        If there are more than 2^25 records.
     """
     records, dropped, warnings, count = [], [], [], 0
     for path in _logs(paths):
@@ -312,7 +312,7 @@ def _time(us: pl.Expr) -> pl.Expr:
 
 
 def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[str]]:
-    """Give each line its communicator: its own, or that of the batch it belongs to."""
+    """Give each line the communicator it names, else that of the batch it belongs to."""
     rows = pl.concat(lines.rows).with_row_index("line", 1)
     has = pl.col("communicator").is_not_null()
     rows = rows.with_columns(at=pl.when(has).then(pl.int_range(pl.len())).forward_fill())

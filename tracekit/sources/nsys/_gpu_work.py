@@ -124,7 +124,7 @@ class GpuWork:
         return placed
 
     def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add names to kernels."""
+        """Add kind, full name, short name and launch size to kernels."""
         name = self._names.of(frame["demangledName"])
         short_name = self._short_names.of(frame["shortName"])
         return frame.drop("demangledName", "shortName", *LAUNCH_SIZE).with_columns(

@@ -30,7 +30,7 @@ def given(number: pl.Expr) -> pl.Expr:
 
 
 def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return the rows without a null in any of the given columns."""
+    """Return the rows without a null in any of `columns`."""
     lacking = [name for name in columns if rows[name].null_count()]
     return rows.drop_nulls(lacking) if lacking else rows
 
@@ -54,7 +54,7 @@ def tid_of(global_id: pl.Expr) -> pl.Expr:
 class Strings:
     """Texts of an export by string id.
 
-    The table may hold whole environments of processes, with secrets, so only ids that a column
+    The table may contain whole environments of processes, with secrets, so only ids that a column
     refers to are looked up.
     """
 

@@ -34,9 +34,9 @@ _GPU = ["process_gid", "ordinal"]
 
 
 class GpuMemory:
-    """Allocations and releases of GPU memory that the driver was asked for.
+    """Allocations and releases of GPU memory that the program requested from the driver.
 
-    A framework with its own memory pool requests large blocks; how it uses them is not recorded.
+    A framework with a memory pool requests large blocks; how it uses them is not recorded.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class GpuMemory:
         """Yield the changes of memory in use, chunk by chunk.
 
         An address is unique in a process, whatever the GPU, so any event at an address ends the
-        allocation that was there before; an allocation then begins a new one.
+        allocation that was there before; an allocation then starts a new one.
 
         Returns
         -------
@@ -170,7 +170,7 @@ def _latest(totals: pl.DataFrame, changes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(changes: pl.DataFrame, places: Places) -> pl.DataFrame:
-    """Return the changes whose process and GPU are known, with their numbers."""
+    """Return the changes whose process and GPU are known, with the indices of both."""
     known = changes.drop_nulls("change")
     process = places.process(known["process_gid"])
     return known.with_columns(

@@ -1,6 +1,6 @@
 """Sampled counters: throughput of NVLink, PCIe and NICs, and activity of multiprocessors.
 
-The numbers of metrics differ between files, so metrics are recognised by name; names differ between
+The ids of metrics differ between files, so metrics are recognised by name; names differ between
 GPUs and between versions of nsys.
 """
 
@@ -89,7 +89,7 @@ class Metrics:
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
 
     def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield samples of exports before 2023, which hold all metrics of a time in one text."""
+        """Yield samples of exports before 2023, which store all metrics of a time in one text."""
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
@@ -135,7 +135,7 @@ def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
 
 
 def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return type of metrics -> name -> number, for all metrics."""
+    """Return type of metrics -> name -> id, for all metrics."""
     columns: dict[str, SqlType] = {"typeId": "int", "metricId": "int", "metricName": "text"}
     rows = file.read("TARGET_INFO_GPU_METRICS", columns).drop_nulls()
     named: dict[int, dict[str, int | None]] = {}

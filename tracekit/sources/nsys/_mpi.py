@@ -126,7 +126,7 @@ class MpiCalls:
                 )
 
     def _calls(self, table: str, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the calls of a table; waits have one row for each request they wait for."""
+        """Yield the calls of a table; waits have a row for each request they wait for."""
         before = pl.DataFrame(schema=dict.fromkeys(_CALL, pl.Int64))
         for batch in self._export.file.batches(table, dict.fromkeys(_COLUMNS, "int"), rows):
             calls = _timed(batch, self._export.metadata)
@@ -220,8 +220,8 @@ def buffers() -> tuple[pl.Expr, pl.Expr]:
     only the root sends), or if the size is unknown: functions with other counts (scans,
     neighbourhoods), and communicators of unknown size.
 
-    A size that is a multiple of both n and n - 1 does not tell whether the call is in place; it is
-    taken not to be. Such in-place calls get (n - 1) / n of their true size.
+    If a size is a multiple of both n and n - 1, it is unknown whether the call is in place; the
+    call is taken not to be. Such in-place calls get (n - 1) / n of their true size.
     """
     function = pl.col("name").str.extract(_FUNCTION).str.to_lowercase()
     own_sent, own_received = _of_each_peer(_SENT), _of_each_peer(_RECEIVED)
@@ -260,5 +260,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return the part that an in-place gather leaves out: the one that is in place already."""
+    """Return the part that an in-place gather leaves out: the rank's, which is in place."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -91,7 +91,7 @@ def read(
     Raises
     ------
     MissingDataError
-        If the export holds no GPU work, NVTX ranges or MPI calls, or a table lacks a necessary
+        If the export contains no GPU work, NVTX ranges or MPI calls, or a table lacks a necessary
         column.
     DamagedTraceError
         If a table cannot be read.
@@ -214,7 +214,7 @@ _RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 
 
 def _how_to_record_work(metadata: Metadata) -> str:
-    """Say how to record GPU work; not how this report was recorded."""
+    """Return how to record GPU work; not how this report was recorded."""
     if "Cuda" in metadata.traced:
         return "CUDA was traced: the program used none while it was recorded"
     return _RECORD_BOTH
@@ -271,7 +271,7 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
 
 
 def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:
-    """Say how many launches of CUDA graphs (calls named in `launching`) left no op."""
+    """Return a warning on launches of CUDA graphs (calls named in `launching`) that left no op."""
     if launching.is_empty():
         return ()
     named: dict[str, PolarsType] = {"name": pl.Categorical(), **_NO_KEYS.schema}
@@ -366,9 +366,9 @@ def _made(export: Export) -> pl.DataFrame:
 
 
 def _first(made: pl.DataFrame) -> pl.DataFrame:
-    """Return each node with ``first``: the original that its chain of copies began with.
+    """Return each node with ``first``: the original with which its chain of copies started.
 
-    A node that is no copy is its own original.
+    The original of a node that is no copy is the node itself.
     """
     copies = made.select("process_gid", "original", first="graph_node")
     found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))

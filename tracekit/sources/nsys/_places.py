@@ -1,8 +1,8 @@
-"""Numbers of processes, threads and GPUs, from the ids of an export.
+"""Indices of processes, threads and GPUs, from the ids of an export.
 
-The ``deviceId`` of GPU rows is an ordinal inside one process: if each process can see one GPU, all
-of them call theirs 0. The report tells in one of several ways, or not at all, which physical GPU an
-ordinal is.
+The ``deviceId`` of GPU rows is an ordinal inside one process: if each process can see one GPU, the
+ordinal is 0 in all of them. Which physical GPU an ordinal is, is recorded in one of several ways,
+or not at all.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _described_in_2020(file: ExportFile) -> _Gpus:
 
 
 def _described_by_processes(file: ExportFile) -> _Gpus:
-    """Return the GPUs of exports that only tell which GPUs each process uses."""
+    """Return the GPUs of exports that only list which GPUs each process uses."""
     columns: dict[str, SqlType] = {"gpuId": "int", "numMultiprocessors": "int", "uuid": "text"}
     gpus = file.read(_MAP_TABLE, columns).select(
         gpu_id="gpuId",
@@ -204,8 +204,8 @@ def _physical(
 def _agree(active: Sequence[_Pair], gpus: int) -> bool:
     """Tell whether an ordinal means the same GPU in all processes.
 
-    Not necessarily if each process can see only its own GPUs; but it does if no two processes run
-    on the same ordinal, or if every one of them can see all GPUs.
+    Not necessarily if each process can see only some GPUs; but it does if no two processes run on
+    the same ordinal, or if each process can see all GPUs.
     """
     ordinals = [ordinal for _, ordinal in active]
     last = dict(sorted(active))
@@ -229,10 +229,10 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Follow CUDA_VISIBLE_DEVICES, which lists CUDA's numbers of GPUs or prefixes of UUIDs.
+    """Follow CUDA_VISIBLE_DEVICES, which lists CUDA's indices of GPUs or prefixes of UUIDs.
 
-    The numbers are those that nsys found if it saw GPUs that the variable hides; else it may have
-    found them under the variable, and ordinals are its numbers themselves.
+    The indices are those that nsys found if it saw GPUs that the variable hides; else it may have
+    found them under the variable, and ordinals are these indices themselves.
     """
     by_name = {str(gpu["cu_device"]): gpu_id for gpu_id, gpu in gpus.items()}
     if "None" in by_name or by_name.keys() <= {*(metadata.visible_devices or ())}:
@@ -259,7 +259,7 @@ def _by_uuid(entry: str, gpus: _Gpus) -> object | None:
 def _by_ordinal(
     pairs: Sequence[_Pair], gpus: _Gpus, column: str, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Take ordinals as the GPUs' own numbers, unless processes may disagree on their meaning."""
+    """Take ordinals as the GPUs' indices, unless processes may disagree on their meaning."""
     if len(gpus) == 1 and {ordinal for _, ordinal in pairs} == {0}:
         return dict.fromkeys(pairs, next(iter(gpus)))
     if not agreed:
@@ -271,9 +271,9 @@ def _by_ordinal(
 def _numbers(
     pairs: Sequence[_Pair], found: Mapping[_Pair, object], gpus: _Gpus
 ) -> dict[object, int]:
-    """Assign numbers to GPUs: the CUDA ordinal if it is unambiguous, else by PCI bus.
+    """Assign indices to GPUs: the CUDA ordinal if it is unambiguous, else by PCI bus.
 
-    An ordinal is unambiguous if it means one GPU in all processes. Programs and users speak of
+    An ordinal is unambiguous if it means the same GPU in all processes. Programs and users speak of
     ordinals, so these are kept where possible.
     """
     by_ordinal = {ordinal: found[(process, ordinal)] for process, ordinal in pairs}
@@ -298,14 +298,14 @@ def _bus_order(key: object, gpus: _Gpus) -> tuple[bool, str, tuple[object, ...]]
 
 
 class Places:
-    """Numbers of processes, threads and GPUs for the ids of an export.
+    """Indices of processes, threads and GPUs for the ids of an export.
 
     Parameters
     ----------
     processes
-        Processes in order of their numbers, with ``process_gid``.
+        Processes in order of their indices, with ``process_gid``.
     threads
-        Threads in order of their numbers, with ``thread_gid`` in rising order.
+        Threads in order of their indices, with ``thread_gid`` in rising order.
     devices
         Devices, and the device of each process's ordinals.
     """
@@ -323,15 +323,15 @@ class Places:
         self._pairs, self._devices = given(paired["pair"]), paired["device"]
 
     def process(self, global_ids: pl.Series) -> pl.Series:
-        """Return the process number of each global process id."""
+        """Return the index of the process of each global process id."""
         return _position(global_ids, self._processes)
 
     def thread(self, global_ids: pl.Series) -> pl.Series:
-        """Return the thread number of each global thread id."""
+        """Return the index of the thread of each global thread id."""
         return _position(global_ids, self._threads)
 
     def process_by_thread(self, global_ids: pl.Series) -> pl.Series:
-        """Return the process number of each global thread id."""
+        """Return the index of the process of each global thread id."""
         return self.process_of_thread.gather(self.thread(global_ids))
 
     def device(self, process: pl.Series, ordinals: pl.Series) -> pl.Series:
@@ -344,7 +344,7 @@ class Places:
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
     def settle(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
-        """Replace ids by numbers in the rows, once for all readers of them."""
+        """Replace ids by indices in the rows, once for all readers of these rows."""
         _settle(ops, self._of_ops)
         _settle(calls, self._of_calls)
         _settle(ranges, self._of_ranges)
@@ -400,11 +400,11 @@ class Places:
         }
 
     def _by_process(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with process numbers in place of process ids."""
+        """Return names with process indices in place of process ids."""
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the thread that ended each range, if it is of the process that began the range."""
+        """Return the thread that ended each range, if of the process that started the range."""
         ended = ranges["end_thread_gid"]
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
@@ -412,7 +412,7 @@ class Places:
 
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
-    """Look up distinct combinations of ids, and give each row the numbers of its own."""
+    """Compute indices of distinct combinations of ids, and put them in the rows."""
     table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:

@@ -52,7 +52,7 @@ _NAMELESS = "overhead of unknown kind"
 
 
 def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> pl.DataFrame:
-    """Return rows with shifted times and the numbers of their processes and threads."""
+    """Return rows with shifted times and the indices of their processes and threads."""
     gids = rows["globalTid"]
     return shifted(rows, export.metadata, *times).with_columns(
         thread=places.thread(gids), process=places.process_by_thread(gids)
@@ -98,7 +98,7 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield rows of ``host``: one of length 0 per sample of a thread of the run.
+    """Yield rows of ``host``: a row of length 0 per sample of a thread of the run.
 
     A sample is named after the innermost Python file in its stack, else after the function that
     ran, else after the binary that ran.

@@ -103,7 +103,7 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
         If it is another print of nvprof: an API trace, a summary, or one without ``--csv``; or if
         its sections have different columns.
     MissingDataError
-        If it holds no GPU work.
+        If it contains no GPU work.
     DamagedTraceError
         If it is cut short, or no units follow a header.
     """
@@ -177,7 +177,7 @@ def _is_banner(line: str) -> bool:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise the error that says why a print of nvprof is not supported."""
+    """Raise an error with the reason if a print of nvprof is not supported."""
     lines = _head(path)
     header = next((cells for line in lines if (cells := _cells(line)) >= _TELLING), None)
     if header is not None:
@@ -231,7 +231,7 @@ class _Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out, and on limits of the numbers."""
+        """Sentences on rows that were left out, and on limits of the printed times and sizes."""
         notes = (
             (self._rounded, "sizes of copies and memsets are rounded, as nvprof printed them"),
             (self._coarse, "times in seconds are rounded, usually to microseconds, as printed"),
@@ -441,7 +441,7 @@ _GPU = r"^(.*\S)? *\((\d{1,9})\)$"
 
 
 def _gpu(column: str) -> pl.Expr:
-    """Return the GPU number in a cell such as ``Tesla V100-SXM2-16GB (3)``."""
+    """Return the index of the GPU in a cell such as ``Tesla V100-SXM2-16GB (3)``."""
     return pl.col(column).str.extract(_GPU, 2).cast(pl.Int32)
 
 
@@ -487,7 +487,7 @@ def _nanoseconds(column: str, digits: int) -> pl.Expr:
 
 
 def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
-    """Convert numbers with an exponent, such as ``2.048000e-03``, to ns.
+    """Convert decimals with an exponent, such as ``2.048000e-03``, to ns.
 
     The decimal point is moved among the digits, padded with zeros, and the next digit rounds.
     """

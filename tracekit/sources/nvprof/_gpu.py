@@ -84,7 +84,7 @@ class GpuWork:
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Drop kernels that the other table of kernels holds as well."""
+        """Drop kernels that the other table of kernels contains as well."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
@@ -108,7 +108,7 @@ class GpuWork:
         )
 
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add names to kernels."""
+        """Add kind, full name, short name and launch size to kernels."""
         ids = ops["name"].unique()
         names = pl.DataFrame([ids.alias("id"), *self._names.of(self._strings.of(ids))])
         named = ops.rename({"name": "id"}).join(names, on="id", how="left", maintain_order="left")

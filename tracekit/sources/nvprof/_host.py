@@ -110,7 +110,7 @@ class Calls:
 
 
 def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
-    """Return process and correlation id (32 bits each) as one number."""
+    """Return process and correlation id (32 bits each) as one integer."""
     key = thread_gid(pid_of(pl.col("thread_gid")), pl.col("correlation").fill_null(0))
     return calls.select(key.alias("key"))["key"].to_numpy()
 

@@ -83,15 +83,16 @@ def is_nvprof(file: SqliteFile) -> bool:
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a database; stages and launches are not attributed yet.
 
-    A database holds absolute times, and does not say which one was the start. Here times count from
-    the first event, and ``session_start`` of the report is the time of that event, so that adding
-    the two gives every recorded time exactly. If the clock is not the time of day (times before the
-    year 2000), ``session_start`` is null.
+    A database contains absolute times, but not the time of its start. Here times count from the
+    first event, whose time is ``session_start`` of the report, so that adding the two gives every
+    recorded time exactly. If the clock is not the time of day (times before the year 2000),
+    ``session_start`` is null.
 
     Raises
     ------
     MissingDataError
-        If the database holds no GPU work and no NVTX ranges, or a table lacks a necessary column.
+        If the database contains no GPU work and no NVTX ranges, or a table lacks a necessary
+        column.
     DamagedTraceError
         If a table cannot be read.
     """
@@ -165,7 +166,7 @@ _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dt
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
-    """Return the processes that ops may belong to: those that called CUDA, else all known ones."""
+    """Return the processes that ops may belong to: those with CUDA calls, else all known."""
     named = names.filter(pl.col("kind") == PROCESS).select(pid=pid_of(pl.col("gid")))
     for known in (calls.distinct, ranges.distinct, named):
         if len(known):
@@ -174,7 +175,7 @@ def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
 
 
 def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
-    """Return the one process that launched all ops, or ``correlation, pid`` of unambiguous ids.
+    """Return the process that launched all ops, or ``correlation, pid`` of unambiguous ids.
 
     Tables of GPU work do not name the process, and each process counts its calls from 1.
     """
@@ -276,8 +277,8 @@ def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
 def programs(names: pl.DataFrame) -> dict[int, str | None]:
     """Return the name of each process's executable: process id -> name.
 
-    A process is recorded with its whole command line, which may hold private data: only the name of
-    the executable is kept.
+    A process is recorded with its whole command line, which may contain private data: only the name
+    of the executable is kept.
     """
     commands = names.filter(pl.col("kind") == PROCESS).select(pid_of(pl.col("gid")), "name")
     return {pid: _executable(command) for pid, command in commands.iter_rows()}

@@ -1,8 +1,8 @@
 """Rings of `tracekit.annotate` and `record --print-hook --ring`: the latest ranges of a program.
 
-They hold ranges with host times, and no GPU work: a head, names, and records of fixed size, each
-with a checksum. `tracekit/annotation/_ring.py` writes them, inside of programs whose Python may not
-have tracekit.
+Rings contain ranges with host times, and no GPU work: a head, names, and records of fixed size,
+each with a checksum. `tracekit/annotation/_ring.py` writes them, inside of programs whose Python
+may not have tracekit.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def is_ring(path: Path) -> bool:
 def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a ring; stages are not attributed yet.
 
-    Times count from the first range. If the ring has wrapped around, ranges that began before the
-    oldest record ended are left out: parts of them may have been overwritten.
+    Times count from the first range. If the ring has wrapped around, ranges that started before the
+    oldest record ended are left out: parts of such ranges may have been overwritten.
 
     Raises
     ------
     DamagedTraceError
         If it is cut short, or its checks fail.
     MissingDataError
-        If it holds no range.
+        If the ring contains no range.
     """
     data = path.read_bytes()
     progress("read ranges", 0, len(data))
@@ -152,7 +152,7 @@ class _Ring:
 
 
 def _names(data: bytes, path: Path) -> list[str]:
-    """Return the names of ranges, by number."""
+    """Return the names of ranges, in the order of their indices."""
     found: list[str] = []
     place = 0
     while place + _NAME.size <= len(data):
@@ -169,7 +169,7 @@ def _names(data: bytes, path: Path) -> list[str]:
 
 
 def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
-    """Return the tables: one process, and its threads in order of their numbers."""
+    """Return the tables: one process, and its threads in order of their indices."""
     ids = rows["thread"].unique().sort()
     threads = ids.to_frame("key").with_row_index("thread").cast({"thread": pl.Int32})
     origin = int(rows["start"][0])

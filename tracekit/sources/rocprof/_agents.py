@@ -25,19 +25,19 @@ def whole(value: object, most: int = (1 << 62)) -> int | None:
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:
-    """Return the agents that are GPUs with a number."""
+    """Return the agents that are GPUs with an index."""
     listed = agents if isinstance(agents, list) else []
     found = [mapping(each) for each in listed if mapping(each).get("type") == GPU]
     return [each for each in found if gpu_number(each) is not None]
 
 
 def gpu_number(agent: Mapping[str, Any]) -> int | None:
-    """Return the number of a GPU among those of its machine; None if it is not given."""
+    """Return the index of a GPU among the GPUs of its machine; None if it is not recorded."""
     return whole(agent.get("logical_node_type_id"), 1 << 31)
 
 
 def handle(agent: Mapping[str, Any]) -> int | None:
-    """Return the handle by which records name an agent; None if it is not given."""
+    """Return the handle by which records name an agent; None if it is not recorded."""
     return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
 
 

@@ -103,7 +103,7 @@ def read_rocpd(
     Raises
     ------
     MissingDataError
-        If the file holds no GPU work and no markers.
+        If the file contains no GPU work and no markers.
     DamagedTraceError
         If a table cannot be read.
     """
@@ -120,7 +120,7 @@ def read_rocpd(
 
 @dataclass(frozen=True)
 class _Set:
-    """Tables of one process; a file may hold several sets."""
+    """Tables of one process; a file may contain several such sets."""
 
     file: SqliteFile
     ending: str
@@ -161,12 +161,12 @@ class _Set:
 
     @cached_property
     def pids(self) -> pl.DataFrame:
-        """``id, value``: process id of each process number."""
+        """``id, value``: process id of each row of the set's table of processes."""
         return self.processes.select("id", value="pid")
 
     @cached_property
     def tids(self) -> pl.DataFrame:
-        """``id, value``: thread id of each thread number."""
+        """``id, value``: thread id of each row of the set's table of threads."""
         return _once(self.read("info_thread", id="int", tid="int")).select("id", value="tid")
 
     @cached_property
@@ -210,7 +210,7 @@ class _Set:
 
     @cached_property
     def devices(self) -> pl.DataFrame:
-        """``id, value``: number of each GPU among the machine's GPUs, by agent id."""
+        """``id, value``: index of each GPU among the machine's GPUs, by agent id."""
         gpus = self.agents.filter(
             pl.col("type") == _GPU, pl.col("type_index").is_between(0, 1 << 30)
         )
@@ -248,7 +248,7 @@ class _Set:
 
 
 class _Gathered:
-    """Rows of a database, with times on the machine's clock, and counts of what was dropped."""
+    """Rows of a database, with times on the machine's clock, and counts of dropped rows."""
 
     def __init__(self, file: SqliteFile, workspace: Workspace) -> None:
         self._file = file
@@ -279,7 +279,7 @@ class _Gathered:
             self._memory.append(self._allocations(tables, batch))
 
     def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
-        """Assign numbers to processes: two on different machines may have the same process id."""
+        """Assign indices to processes: two on different machines may have the same process id."""
         for pid in rows["pid"].drop_nulls().unique().sort().to_list():
             self._pids.setdefault((tables.ending, pid), len(self._pids))
         numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
@@ -419,7 +419,7 @@ class _Gathered:
         )  # fmt: skip
 
     def _programs(self, sets: list[_Set]) -> dict[int, str | None]:
-        """Return process -> name of its program, without arguments, which may hold private data."""
+        """Return process -> name of its program, without arguments, which may be private data."""
         told = {
             (each.ending, pid): command
             for each in sets

@@ -112,7 +112,7 @@ class RocprofDocument(Document):
         Raises
         ------
         DamagedTraceError
-            If the file is cut short, or holds something else among its records.
+            If the file is cut short, or contains something else among its records.
         """
         text, offset, process = b"", 0, -1
         told: dict[str, list[Any]] = {}
@@ -146,7 +146,7 @@ def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
     Raises
     ------
     DamagedTraceError
-        If one is no JSON.
+        If a record is no JSON.
     """
     fields = FIELDS[part.array]
     try:
@@ -227,7 +227,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
     Raises
     ------
     MissingDataError
-        If the file holds no GPU work and no markers.
+        If the file contains no GPU work and no markers.
     DamagedTraceError
         If it is cut short or corrupt.
     """
@@ -245,7 +245,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """Rows of a recording, with times on the machine's clock, and counts of what was dropped."""
+    """Rows of a recording, with times on the machine's clock, and counts of dropped rows."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -261,7 +261,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, part: Part, records: pl.DataFrame) -> None:
-        """Add records; processes have numbers until everything is read."""
+        """Add records; processes are named by their indices until everything is read."""
         match part.array:
             case "kernel_symbols":
                 self._learn(part.process, records)
@@ -320,7 +320,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
-        """Return the number of an agent among the GPUs; null for a CPU."""
+        """Return the index of an agent among the GPUs; null for a CPU."""
         numbers = {
             number: gpu_number(each) for each in gpus(part.told.get("agents"))
             if (number := handle(each)) is not None
@@ -334,7 +334,7 @@ class _Gathered:
         return placed.rename({"tid": "launched_by"})
 
     def _named(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
-        """Return calls with the name of the function, from their number ``operation``."""
+        """Return calls with the name of the function, from its id ``operation``."""
         what = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
         calls = self._timed(part, records, what)
         placed = calls.drop_nulls("tid")
@@ -389,7 +389,7 @@ class _Gathered:
         return timed
 
     def _operation(self, part: Part) -> pl.Expr:
-        """Return the names of operations, whose numbers differ between versions."""
+        """Return the names of operations, whose ids differ between versions."""
         names = {
             (str(kind), str(number)): text_of(name)
             for kind, each in enumerate(part.told.get("kinds", ()))

@@ -1,8 +1,8 @@
 """RPD (ROCm Profile Data): the SQLite files of ``runTracer.sh`` and ``rpd_tracer``, ``*.rpd``.
 
 An op (``rocpd_op``) is tied to the HIP call that launched it (``rocpd_api_ops``); markers of roctx
-and PyTorch's operators stand among the calls (``rocpd_api``). Not to be confused with rocpd, the
-SQLite files of rocprofv3, whose tables begin with the same word.
+and PyTorch's operators are rows of the table of calls (``rocpd_api``). Not to be confused with
+rocpd, the SQLite files of rocprofv3, whose tables begin with the same word.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Host:
         return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
     def _sequence_numbers(self) -> pl.DataFrame:
-        """Return ``id, sequence`` of operators; in other rows the file holds an empty text."""
+        """Return ``id, sequence`` of operators; the file has an empty text for other rows."""
         found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
         self._file.coerced.pop(f"{OPERATORS}.seq", None)
         known = found.drop_nulls().filter(pl.col("seq") >= 0)
@@ -171,7 +171,7 @@ class _Launches:
 
     @property
     def pid(self) -> int:
-        """Process of ops without a recorded call: the one that launched most other ops."""
+        """Process of ops without a recorded call: the process that launched most other ops."""
         pids = self._callers["pid"].drop_nulls()
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 
@@ -242,7 +242,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     Raises
     ------
     MissingDataError
-        If the file holds no GPU work and no markers.
+        If the file contains no GPU work and no markers.
     DamagedTraceError
         If a table cannot be read.
     """

@@ -35,12 +35,12 @@ _WIDEST_GAP_BYTES = 1 << 14
 
 
 class MisplacedError(Exception):
-    """Rows that lie elsewhere than the tree of their table, or their page, says."""
+    """Rows whose position in the file contradicts the tree of their table, or their page."""
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Leaf pages of a table: page numbers, and the greatest rowid that each page may hold."""
+    """Leaf pages of a table: page numbers, and the greatest rowid that may be in each page."""
 
     pages: _Ints
     upto: _Ints
@@ -49,8 +49,8 @@ class Leaves:
 def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
     """List the leaf pages of the table whose tree starts at page `root`.
 
-    None if anything differs from what SQLite writes: a page of another kind, outside of the file or
-    used twice, or rowids out of order. The content of leaf pages is not checked.
+    None if anything differs from the format that SQLite writes: a page of another kind, outside of
+    the file or used twice, or rowids out of order. The content of leaf pages is not checked.
     """
     pages, upto = np.array([root], np.int64), np.array([GREATEST], np.int64)
     seen, is_seen = 1, np.zeros(geometry.pages + 1, np.bool_)
@@ -81,7 +81,7 @@ def _level_below(
 ) -> tuple[_Ints, _Ints] | None:
     """Return the child pages of interior pages in order, and the greatest rowid of each.
 
-    None if a page is unlike what SQLite writes.
+    None if a page does not have the format that SQLite writes.
     """
     children, bounds = [], []
     for first in range(0, pages.size, _PAGES_AT_ONCE):
@@ -114,8 +114,8 @@ def _below(
 ) -> tuple[_Ints, _Ints] | None:
     """Return the child pages of interior pages, and the greatest rowid of each.
 
-    None if a page is no interior page, or unlike what SQLite writes. The rowids in a page separate
-    its children; the last child has the greatest rowid of the page itself.
+    None if a page is no interior page, or does not have the format that SQLite writes. The rowids
+    in a page separate its children; the last child has the greatest rowid of the page itself.
     """
     if pages is None or (pages[:, 0] != _INTERIOR).any():
         return None
@@ -140,12 +140,12 @@ def _below(
 
 
 def _u16(rows: NDArray[np.uint8], at: int) -> _Ints:
-    """Return the two-byte number at one place of each row."""
+    """Return the two-byte integer at offset `at` of each row."""
     return rows[:, at].astype(np.int64) << 8 | rows[:, at + 1]
 
 
 def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
-    """Decode the varint at the start of each row; return the numbers and their lengths in bytes."""
+    """Decode the varint at the start of each row; return the integers and their sizes in bytes."""
     value = np.zeros(len(rows), np.uint64)
     length = np.zeros(len(rows), np.int64)
     open_ = np.ones(len(rows), np.bool_)
@@ -163,7 +163,7 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True)
 class PagesRead:
-    """Bytes of pages, begin of each page in them, and number of cells of each page."""
+    """Bytes of pages, start of each page in them, and number of cells of each page."""
 
     data: _Bytes
     starts: _Ints
@@ -216,7 +216,7 @@ class PageReader:
 
 
 def _fill(file: int, part: _Bytes, at: int) -> bool:
-    """Fill `part` with the bytes of the file from `at`; tell whether the file has enough."""
+    """Fill `part` with the bytes of the file from `at`; return whether the file has enough."""
     while part.size:
         got = os.preadv(file, [part.data], at)
         if not got:

@@ -172,7 +172,7 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a range of leaf pages (stretch), and whether any of them were decoded."""
+    """Rows of a range of leaf pages (`stretch`), and whether any row was decoded."""
 
     stretch: range
     rows: list[Rows]

@@ -1,4 +1,4 @@
-"""Read columns of a table with the SQLite library, whatever the table holds.
+"""Read columns of a table with the SQLite library, whatever types the values have.
 
 Columns are read in bulk through ADBC. ADBC takes a column's type from its first values, but SQLite
 types each value by itself. So every query starts with an extra row that fixes the types; a later

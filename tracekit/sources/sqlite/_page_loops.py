@@ -46,7 +46,7 @@ class Pages(NamedTuple):
     data, starts
         Bytes read from the file, and the place in them at which each page begins.
     upto
-        By page: greatest rowid that it may hold.
+        By page: greatest rowid that may be in it.
     """
 
     data: Bytes
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
         By stored column, up to the last requested one: its place among the requested columns, or
         -1.
     whole
-        By requested column: whether it holds integers.
+        By requested column: whether its values are integers.
     optional
         By requested column: whether records may end before it.
     """
@@ -126,7 +126,7 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
 
 @inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
-    """Return a cell's rowid, and begin and end of its record; 0 if it overflows its page."""
+    """Return a cell's rowid, and start and end of its record; 0 if it overflows its page."""
     size, at = varint(data, at, end)
     rowid, at = varint(data, at, end)
     if size <= 0 or size > usable - _NOT_PAYLOAD:
@@ -138,7 +138,7 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
 def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
     data: Bytes, at: int, stop: int, layout: Layout, rows: Rows, row: int
 ) -> bool:
-    """Decode the record from `at` to `stop`; return whether all of it was understood."""
+    """Decode the record from `at` to `stop`; return whether it was understood completely."""
     slots, stored = layout.slots, rows.stored
     header_bytes, head = varint(data, at, stop)
     field = header_end = at + header_bytes

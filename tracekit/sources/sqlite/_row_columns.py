@@ -53,7 +53,7 @@ class Columns:
     Parameters
     ----------
     names, roles
-        Name and role (what it holds) of each column.
+        Name and role (the type of values) of each column.
     rows
         Expected number of rows.
     """
@@ -100,7 +100,7 @@ def _column(role: Role, rows: int) -> _Column:
 
 
 class _NumberColumn:
-    """Numbers of one column, in the narrowest type that holds all so far, if it may be narrow."""
+    """Numeric values of a column, in the narrowest type that fits all so far, if that may be."""
 
     def __init__(self, role: Role, rows: int) -> None:
         self._role = role
@@ -110,7 +110,7 @@ class _NumberColumn:
         """Mask of rows that have numbers; None if all have (or, without `_values`, none has)."""
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Store found numbers; real numbers are decoded here."""
+        """Store found values; real numbers are decoded here."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
         if self._role == "rowid":  # which records leave out
@@ -137,7 +137,7 @@ class _NumberColumn:
         return True
 
     def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> _Numbers:
-        """Return the array of numbers with room for rows up to `end`, in type `dtype` or wider."""
+        """Return the array of values with room for rows up to `end`, in type `dtype` or wider."""
         values = self._values
         if values is None and first:
             self._note(0, first, np.zeros(first, np.bool_))
@@ -153,7 +153,7 @@ class _NumberColumn:
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
-        """Record which of the rows `first` up to `end` have numbers."""
+        """Record which of the rows `first` up to `end` have values."""
         all_valid = self._valid
         if all_valid is None or all_valid.size < end:
             room = np.ones(self._size(first, end), np.bool_)
@@ -186,7 +186,7 @@ class _TextColumn:
         self._first: list[int] = []
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Add texts."""
+        """Add found texts, as bytes, from row `first` on."""
         places, valid = found.stored[slot], found.valid[slot]
         rows, nulls = places.size, int(found.nulls[slot])
         if nulls == rows:
@@ -229,7 +229,7 @@ def _nothing(role: Role, rows: int) -> pl.Series:
 
 
 def _narrowest(reach: int) -> np.dtype[Any]:
-    """Return the narrowest type for numbers that use the bits in `reach`, and a sign."""
+    """Return the narrowest type for integers that use the bits in `reach`, and a sign."""
     bits = reach.bit_length()
     return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
 
@@ -274,7 +274,7 @@ class Decoder:
         pages
             The pages, in rowid order.
         upto, after
-            Greatest rowid that each page may hold, and the rowid that all rows must exceed.
+            Greatest rowid that may be in each page, and the rowid that all rows must exceed.
 
         Returns
         -------
@@ -304,7 +304,7 @@ class Decoder:
         return kept
 
     def _room(self, rows: int) -> _page_loops.Rows:
-        """Return arrays for decoded rows, which this thread reuses for the next ones."""
+        """Return arrays for decoded rows, which this thread reuses in its next call."""
         columns = len(self._names)
         kept: _Ints | None = getattr(self._kept, "buffer", None)
         if kept is None or kept.size < (columns + 2) * rows:

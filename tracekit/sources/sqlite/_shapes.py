@@ -41,7 +41,7 @@ BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) 
 
 
 class Shapes(NamedTuple):
-    """Known shapes of records, by number.
+    """Known shapes of records, by index.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: 
 def _note_values(
     data: Bytes, at: int, columns: Ints, whole: Bytes, shapes: Shapes, shape: int
 ) -> None:
-    """Record what to store for rows with the shape of the record at `at`."""
+    """Record which values to store for rows with the shape of the record at `at`."""
     head, field = at + 1, at + u8(data, at)
     header_end = field
     for stored_column in range(columns.size):

@@ -83,7 +83,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
     Raises
     ------
     MissingDataError
-        If the profile holds no GPU work and nothing of the host.
+        If the profile contains no GPU work and nothing of the host.
     DamagedTraceError
         If it is cut short or corrupt.
     """
@@ -101,7 +101,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """Rows of a profile, in ns of its own clock, and counts of what was dropped."""
+    """Rows of a profile, in ns on the profile's clock, and counts of dropped rows."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -234,10 +234,10 @@ class _Gathered:
         return self._held(timed) if self._times else timed
 
     def _add_steps(self) -> None:
-        """Add steps: those annotated, else the calls of the function that takes longest.
+        """Add steps: those annotated, else the calls of the function with the longest total time.
 
         Each call of a compiled function is recorded twice, one nested in the other. Launches may
-        have a line of their own beside that of the launching thread; steps go to the only line of
+        have a separate line beside that of the launching thread; steps go to the only line of
         launches.
         """
         found = self._annotated
@@ -291,7 +291,7 @@ class _Gathered:
 
     @property
     def _absences(self) -> tuple[str, ...]:
-        """Warn of results that cannot be trusted because the profile lacks data."""
+        """Return warnings of results that cannot be trusted because the profile lacks data."""
         told = absences(
             len(self._ops), 0, f"record with {_RECORD}",
             (len(self._calls), "no calls were recorded, so no op's launch is known", _RECORD),
@@ -484,14 +484,14 @@ class Plane:
 
     @staticmethod
     def _named(numbers: Ints, names: dict[int, str]) -> pl.Series:
-        """Return the name of each number; null if it has none."""
+        """Return the name of each id; null if it has none."""
         known = pl.DataFrame({"number": list(names), "name": list(names.values())},
                              schema={"number": pl.Int64, "name": pl.String})  # fmt: skip
         wanted = pl.DataFrame({"number": numbers})
         return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
 
     def _columns(self, stats: tuple[str, ...]) -> Ints:
-        """Return by number of a kind of stat the column it goes to, -1 for none."""
+        """Return for each id of a kind of stat the column it goes to, -1 for none."""
         known = {n: name for n, name in self._stat_names.items() if 0 <= n < _MOST_STATS}
         columns = np.full(max(known, default=0) + 1, -1, np.int64)
         for number, name in known.items():
@@ -500,7 +500,7 @@ class Plane:
         return columns
 
     def _texts(self, places: Ints, kinds: Bytes) -> pl.Series:
-        """Return stats as texts; numbers in digits, null if an event has no such stat."""
+        """Return stats as texts, numeric values in digits; null if an event has no such stat."""
         values, ends = places
         kind = pl.Series(kinds)
         found = pl.Series(values).cast(pl.String)
@@ -561,7 +561,7 @@ def damaged(path: Path, at: int) -> DamagedTraceError:
 
 
 def _next_field(file: BinaryIO, at: int, size: int) -> tuple[int, int, int]:
-    """Return the number of the field at a place in the file, and begin and end of its bytes."""
+    """Return the number of the field at a place in the file, and start and end of its bytes."""
     head = os.pread(file.fileno(), _HEADER, at)
     key, used = _varint(head, 0)
     length, used = _varint(head, used)

@@ -26,7 +26,7 @@ class WireError(Exception):
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of a message as number, value and end.
 
-    For a field that holds bytes, the value is the begin of these bytes, and the end is theirs.
+    For a field of bytes, the value is the start of these bytes, and the end is their end.
 
     Raises
     ------
