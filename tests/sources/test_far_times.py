@@ -277,7 +277,7 @@ def test_only_rows_with_both_times_last() -> None:
 
 @pytest.mark.parametrize(
     ("starts", "middle"),
-    [([], 0), ([0, 0], 0), ([7], 7), ([LEAST, MOST, 5], 5), ([1, 1 << 60], 1), ([3, 1, 2], 2)],
+    [([0, 0], 0), ([7], 7), ([LEAST, MOST, 5], 5), ([1, 1 << 60], 1), ([3, 1, 2], 2)],
 )
 def test_the_middle_is_a_time_that_is_there(starts: list[int], middle: int) -> None:
     times = Times(Path("t"), starts)
@@ -288,6 +288,15 @@ def test_the_middle_is_a_time_that_is_there(starts: list[int], middle: int) -> N
     ]  # fmt: skip
     assert times.within("rows")(frame).height == 3
     assert times.losses == ("2 rows have no valid times and were left out",)
+
+
+@pytest.mark.parametrize("starts", [None, []])
+def test_where_no_time_is_told_all_may_be(starts: list[int] | None) -> None:
+    """Those since 1970 as well, which are farther from 0 than times of one recording."""
+    times = Times(Path("t"), starts)
+    frame = pl.DataFrame({"start": [0, 1_700_000_000 * 10**9]})
+    assert times.within("rows")(frame).equals(frame)
+    assert times.losses == ()
 
 
 def printed(path: Path, *rows: tuple[str, str]) -> Path:

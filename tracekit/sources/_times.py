@@ -50,7 +50,7 @@ class Times:
     path
         Path of the trace, for messages.
     starts
-        Times of the trace, of which the median is the middle; None: all times pass.
+        Times of the trace, of which the median is the middle; without any all times pass.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:
@@ -58,7 +58,7 @@ class Times:
         middle = some[(len(some) - 1) // 2] if some else 0
         self._path = path
         self._low, self._high = middle - REACH, middle + REACH
-        if starts is None:
+        if not starts:
             self._low, self._high = -_ANY, _ANY - 1
         self._passed: dict[str, _Passed] = {}
         self._edges: set[int] = set()
