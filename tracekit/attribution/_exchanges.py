@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -206,9 +207,11 @@ def _with_stages(
     launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
     known = launched.with_columns(stages_of_launches(launched.select(_WHO), evidence, rules))
     # Structure calls all that may exchange gradients an update: here the place is to tell.
-    alone = launched.with_columns(structure=pl.lit(-1, pl.Int8)).select(_WHO)
-    own = launched.with_columns(own=stages_of_launches(alone, evidence, rules))
-    found = found.join(own.drop("code", "structure"), on="op")
+    alone = launched.select(*_WHO[:-1], structure=pl.lit(-1, pl.Int8))
+    own = launched.drop("code", "structure").with_columns(
+        own=stages_of_launches(alone, evidence, rules)
+    )
+    found = found.join(own, on="op")
     for who in ("before", "after"):
         layers = known.select(
             pl.col("op").alias(f"{who}_op"),
@@ -245,9 +248,16 @@ def _launched(
 
 def _told(found: pl.DataFrame) -> pl.DataFrame:
     """Return ``op, process, place`` of collectives whose purpose follows from the layers around."""
-    passes = ["FP", "BP"]
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
+    place = _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside)
+    return found.select("op", "process", place=place).drop_nulls()
+
+
+@cache
+def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
+    """Return an expression of the purpose of a collective; null where its place leaves it open."""
+    passes = ["FP", "BP"]
     between = (
         pl.col("own").is_in(passes)
         & (pl.col("before") == pl.col("own")) & (pl.col("after") == pl.col("own"))
@@ -259,10 +269,10 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     # Both passes hold what belongs to them; else a pass may be called what it is not.
     counts = [each.sum().over(alike) for each in (forward, backward)]
     most, least = pl.max_horizontal(counts), pl.min_horizontal(counts)
-    often = (least > 0) & (least >= THRESHOLDS.both_passes * most)
+    often = (least > 0) & (least >= both_passes * most)
     reduced_forward = (forward & reduces & often).any().over(stream)
     waited = computes | (
-        (between & beside).sum().over(stream) <= THRESHOLDS.beside * between.sum().over(stream)
+        (between & beside).sum().over(stream) <= at_most_beside * between.sum().over(stream)
     )
     # What backward scatters and forward does not are gradients, of weights that are gathered.
     scatters = pl.col("role") == SCATTERS
@@ -290,8 +300,7 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
     )
-    place = pl.when(own).then("own").when(moves).then(pl.lit("WU"))
-    return found.select("op", "process", place=place).drop_nulls()
+    return pl.when(own).then("own").when(moves).then(pl.lit("WU"))
 
 
 def find_handing(

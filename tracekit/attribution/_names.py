@@ -279,7 +279,6 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     The ops with ``kernel_stage``, the stage that the name means, and ``between_stage``, the stage
     that it means for ops launched between passes.
     """
-    kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
     named = by_distinct(
         ops,
         ["name"],
@@ -290,14 +289,18 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             "between_stage": rules.made(("between",), lambda: _between(rules["between"])),
         },
     )
-    communicates = kernel & pl.col("collective").is_not_null()
-    return named.with_columns(
-        collective=pl.when(kernel).then("collective"),
-        kernel_stage=pl.when(kernel).then("kernel_stage"),
-        between_stage=pl.when(kernel).then("between_stage"),
-        kind=pl.when(communicates)
-        .then(pl.lit("collective"))
-        .when(kernel)
-        .then(pl.lit("compute"))
-        .otherwise(pl.col("kind").cast(pl.String)),
-    )
+    return named.with_columns(_OF_KERNELS)
+
+
+_KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
+_OF_KERNELS = [
+    pl.when(_KERNEL).then("collective"),
+    pl.when(_KERNEL).then("kernel_stage"),
+    pl.when(_KERNEL).then("between_stage"),
+    pl.when(_KERNEL & pl.col("collective").is_not_null())
+    .then(pl.lit("collective"))
+    .when(_KERNEL)
+    .then(pl.lit("compute"))
+    .otherwise(pl.col("kind").cast(pl.String))
+    .alias("kind"),
+]

@@ -234,14 +234,14 @@ def by_distinct(
     """Add columns that depend on `rules` and the texts of `keys`, once per distinct value."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
     meant = make()
-    told = frame.with_columns(**texts)
+    told = frame.select(**texts)
     meaning = rules.meaning(
         f"{', '.join(meant)} of {', '.join(keys)}",
-        told.select(*texts).unique(),
+        told.unique(),
         lambda names: names.with_columns(**meant),
     )
-    on = list(texts)
-    return told.join(meaning, on, how="left", nulls_equal=True, maintain_order="left").drop(on)
+    found = told.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")
+    return frame.hstack(found.get_columns()[len(texts) :])
 
 
 def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:

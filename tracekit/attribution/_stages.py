@@ -96,25 +96,29 @@ class Evidence:
             "evaluates": IN_EVALUATION, "differentiates": IN_AUTOGRAD,
             "trainer_evaluates": TRAINER_EVALUATES, "in_window": IN_WINDOW,
         }  # fmt: skip
-        bits = cases.select("thread", "process").hstack(
-            [_WRITTEN[code >> first & _STAGE_BITS].alias(name) for name, first in stages.items()]
+        bits = pl.DataFrame(
+            [cases["thread"], cases["process"]]
+            + [_WRITTEN[code >> first & _STAGE_BITS].alias(name) for name, first in stages.items()]
             + [pl.Series(name, code & flag != 0) for name, flag in flags.items()]
         )
         known = bits.join(self.threads, on="thread", how="left", maintain_order="left").join(
             self.processes, on="process", how="left", maintain_order="left"
         )
-        backward = (
-            pl.when("trainer_evaluates").then(pl.lit("ME"))
-            .when("ranged").then("trainer_stage")
-            .when("in_window").then(pl.lit("BP"))
-        )  # fmt: skip
-        return known.select(
-            "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
-            pl.coalesce("fills", "structured").alias("structured").fill_null(value=False),
-            pl.col("autograd", "trains", "infers", "loads", "hands_on").fill_null(value=False),
-            backward_stage=pl.when("autograd").then(backward),
-            between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
-        )  # fmt: skip
+        return known.select(_OF_LAUNCHES)
+
+
+_BACKWARD = (
+    pl.when("trainer_evaluates").then(pl.lit("ME"))
+    .when("ranged").then("trainer_stage")
+    .when("in_window").then(pl.lit("BP"))
+)  # fmt: skip
+_OF_LAUNCHES = [
+    pl.col("range_stage", "process_stage", "evaluates", "differentiates", "thread_stage"),
+    pl.coalesce("fills", "structured").alias("structured").fill_null(value=False),
+    pl.col("autograd", "trains", "infers", "loads", "hands_on").fill_null(value=False),
+    pl.when("autograd").then(_BACKWARD).alias("backward_stage"),
+    (pl.col("drives").fill_null(value=False) & ~pl.col("in_window")).alias("between"),
+]
 
 
 @dataclass(frozen=True)
@@ -432,7 +436,7 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
         structure_stage=_WRITTEN[structure],
         on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
     )  # fmt: skip
-    known = evidence.of(different.select("code", "thread", "process").cast(pl.Int32))
+    known = evidence.of(different.select(pl.col("code", "thread", "process").cast(pl.Int32)))
     told = _opinions(pl.concat([cases, known], how="horizontal"), rules).select(**_DECIDED)
     stage = different.with_columns(told["stage"].cast(pl.String))
     return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
