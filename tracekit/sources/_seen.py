@@ -111,18 +111,19 @@ class Seen:
             return
         who = self._who(batch)
         if self._numbered:
-            batch = batch.drop(self._identities, strict=False).with_columns(who)
+            batch = pl.DataFrame([c for c in batch if c.name not in self._identities] + [who])
         self.rows.add(batch)
         latest = _latest(batch)
         self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
         """Return the index of each row's combination of identities; new combinations are added."""
-        absent = [name for name in self.distinct.columns if name not in batch.columns]
-        ids = (
-            batch.with_columns(pl.lit(None, pl.Int64).alias(n) for n in absent) if absent else batch
-        )
-        some, which = _some_of_each(ids.select(self.distinct.columns))
+        absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
+        ids = [
+            batch[name] if name in batch.columns else absent.alias(name)
+            for name in self.distinct.columns
+        ]
+        some, which = _some_of_each(pl.DataFrame(ids))
         numbers = self._numbers(some)
         if numbers.null_count():
             self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
@@ -162,7 +163,7 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
     The rows that are kept, and for each given row the position of the equal one among them.
     """
     held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
-    numbers = [column.fill_null(0) for column in held]
+    numbers = [column.fill_null(0) if column.null_count() else column for column in held]
     numbers += [column.is_null() for column in held if column.null_count()]
     values = np.vstack(list(map(pl.Series.to_numpy, numbers)), dtype=np.int64, casting="unsafe")
     slots, kept = tuple(np.zeros((2, _SLOTS), np.int64)), np.empty(rows.height, np.int64)

@@ -152,10 +152,10 @@ _Kept: TypeAlias = "pl.Series | Packed"
 
 
 def _kept_in_memory(column: pl.Series) -> _Kept:
-    """Return a column unchanged, or packed if that is much smaller."""
+    """Return a column unchanged, or packed if that is much smaller and the column is long."""
     # Texts of which there are few kinds take longer to be made of numbers.
     may_gain = column.dtype.is_numeric() or column.null_count()
-    made = packed(column, _LEAST_GAIN) if may_gain else None
+    made = packed(column, _LEAST_GAIN) if may_gain and len(column) >= _FEWEST_ROWS else None
     return made or column
 
 

@@ -136,7 +136,7 @@ class Nvtx:
         for batch in self._file.batches(NVTX, columns, rows):
             self.rows += batch.height
             ranges, marks = map(self._texts, self._divided(batch))
-            for texts in (marks["text"], ranges["text"]):
+            for texts in filter(len, (marks["text"], ranges["text"])):
                 self.labels.add(texts)
             if marks.height:
                 ranks = _ranks(marks).cast({"text": ranges.schema["text"]})
@@ -172,12 +172,11 @@ class Nvtx:
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add texts to rows, as categories as long as few rows have unregistered strings."""
         own, ids = rows["text"], rows["textId"]
-        is_own = own.is_not_null()
-        few = own.filter(is_own)
+        few = own.drop_nulls() if own.count() else own.clear()
         if self._are_few(few, rows.height):
             text = self._registered.of(ids)
             if len(few):
-                text = text.scatter(is_own.arg_true(), few.cast(text.dtype))
+                text = text.scatter(own.is_not_null().arg_true(), few.cast(text.dtype))
         elif ids.null_count() == rows.height:
             text = own
         else:
@@ -192,11 +191,13 @@ class Nvtx:
         return len(self._own) <= _MOST_OWN
 
     def _names(self, kind: int) -> pl.DataFrame:
-        columns = ("globalTid", "domainId", "category", "text")
-        empty = pl.DataFrame(schema=dict(zip(columns, [*[pl.Int64] * 3, pl.String], strict=True)))
-        rows = [rows.filter(pl.col("eventType") == kind).select(columns) for rows in self._named]
-        return pl.concat([empty, *rows], how="vertical_relaxed").select(
-            pl.all(), process_gid=process_of(pl.col("globalTid"))
+        columns = ("eventType", "globalTid", "domainId", "category", "text")
+        empty = pl.DataFrame(schema=dict(zip(columns, [*[pl.Int64] * 4, pl.String], strict=True)))
+        rows = pl.concat(
+            [empty, *(each.select(columns) for each in self._named)], how="vertical_relaxed"
+        )
+        return rows.filter(pl.col("eventType") == kind).select(
+            columns[1:], process_gid=process_of(pl.col("globalTid"))
         )
 
     def domains(self, ranges: Seen) -> pl.DataFrame:

@@ -113,11 +113,12 @@ class Metrics:
         return shifted(held(timed), self._metadata, "time")
 
     def _of_nics(self, rows: int) -> Iterator[pl.DataFrame]:
-        counters, nics = _nic_counters(self._file), _nic_names(self._file)
-        keys = ("metricsListId", "metricsIdx")
-        columns = ("start", "end", "globalId", *keys, "value")
+        counters = _nic_counters(self._file)
         if counters.is_empty():
             return
+        nics = _nic_names(self._file)
+        keys = ("metricsListId", "metricsIdx")
+        columns = ("start", "end", "globalId", *keys, "value")
         for batch in self._file.batches(NIC_METRICS, dict.fromkeys(columns, "int"), rows):
             samples = shifted(batch.drop_nulls(["end", "value"]), self._metadata, "start", "end")
             yield (
@@ -205,6 +206,8 @@ def _nic_counters(file: ExportFile) -> pl.DataFrame:
     columns: dict[str, SqlType] = {
         **dict.fromkeys(("metricsListId", "metricsIdx"), "int"), "name": "text", "unit": "text"
     }  # fmt: skip
+    if not file.has("TARGET_INFO_NETWORK_METRICS"):
+        return pl.DataFrame()
     rows = file.read("TARGET_INFO_NETWORK_METRICS", columns).drop_nulls(["name"])
     distinct = rows.unique(["metricsListId", "metricsIdx"], keep="first", maintain_order=True)
     names = distinct["name"].to_list()

@@ -97,7 +97,8 @@ def map_devices(
 def _pairs(ops: pl.DataFrame, ordinal: str) -> list[_Pair]:
     if ordinal not in ops.columns:
         return []
-    return ops.select("process_gid", ordinal).drop_nulls().unique().rows()
+    pairs = zip(ops["process_gid"], ops[ordinal], strict=True)
+    return [*dict.fromkeys(pair for pair in pairs if None not in pair)]
 
 
 def _gpus(file: ExportFile) -> _Gpus:
@@ -430,7 +431,7 @@ _NOWHERE = np.iinfo(np.int64).min
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
     """Return the position of each value in `known` (sorted); null if it is not there."""
     found = np.empty(len(values), np.int32)
-    wanted = given(values.fill_null(_NOWHERE), np.int64)
+    wanted = given(values, np.int64, null=_NOWHERE)
     compiled(locate, len(values))(wanted, known, *remembered(known), found)
     places = pl.Series(found)
     return places.set(places < 0, None) if len(found) and found.min() < 0 else places
