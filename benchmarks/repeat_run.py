@@ -52,6 +52,12 @@ def repeat(trace: Trace, folder: Path, times: int) -> None:
                 writer.append(name, rows.with_columns(moved) if number else rows)
 
 
+def summary(trace: Trace) -> dict[str, int]:
+    """Return the numbers by which memory is judged."""
+    steps = trace["iterations"].select(pl.col("iteration").n_unique()).collect().item()
+    return {"ops": trace.height("ops"), "iterations": steps}
+
+
 def main() -> None:
     """Make the run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -73,7 +79,7 @@ def main() -> None:
         default_name=given.name,
         labels={},
         make=make,
-        summarise=lambda trace: {"ops": trace.height("ops")},
+        summarise=summary,
     )
     print(repr(tracekit.open(given.name)))
 

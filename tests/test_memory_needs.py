@@ -84,6 +84,11 @@ class TestRequire:
     def test_what_is_read_all_the_same_counts_where_some_steps_are_asked_for(self) -> None:
         with pytest.raises(UsageError):
             require("export", 30_000_000, 1 << 30, share=0.001)
+        # Of more than a million rows, others are not read.
+        require("export", 30_000_000, 2 << 30, share=0.001)
+        require("export", 300_000_000, 2 << 30, share=0.0001)
+        with pytest.raises(UsageError):
+            require("export", 30_000_000, 2 << 30, share=0.02)
 
     def test_a_question_of_all_steps_names_no_steps(self) -> None:
         with pytest.raises(UsageError) as caught:

@@ -16,7 +16,7 @@ import tracekit
 from tracekit.analysis import step_detail
 from tracekit.engine import parse_iterations
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.export import export
+from tracekit.export import _export, export
 from tracekit.model import Trace
 
 messages = pytest.importorskip(
@@ -237,6 +237,25 @@ def test_chosen_steps_hold_their_busy_time(run: tracekit.Run, tmp_path: Path) ->
     for device, stage, busy in wanted.iter_rows():
         own = [s for s in some.on(f"stage {stage}") if s.gpu == f"GPU {device}"]
         assert sum(s.end - s.start for s in own) == busy, (device, stage)
+
+
+def test_steps_of_a_long_run_are_written_without_the_rest(
+    run: tracekit.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second run a thread launches input alone in some steps, and other work later."""
+    other = tracekit.ingest(SAMPLES / "p2p_2gpu_start_end.sqlite", store=tmp_path / "store")[0]
+    for each in (run, other):
+        spans = step_detail.step_spans(each.trace).drop_nulls("iteration")
+        numbers = spans["iteration"].unique().sort().to_list()
+        for steps in {(n, n) for n in (*numbers[:2], *numbers[-1:])} if numbers else ():
+            files = tmp_path / "whole.json", tmp_path / "near.json"
+            for file, most in zip(files, (1 << 40, 0), strict=True):
+                monkeypatch.setattr(_export, "MOST_ROWS", most)
+                each.export(file, to="chrome", iterations=steps)
+            assert files[0].read_bytes() == files[1].read_bytes(), steps
+    near = _export._near(other.trace, spans, 1, 1)
+    for table in ("ops", "calls", "ranges", "host", "syncs"):
+        assert 0 < near.height(table) < other.trace.height(table), table
 
 
 def test_counters_and_overlapping_ops(tmp_path: Path) -> None:

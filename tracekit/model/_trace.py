@@ -267,6 +267,12 @@ class Trace:
         warned = tuple(dict.fromkeys(self.warnings + warnings))
         return replace(self.with_lazy(conformed), warnings=warned)
 
+    def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
+        """Return a trace with only some rows of `tables`; what is known of all stretches stays."""
+        part = self.with_lazy(tables)
+        object.__setattr__(part, "_known_of_all", {**self._known_of_all})
+        return part
+
     def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
         """Return a trace in which lazy `tables` replace the tables of the same names.
 

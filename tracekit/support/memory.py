@@ -20,6 +20,8 @@ _START = 300 * MIB
 
 SOME_STEPS = "choose some steps with --iterations 10:20"
 """Hint for a refused question that can be limited to steps."""
+MOST_ROWS = 1_000_000
+"""Number of ops, calls or ranges up to which an export of some steps looks at the whole run."""
 _READ_AHEAD = ("POLARS_ROW_GROUP_PREFETCH_SIZE", "POLARS_MAX_CONCURRENT_SCANS")
 """Environment variables for the numbers of row groups and files that polars reads at once."""
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
@@ -38,6 +40,8 @@ class _Need:
     beside_bytes
         Bytes per row outside of the steps in ``--iterations``; None if the question cannot be
         limited to steps.
+    most_beside
+        Number of rows of a run above which rows outside of the steps are not read.
     merged_bytes
         Bytes per row of the whole run, for a question that adds up parts one by one; then
         `row_bytes` applies to the largest part.
@@ -45,6 +49,7 @@ class _Need:
 
     row_bytes: int
     beside_bytes: int | None = None
+    most_beside: int | None = None
     merged_bytes: int | None = None
 
 
@@ -72,7 +77,7 @@ NEEDS = {
     "overhead api": _Need(230),
     "memory": _Need(220),
     "report": _Need(2_500),
-    "export": _Need(2_000, beside_bytes=1_150),
+    "export": _Need(2_000, beside_bytes=1_150, most_beside=MOST_ROWS),
     "attribution": _Need(650),
 }
 """By command: what covers every peak that docs/evidence/performance.md#memory-of-questions lists.
@@ -130,7 +135,7 @@ def require(
     """
     need = NEEDS[question]
     looked_at = rows if need.beside_bytes is None else int(share * rows)
-    beside = (need.beside_bytes or 0) * (rows - looked_at)
+    beside = (need.beside_bytes or 0) * min(rows - looked_at, need.most_beside or rows)
     if largest is not None:
         looked_at, beside = largest, (need.merged_bytes or 0) * rows
     wanted = _START + need.row_bytes * looked_at + beside

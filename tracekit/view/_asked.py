@@ -8,7 +8,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -339,7 +339,7 @@ class _Seen:
             near = self._near
             if near is None or not near.holds(op):
                 near = self._near = _Near.of(trace, op)
-            trace, op = near.trace, op.with_columns(near.numbered("range"))
+            trace, op = near.trace, near.numbered(op)
         return step_detail.details(trace, op).row(0, named=True)
 
     def matching(self, words: str) -> pl.DataFrame:
@@ -374,24 +374,14 @@ class _Near:
         at = op.select(start=_LAUNCH, end=_LAUNCH)
         times = pl.concat([steps.select("start", "end"), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        meanwhile = pl.col("start").is_between(begin, end) & of_process
-        own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
-        ranges = trace["ranges"].filter(meanwhile | own).collect().sort("range")
-        found = cls((number, step), (begin, end), ranges["range"], trace)
-        # Only sizes of collectives rest on other ops.
-        others = _LAUNCH.is_between(begin, end) & (pl.col("start") >= begin) & of_process
-        tables = {
-            "ops": trace["ops"].filter(others).with_columns(found.numbered("range")),
-            "calls": trace["calls"].filter(meanwhile),
-            "iterations": steps.lazy(),
-            "ranges": ranges.with_columns(map(found.numbered, ("range", "parent"))).lazy(),
-        }
-        return replace(found, trace=trace.with_lazy(tables))
+        near, ranges = step_detail.around(trace, begin, end, number)
+        near = near.with_part({"iterations": steps.lazy()})
+        return cls((number, step), (begin, end), ranges, near)
 
-    def numbered(self, column: str) -> pl.Expr:
-        """Return the new indices of ranges in a column."""
-        new = pl.col(column).replace_strict(self.ranges, range(len(self.ranges)), default=None)
-        return new.cast(self.ranges.dtype)
+    def numbered(self, op: pl.DataFrame) -> pl.DataFrame:
+        """Return the op with the new index of its range."""
+        number = self.ranges.index_of(op["range"][0])
+        return op.with_columns(range=pl.lit(number, self.ranges.dtype))
 
     def holds(self, op: pl.DataFrame) -> bool:
         """Tell whether all rows needed for the details of an op have been read."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         sampled,
         waits,
     )
-    from tracekit.analysis.idle_account._idle_gaps import BEHIND, last_to_work
+    from tracekit.analysis.idle_account._idle_gaps import BEHIND, last_to_work, loading_threads
     from tracekit.analysis.idle_account._idle_pieces import (
         CAUSES,
         OS_CALLS,

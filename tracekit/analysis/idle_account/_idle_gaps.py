@@ -152,16 +152,18 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the gaps between ops of each line, and the last op of each line."""
-    ops = trace["ops"].select(_NEEDED)
-    found = _found(ops, line)
+    ops, loaders = trace["ops"].select(_NEEDED), trace.once(loading_threads, of_all=True)
+    found = _found(ops, line, loaders)
     if found is None:  # several reports saw one device, and each has its ops by start
-        found = _found(ops.sort("start", "op"), line)
+        found = _found(ops.sort("start", "op"), line, loaders)
     if found is None:
         raise AssertionError("ops that were sorted come by start")
     return _between(found[0]), found[1]
 
 
-def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+def _found(
+    ops: pl.LazyFrame, line: Sequence[str], loaders: pl.Series
+) -> tuple[pl.DataFrame, pl.DataFrame] | None:
     """Return ops that end gaps, sorted by line, and the last op of each line; None if not sorted.
 
     Returns
@@ -169,7 +171,6 @@ def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.Dat
     Columns of ops with ``line, begin, before, ahead, by_loader`` from `_find_gaps`; and ``device,
     process, end, before`` of each line.
     """
-    loaders = _loaders(ops)
     lines, reached = Lines(line), _reached(0)
     parts = []
     for batch in at_least_one(ops):
@@ -203,9 +204,9 @@ def _brings_input() -> pl.Expr:
     return ((pl.col("kind") == "h2d") & is_input).fill_null(value=False)
 
 
-def _loaders(ops: pl.LazyFrame) -> pl.Series:
+def loading_threads(trace: Trace) -> pl.Series:
     """Return the threads that launch only copies of input (data loaders)."""
-    threads = ops.drop_nulls("launch_thread").group_by("launch_thread")
+    threads = trace["ops"].drop_nulls("launch_thread").group_by("launch_thread")
     return (
         threads.agg(loads=(pl.col("stage") == "IO").all())
         .filter("loads")

@@ -18,6 +18,7 @@ from tracekit.model import Trace, path_texts, with_clocks
 from tracekit.support.batches import at_least_one
 
 __all__ = [
+    "around",
     "details",
     "driving_threads",
     "exposed_communication",
@@ -183,6 +184,38 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def around(
+    trace: Trace, begin: int, end: int, process: int | None = None
+) -> tuple[Trace, pl.Series]:
+    """Limit a run, or a process of it, to what is launched, called or open in an interval.
+
+    Details of ops, and causes of idle time, are then found without what lies far from them.
+
+    Returns
+    -------
+    The limited run, in which ranges are numbered anew; and their numbers in the run, in order.
+    """
+    start = pl.col("start")
+    own = pl.lit(value=True) if process is None else pl.col("process") == process
+    meanwhile = own & (start <= end) & (pl.col("end") >= begin)
+    ranges = trace["ranges"].filter(meanwhile).collect().sort("range")
+    known = ranges["range"]
+
+    def numbered(table: pl.LazyFrame, *columns: str) -> pl.LazyFrame:
+        new = pl.col(columns).replace_strict(known, range(len(known)), default=None)
+        return table.with_columns(new.cast(known.dtype))
+
+    # Where nothing of this begins is told by the start alone, so that it is not read.
+    launched = own & (start >= begin) & (pl.coalesce("launch_start", "start") <= end)
+    return trace.with_part(
+        {
+            **{name: trace[name].filter(meanwhile) for name in ("calls", "host", "syncs")},
+            "ops": numbered(trace["ops"].filter(launched), "range"),
+            "ranges": numbered(ranges.lazy(), "range", "parent"),
+        }
+    ), known
+
+
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
     """Return the rows from the least to the greatest id in `numbers`; others are not read."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
@@ -257,7 +290,9 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     ``device, stage, start, end``; no two of one GPU and stage overlap or touch, so that their
     lengths add up to its busy time.
     """
-    ops = trace["ops"].select(*_OWNER, "stage", "start", "end").collect()
+    first, last = _edges(spans)
+    near = trace["ops"].filter(pl.col("start") < last, pl.col("end") > first)
+    ops = near.select(*_OWNER, "stage", "start", "end").collect()
     windows = spans.select(
         *_OWNER, "start", "end", iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
     )
