@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,6 +13,7 @@ from hostile import KERNEL
 
 from tracekit.analysis import step_detail
 from tracekit.analysis.idle_account import CAUSES
+from tracekit.support import batches
 from tracekit.view import View
 from tracekit.view._lanes import RunLanes
 
@@ -312,6 +315,53 @@ def test_two_runs_are_aligned_by_step(
         page.keyboard.press("Enter")
         assert page.locator("canvas").count() == 1
         assert heard == []
+
+
+def test_a_long_answer_tells_its_rows_and_can_be_given_up(
+    browser: Any, served: View, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the keyboard; the work ends, and another question is answered."""
+    ended = threading.Event()
+
+    def slow(query: Any) -> Any:
+        if query["by"] != "idle":
+            return answer(query)
+        try:
+            for _ in batches.in_batches(pl.LazyFrame({"row": range(1_000)}), 1):
+                sleep(0.05)
+        finally:
+            ended.set()
+        return None
+
+    answer, turns = served._server.endpoints["/table"]
+    endpoints = {**served._server.endpoints, "/table": (slow, turns)}
+    monkeypatch.setattr(served._server, "endpoints", endpoints)
+    page = opened(browser, served.address, heard)
+    keys = page.keyboard
+    keys.press("v")
+    keys.type("2ms")
+    keys.press("Enter")
+    page.wait_for_selector(".selection td")
+    page.get_by_role("button", name="idle by cause").focus()
+    keys.press("Enter")
+    told = page.locator(".selection .told")
+    page.wait_for_function(
+        "() => /Searching for \\d+ s: \\d+ of 1,000 rows read/.test("
+        "document.querySelector('.selection .told').textContent)"
+    )
+    assert complaints(page) == []
+    page.get_by_role("button", name="Give up").focus()
+    keys.press("Enter")
+    page.wait_for_function(
+        "() => document.querySelector('.selection .told').textContent === 'Given up.'"
+    )
+    assert ended.wait(20)
+    page.wait_for_timeout(1_500)  # no progress is told any more
+    assert told.text_content() == "Given up."
+    page.get_by_role("button", name="by kind").focus()
+    keys.press("Enter")
+    page.wait_for_selector(".selection td[data-column=kind]")
+    assert heard == []
 
 
 def test_a_page_without_token_says_so(browser: Any, served: View, heard: list[str]) -> None:
