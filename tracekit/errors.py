@@ -15,9 +15,9 @@ TracekitError
 └── RecordingError         a program cannot be recorded
     └── ProgramError       it was recorded, and ended with an error
 
-Each says what is wrong, where, and what to do. The command line prints it as one message and exits
-with 2, with 3 where it cannot be told, or with the code of a recorded program that ended with an
-error; no traceback is shown for any of them.
+Each message states what is wrong, where, and what to do. The command line prints it as one message
+and exits with 2, with 3 where it is undecided, or with the code of a recorded program that ended
+with an error; no traceback is shown for any of them.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class DamagedTraceError(InputError):
 
 
 class MissingDataError(InputError):
-    """The trace lacks what was asked for."""
+    """The trace lacks the data asked for."""
 
 
 class UndecidedError(InputError):
-    """The trace holds too little to decide what was asked."""
+    """The trace has too little data to decide the answer."""
 
     exit_code = 3
 

@@ -95,7 +95,7 @@ class RingRanges:
             self.write(*opened, end, style)
 
     def write(self, name: str, start: int, end: int, style: int, thread: int | None = None) -> None:
-        """Write a complete range of this thread, or of another one."""
+        """Write a complete range of this thread, or of another thread."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._file = _File.made(self._path)

@@ -28,7 +28,7 @@ class Ranges(Protocol):
 
 
 class _Span:
-    """An open span; `yields` tells whether its range is closed while spans inside are open.
+    """An open span; `yields`: whether its range is closed while spans inside are open.
 
     ``handle`` is the handle of a range of the process; None for a range of this thread.
     """

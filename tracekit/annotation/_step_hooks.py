@@ -31,7 +31,7 @@ class Steps:
     ranges
         Writer of the ranges.
     optimizers
-        Optimizers that exist now, each with an ordinal that tells when it was created.
+        Optimizers that exist now, each with an ordinal in order of creation.
     windows
         Windows of steps to record; None records all.
     """

@@ -43,7 +43,7 @@ class Roles:
 
 
 class Thread(threading.local):
-    """Activity of the calling thread: each thread sees its own.
+    """Activity of the calling thread: each thread sees only its activity.
 
     Most methods run the function they are given, inside the ranges that apply to it.
 
@@ -52,7 +52,7 @@ class Thread(threading.local):
     ranges
         Writer of the ranges.
     optimizers
-        Optimizers that exist now, each with an ordinal that tells when it was created.
+        Optimizers that exist now, each with an ordinal in order of creation.
     roles
         Purpose of each data set.
     windows

@@ -145,7 +145,7 @@ class SeenThreads(NamedTuple):
     Parameters
     ----------
     process
-        Number of the thread's process, for threads that hold ranges.
+        Number of the thread's process, for threads with ranges.
     passes
         By thread and stage: number of ranges of passes on the thread, without those inside autograd
         markers.

@@ -1,4 +1,4 @@
-"""Chunks of number columns that one step of attribution keeps for a later one.
+"""Chunks of integer columns that a step of attribution keeps for a later step.
 
 They stay in memory while they fit, else in files, each column with the bytes that it has in memory:
 reading it again costs no more than a copy.

@@ -337,7 +337,7 @@ def autograd_threads(
     threads
         The threads, with the meaning of their names.
     marked
-        Threads that hold autograd markers.
+        Threads with autograd markers.
     training
         The training threads. These, like data loaders, are never autograd threads.
     """

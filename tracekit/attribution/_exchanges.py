@@ -323,7 +323,7 @@ def find_handing(
     teams
         Training threads with their helper threads.
     ranges
-        The skeleton: the ranges that tell what a process does.
+        The skeleton: the ranges that show the process's activity.
     """
     several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
     if several.is_empty() or not len(ops):

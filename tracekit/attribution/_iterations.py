@@ -224,9 +224,9 @@ def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.Data
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    """Take the step numbers from the names if these are distinct, else count the steps.
+    """Take the step indices from the names if these are distinct, else count the steps.
 
-    If two steps overlap, the earlier one ends where the later one begins.
+    If two steps overlap, the earlier step ends where the later step starts.
     """
     tells = (pl.col("number").n_unique() == pl.len()) & (pl.col("number").null_count() == 0)
     following = pl.col("start").shift(-1).over("process")

@@ -56,8 +56,8 @@ class Nesting:
         Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
         a range with none around it.
     skeleton
-        The ranges that tell what a process does: possible steps; ranges whose stage no range around
-        them has (or exactly one has); start/end ranges with a stage; and ranges with which
+        The ranges that show the process's activity: possible steps; ranges whose stage no range
+        around them has (or exactly one has); start/end ranges with a stage; and ranges with which
         evaluation begins. Columns: those of the canonical table, of which ``open`` is also true for
         ranges that the recording ended together; ``base, stage, rule, number``; ``around``, the
         nearest range of a pass; and the flags ``evaluates, apart, begins, covered``.
@@ -65,9 +65,9 @@ class Nesting:
         ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
         (`passes`: forward, backward, weight update), without those inside autograd markers.
     marked
-        Threads that hold autograd markers.
+        Threads with autograd markers.
     loading
-        Threads that hold input ranges.
+        Threads with input ranges.
     """
 
     names: RangeNames

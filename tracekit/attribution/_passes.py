@@ -18,7 +18,7 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     ranges
-        The skeleton (ranges that tell what a process does), or part of it.
+        The skeleton (ranges that show the process's activity), or part of it.
     training
         The training thread of each process.
     """

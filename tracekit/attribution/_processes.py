@@ -269,7 +269,7 @@ def judge_all(
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        Facts about processes from their ranges and threads.
+        Properties of processes from their ranges and threads.
     rules
         The rules.
     workspace

@@ -49,7 +49,7 @@ class Structures:
     ops
         Chunks parallel to those of ops: ``stage`` (index in the list of stages), ``step`` (number)
         and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where
-        structure says nothing. No chunks if structure was run on no process.
+        structure finds none. No chunks if structure was run on no process.
     """
 
     of: Mapping[int, Structure]
@@ -202,7 +202,7 @@ class _Apart:
 
         Yields
         ------
-        The ops of a piece, and whether it is the last one.
+        The ops of a piece, and whether it is the last piece.
         """
         places = [(number, at[process]) for number, at in enumerate(self._places) if process in at]
         left = sum(end - first for _, (first, end) in places)

@@ -193,7 +193,7 @@ def judge(
     signs
         Hints in kernel names, from `kernel_hints`.
     claims
-        Process -> whether structure says that it trains; processes without structure are absent.
+        Process -> whether structure finds that it trains; processes without structure are absent.
     rules
         The rules, with the user's verdict if there is one.
 

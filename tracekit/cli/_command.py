@@ -184,7 +184,7 @@ def action(
 
 
 def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answering:
-    """Return a function that has the declared options of another one before those of opening."""
+    """Return a function that has the declared options of `takes` before those of opening."""
     own = inspect.signature(function)
     *named, _ = own.parameters.values()
     place = next(n for n, each in enumerate(named) if each.name in {"rules", "store"})

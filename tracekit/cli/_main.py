@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _streams() -> ExitStack:
-    """Replace missing or closed standard streams by ones that discard their text."""
+    """Replace missing or closed standard streams by streams that discard their text."""
     replaced = ExitStack()
     for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
         if stream is None or stream.closed:

@@ -107,7 +107,7 @@ class _OfStudy:
 
 @dataclass(frozen=True)
 class _OfSeries:
-    """Options for recording a program repeatedly, or alternating with another one."""
+    """Options for recording a program repeatedly, or alternating with another program."""
 
     times: Annotated[
         int,
@@ -216,7 +216,7 @@ def record(
     """Record a program with nsys, ingest the report, and show where the time goes.
 
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
-    tracekit stand before the program.
+    tracekit come before the program.
     """
     if what.print_hook or what.attach is not None:
         _attach_or_print(what, program)

@@ -167,7 +167,7 @@ class Durations:
         self.parts = [*parts]
 
     def add(self, rows: _Array, lengths: _Array) -> None:
-        """Add durations, stored in the fewest bits that hold them."""
+        """Add durations, stored in the fewest bits that suffice."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
         self.parts.append((rows, lengths.astype(dtype), once))

@@ -51,7 +51,7 @@ def layered_lengths(
     intervals
         ``start, end``, the column `layer` and the columns `by`.
     layer
-        Name of the column that holds an interval's layer.
+        Name of the column with an interval's layer.
     layers
         All layers, the highest first.
     by
@@ -88,7 +88,7 @@ def layers_down(layer: str, names: Sequence[str]) -> dict[str, pl.Expr]:
     Parameters
     ----------
     layer
-        Name of the column that holds an interval's layer.
+        Name of the column with an interval's layer.
     names
         The layers, the highest first.
 

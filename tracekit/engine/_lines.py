@@ -248,7 +248,7 @@ class LinesInWindows:
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if each device is one, with its first start and last end."""
+        """Return the windows; if each device is one window, with its first start and last end."""
         if self._given is not None:
             return self._given
         count = len(self._lines)
@@ -281,7 +281,7 @@ def _beginning(first: Array) -> Course:
 
 
 def extended(old: _Arrays, new: _Arrays) -> _Arrays:
-    """Copy the old arrays into the beginning of larger new ones."""
+    """Copy the old arrays into the beginning of larger new arrays."""
     for before, after in zip(old, new, strict=True):
         after[: before.shape[0]] = before
     return new

@@ -270,7 +270,7 @@ def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFram
     marks
         ``process, time`` and the column `state`, ordered by time: the state from that time on.
     state
-        Name of the column that holds the state.
+        Name of the column with the state.
 
     Returns
     -------
@@ -403,7 +403,7 @@ def numbered_alike(trace: Trace) -> Trace:
 def _common(rows: pl.DataFrame) -> pl.Series:
     """Return the iteration ids that occur in all processes.
 
-    A process with fewer than half as many iterations as another one is ignored.
+    A process with fewer than half as many iterations as another process is ignored.
     """
     seen = rows.drop_nulls("iteration").select("process", "iteration").unique()
     of_each = seen.group_by("process").len()

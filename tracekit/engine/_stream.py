@@ -136,7 +136,7 @@ def feed(
         Frames with ``start, end``, an integer column `line`, and others; ordered by start on each
         line.
     line
-        Name of the column that holds an interval's line.
+        Name of the column with an interval's line.
     take
         Function that receives one or more complete segments of a line at a time, with a column
         ``crowded``: false if an interval certainly overlaps no other one of its line.

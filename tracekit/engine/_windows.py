@@ -1,6 +1,6 @@
 """Windows: the intervals of each device's time that an analysis covers.
 
-Each device has windows of its own. A window is [start, end) on the GPU's time line.
+Each device has separate windows. A window is [start, end) on the GPU's time line.
 
 A step ends on a device where the next one begins there. The last step has no next one, and the
 device's own last op may be too early an end: other devices may go on, such as a GPU that updates
@@ -492,7 +492,7 @@ def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[A
 
 
 def _places(values: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the index of each value among the sorted known ones, and whether it is not one."""
+    """Return the index of each value among the sorted known values, and whether it is new."""
     count = known.size
     if count and known[0] == 0 and known[-1] == count - 1:  # as devices and processes mostly are
         return values, (values < 0) | (values >= count)

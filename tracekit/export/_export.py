@@ -50,7 +50,7 @@ def export(
         If the format is unknown, the steps are not there, or the run is too large to be written
         as a whole.
     MissingDataError
-        If the run holds no GPU work.
+        If the run has no GPU work.
     """
     if to not in FORMATS:
         raise UsageError(f"{to!r} is no format to export to", f"there is {', '.join(FORMATS)}")

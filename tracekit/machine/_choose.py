@@ -66,7 +66,7 @@ def is_topology(reference: str) -> bool:
 def _is_trace(path: Path) -> bool:
     """Tell whether a file may be a trace without topology: an SQLite file without table NVLINK.
 
-    An nvprof database may be both; if it holds a topology, it is taken for a topology.
+    An nvprof database may be both; if it contains a topology, it is taken for a topology.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -155,7 +155,7 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Return the number of GPUs, MIG slices excepted, at the bus of another one of their host."""
+    """Return the number of GPUs, MIG slices excepted, at the bus of another GPU of their host."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])

@@ -144,7 +144,7 @@ class Machine:
         Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product``
         and ``numa``; edges have ``link`` (`Link`).
     origin
-        Source of the machine, which tells how certain it is: a ``file`` from the user, the
+        Source of the machine, which decides how certain it is: a ``file`` from the user, the
         ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number
         of the GPUs, or ``assumed`` without evidence.
     warnings
@@ -310,7 +310,7 @@ class Machine:
         The route is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe
         and the host; a copy does not use another GPU as a relay. Between GPUs of two hosts it is
         the fabric, through the NIC of each host that is nearest to the GPU; between GPU and NIC
-        data go directly, or through host memory if `through_host` says so.
+        data go directly, or through host memory if they are in `through_host`.
 
         Parameters
         ----------

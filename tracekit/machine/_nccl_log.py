@@ -201,7 +201,7 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
     """Return connections with their communicator, and whether they belong to a ring.
 
-    Since NCCL 2.8 a thread's "Connected" line tells the kind of the connections that it made since
+    Since NCCL 2.8 a thread's "Connected" line gives the kind of the connections that it made since
     its previous one. ``ring`` is null if no such line follows.
     """
     keys = ["host", "pid", "tid"]
@@ -555,7 +555,7 @@ def _collective(name: pl.Expr) -> pl.Expr:
 
 
 def _choice(column: str, names: tuple[str, ...]) -> pl.Expr:
-    """Translate NCCL's number or name of an algorithm or protocol; unknown ones give null."""
+    """Translate NCCL's number or name of an algorithm or protocol; unknown values give null."""
     plain = pl.col(column).str.to_lowercase().str.replace_all("_", "")
     known = {name.replace("_", ""): name for name in names}
     known |= {str(number): name for number, name in enumerate(names)}

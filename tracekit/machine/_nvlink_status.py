@@ -63,7 +63,7 @@ Status = Mapping[str, GpuBricks]
 
 
 def parse_status(text: str, source: str) -> Status:
-    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty if the text holds none of them.
+    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty if the text contains no such output.
 
     Several outputs of one machine may follow each other and are combined, as is the list of
     `nvidia-smi -L`, which names GPUs but not their NVLinks.

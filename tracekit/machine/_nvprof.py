@@ -44,7 +44,7 @@ def read_nvprof(path: Path) -> Machine:
     Raises
     ------
     MissingDataError
-        If the file is no database of nvprof, or holds no topology.
+        If the file is no database of nvprof, or contains no topology.
     DamagedTraceError
         If SQLite cannot read the file, or its tables contradict each other.
     """

@@ -50,12 +50,12 @@ class Product:
 def nvlink_of(product: str | None) -> Product | None:
     """Return the NVLinks of a GPU product, such as `Tesla V100-SXM2-16GB`.
 
-    The known facts are in ``schemas/machines/products.toml``, with sources. Slices of a GPU (MIG,
+    The known values are in ``schemas/machines/products.toml``, with sources. Slices of a GPU (MIG,
     virtual GPUs) and mobile parts count as unknown, though they share a name with a known GPU.
 
     Returns
     -------
-    The product's facts; None if it is unknown.
+    The product; None if it is unknown.
     """
     if product is None:
         return None

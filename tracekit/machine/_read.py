@@ -136,7 +136,7 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     Parameters
     ----------
     text
-        Output of rocm-smi; other text may stand before and after it.
+        Output of rocm-smi; other text may come before and after it.
     source
         Name of the file in messages.
     name

@@ -82,7 +82,7 @@ class Matrix:
 def parse_matrix(text: str, source: str) -> Matrix | None:
     """Parse the topology matrices in a text; None if there are none.
 
-    Other text may stand before and after. Several matrices of one machine are combined, such as
+    Other text may come before and after. Several matrices of one machine are combined, such as
     those of `topo -m` and of `topo -mp`, which shows the PCIe relation that NVLinks hide in the
     other.
 
@@ -379,7 +379,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
 
 
 def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -> int:
-    """Return the first host to which nothing in a group has the relation SYS, or a new one."""
+    """Return the first host to which nothing in a group has the relation SYS, or a new host."""
     far = {
         host for other, host in hosts.items()
         if any(matrix.relations.get((device, other)) in _SOCKETS for device in group)

@@ -370,7 +370,7 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     If no ring of direct NVLinks visits all GPUs (behind an NVSwitch, where any order is as good, or
     over PCIe), or there are more than `MOST_GPUS`, the result is a single ring in order of numbers,
     with None as ``bricks``. For GPUs of several hosts joined by a fabric, there are as many rings
-    as GPUs on the smallest host: each visits one host after the other, follows the host's own ring
+    as GPUs on the smallest host: each visits one host after the other, follows the host's ring
     inside it, and enters it at another GPU than the other rings, so that all NICs are used alike.
     """
     members = sorted(set(gpus))
@@ -404,7 +404,7 @@ def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
 
 @dataclass
 class _Search:
-    """Depth-first search for the rings that use most NVLinks; it begins with greedy ones."""
+    """Depth-first search for the rings that use most NVLinks; it starts with greedy rings."""
 
     members: list[int]
     steps: int = _STEPS

@@ -1,8 +1,8 @@
 """Convert the times of a run's reports to a common clock.
 
-Each report counts time from the start of its own recording. The correction that makes times of
-several reports comparable is computed when they are combined into a run, and stored in the table
-`reports`; this module applies it.
+Each report counts time from the start of its recording. The correction that makes times of several
+reports comparable is computed when they are combined into a run, and stored in the table `reports`;
+this module applies it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Clock:
         Differences between the ends of matched calls that remain after the correction: their 5th
         and 95th percentile, ns.
     reason
-        Sentence that says how the correction is known, or why none is.
+        Sentence: how the correction is known, or why none is.
     steps
         Jumps of the report's clock: pairs of the report's time at a jump and the offset to add from
         then on, ns.
@@ -238,7 +238,7 @@ def _moved(
 
 
 def _is_time(column: Column) -> bool:
-    """Tell whether a column holds points in time on the clock of its report."""
+    """Tell whether the values of a column are points in time on the clock of its report."""
     is_length = column.name.endswith(_LENGTH)
     return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 

@@ -159,7 +159,7 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
     Returns
     -------
     The canonical table of the merged tree, and for each of `tables` a map from its path numbers to
-    the merged ones.
+    those of the merged tree.
     """
     every, parents = (pl.concat([table[of] for table in tables]) for of in ("label", "parent_path"))
     texts = every.unique(maintain_order=True)

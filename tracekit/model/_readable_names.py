@@ -156,7 +156,7 @@ def _difference(
 
 
 def _numbered(texts: Mapping[str, str]) -> dict[str, str]:
-    """Make the texts unique: append an ordinal to repeated ones."""
+    """Make the texts unique: append an ordinal to repeated texts."""
     taken: set[str] = set()
     numbers: dict[str, int] = {}
     result = {}

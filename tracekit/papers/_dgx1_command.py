@@ -68,7 +68,7 @@ def dgx1(
     store: Folder = None,
     **asked: Any,
 ) -> "Answer":
-    """Answer the questions of the DGX-1 study, published numbers beside yours.
+    """Answer the questions of the DGX-1 study, published values beside yours.
 
     Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
     that ends in .html is a page with a table, a figure and a sentence for each question.

@@ -124,7 +124,7 @@ class Measured:
         Copies between GPUs by type of route: ``network, batch, gpus, method, route_type, transfers,
         bytes, busy_ns``.
     published
-        The published numbers.
+        The published values.
     """
 
     study: pl.DataFrame
@@ -158,7 +158,7 @@ class Measured:
 def dgx1_questions(measured: Measured) -> dict[str, Answer]:
     """Return the answers: key of the question -> answer.
 
-    The meta of an answer holds the ``question``; ``headline``, the sentence that answers it; and
+    The meta of an answer has the ``question``; ``headline``, the sentence that answers it; and
     ``claims``: published finding -> whether it holds here (None if unknown).
     """
     return {key: _asked(measured, key, *each) for key, each in QUESTIONS.items()}

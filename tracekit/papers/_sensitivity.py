@@ -36,7 +36,7 @@ def sensitivity(
     assumptions
         ``assumption, value, low, high, unit, source`` (texts): each assumption with its range.
     known
-        The published numbers.
+        The published values.
 
     Returns
     -------

@@ -288,7 +288,7 @@ def bars_figure(
     whiskers: Sequence[tuple[float, float] | None] | None = None,
     upright: str | None = None,
 ) -> go.Figure:
-    """Return stacked bars, the first one on top, each with its total length at its end.
+    """Return stacked bars, the first on top, each with its total length at its end.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def parts_by(
     bar, bars
         Column that identifies the bar, and its values to be drawn, in order.
     part, colours
-        Column that tells segments apart, and their colours: value -> colour, in the order of
+        Column that distinguishes segments, and their colours: value -> colour, in the order of
         stacking.
     length
         Column of lengths.
@@ -428,7 +428,7 @@ def _amount(value: float, decimals: int) -> str:
 
 
 def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float) -> go.Bar:
-    """Return horizontal segments; long enough ones have their length written inside."""
+    """Return horizontal segments; long enough segments have their length written inside."""
     decimals = decimals_of(longest / unit[0])
     ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
     return _bars(part, rows, *unit, is_upright=False).update(

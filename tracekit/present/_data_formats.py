@@ -169,7 +169,7 @@ def to_sarif(answer: Answer, version: str) -> str:
     Parameters
     ----------
     answer
-        Answer with the table ``findings``; `Answer.source` holds the names of the rules that were
+        Answer with the table ``findings``; `Answer.source` has the names of the rules that were
         checked. A finding's ``state`` becomes its baseline state; a check without one (it has an
         ``outcome``) gets a kind.
     version
@@ -294,7 +294,7 @@ def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
     """Return `frame` as an HTML table with its notes, for `_repr_html_`.
 
     All text is escaped and the markup is self-contained: no scripts, classes or links. Only the
-    first hundred rows are shown, and a line says so.
+    first hundred rows are shown, with a note.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ def _spare(name: str, others: Collection[str]) -> int | None:
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:
-    """Distribute the width that short columns leave among the long ones, the shortest first."""
+    """Distribute the width that short columns leave among long columns, the shortest first."""
     long = sorted((p for p in placed if p.least < p.width), key=lambda p: p.width)
     left = width - total_width(placed) + sum(p.width for p in long)
     widths: dict[str, int] = {}

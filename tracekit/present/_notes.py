@@ -88,7 +88,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return entries without special wording: on one line, except for long ones."""
+    """Return entries without special wording: on one line, except for long entries."""
     told = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()

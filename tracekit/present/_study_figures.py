@@ -70,7 +70,7 @@ def overhead_figure(
         range), or ``from_percent`` and ``to_percent`` (95 % interval), drawn as error bars; and
         ``run`` and ``baseline_run``, the names of runs that are not pooled.
     title, subtitle
-        Plain texts; see `figure_layout`. The subtitle says what the baseline is.
+        Plain texts; see `figure_layout`. The subtitle names the baseline.
     axis
         Title of the axis of percentages.
     """

@@ -81,7 +81,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
     ----------
     timeline
         ``stage``; ``part``: ``FP``, ``BP``, or null if unknown; ``start_ns`` and ``end_ns`` since
-        the begin of the step. At most 20,000 intervals are drawn.
+        the start of the step. At most 20,000 intervals are drawn.
     title, subtitle
         Plain texts; see `figure_layout`.
     """

@@ -128,7 +128,7 @@ def attach(
 def _recorded(
     job: _Job, length: int, told: Callable[[str], None]
 ) -> tuple[int, dict[str, tuple[str, int]]]:
-    """Request future steps; return the first one, and the answers of the ranks."""
+    """Request future steps; return the first step, and the answers of the ranks."""
     first = _steps(job)
     since = time.monotonic()
     time.sleep(_BETWEEN)

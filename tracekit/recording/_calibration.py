@@ -74,7 +74,7 @@ class Cost:
 def in_turn(times: int) -> list[bool]:
     """Return the order A B B A of two kinds of runs, in which a steady drift cancels out.
 
-    For an odd number of pairs the last one starts with A.
+    For an odd number of pairs the last pair starts with A.
     """
     return [is_second for pair in range(times) for is_second in (pair % 2 == 1, pair % 2 == 0)]
 

@@ -130,7 +130,7 @@ def plan(
     Raises
     ------
     UsageError
-        If there is no program, or this nsys cannot record what is wanted.
+        If there is no program, or this nsys cannot record the wanted data.
     """
     launch = split(program)
     if one_report and wanted.has_windows and launch.launcher:

@@ -93,7 +93,7 @@ def main(words: list[str]) -> int:
     """Run ``SOCKET NOTES WAIT NSYS AT COMMAND...``; return its code, or 128 plus its signal.
 
     The command starts with a launcher, or, if `NSYS` is 0, with nsys; the program starts at word
-    `AT`. `WAIT` says which processes to wait for after the program's end: ``work``, ``all``,
+    `AT`. `WAIT`: which processes to wait for after the program's end: ``work``, ``all``,
     ``primary`` (none), or seconds. If the command cannot be run, the number of the error is sent
     through the socket.
     """

@@ -92,7 +92,7 @@ class Subject:
 
     @property
     def run(self) -> AskedRun:
-        """The run that the report is about, the first one of a study."""
+        """The run that the report is about, the first run of a study."""
         return self.runs[0]
 
     @cached_property

@@ -142,8 +142,8 @@ def diagnose(
 ) -> "Answer":  # fmt: skip
     """List avoidable time, largest first: what it costs, and what would help.
 
-    Findings come with their evidence, the largest first. docs/diagnose.md says what each rule looks
-    at, and what its numbers are. SARIF and JUnit hold all findings.
+    Findings come with their evidence, the largest first. docs/diagnose.md describes each rule and
+    its values. SARIF and JUnit contain all findings.
     """
     top = None if everything else top
     traffic = run.traffic(topology=topology)

@@ -385,7 +385,7 @@ def _size(files: Sequence[Path]) -> int:
 
 
 def _default_name(request: Request) -> str:
-    """Return the name of the file; of several, the name of the first one's folder."""
+    """Return the name of the file; of several, the name of the first file's folder."""
     first = request.files[0].absolute()
     if request.is_many:
         return first.parent.name

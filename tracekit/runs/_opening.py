@@ -91,8 +91,8 @@ def ingest(
         Path of the nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default
         ``TRACEKIT_NSYS``, else the one on the path.
     captures
-        Traces of PyTorch's profiler that hold the capture of CUDA graphs. `path` is then one file
-        that replays these graphs; its kernels get the operators and ranges of their capture.
+        Traces of PyTorch's profiler with the capture of CUDA graphs. `path` is then one file that
+        replays these graphs; its kernels get the operators and ranges of their capture.
     processes
         Number of files read at once, each in a process; by default the number of cores.
     dask
@@ -166,7 +166,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     on_missing: OnMissing = "stop",
     only_ranks: str | Sequence[int] | None = None,
 ) -> Run:
-    """Open a run by name, by the begin of its id, ``@latest``, or the path of a trace file.
+    """Open a run by name, by the start of its id, ``@latest``, or the path of a trace file.
 
     A word that could be either is a run; one with a slash, or with the file extension of a trace,
     is a file. A file that has no run is ingested first. With `rules`, `iteration`, `verdict` or

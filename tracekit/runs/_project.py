@@ -163,7 +163,7 @@ def project(
 ) -> "Answer":
     """Say, by a model, what a step would take on other architectures and hardware.
 
-    docs/studies.md has the formulas. Of runs, volumes are measured as far as a trace holds them.
+    docs/studies.md has the formulas. Volumes of runs are measured where traces contain them.
     """
     from tracekit.runs._projections import projected
 

@@ -196,7 +196,7 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the difference of the modelled steps from the measured ones."""
+    """Return a sentence: the difference of the modelled steps from the measured steps."""
     errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
     if not errors:
         return "No step is both modelled and measured"

@@ -53,7 +53,7 @@ class Format:
     name
         Name of the format in messages and docs.
     begins
-        Function that tells whether an existing file or folder begins like this format.
+        Function: whether an existing file or folder begins like this format.
     read
         Reader; it returns None if the content is something else, such as another database.
     """

@@ -205,7 +205,7 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Yield once per step after reporting its begin, and report the end of all."""
+    """Yield once per step after reporting its start, and report the end of all."""
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))
         yield

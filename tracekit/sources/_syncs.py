@@ -17,7 +17,7 @@ def sync_type() -> pl.Expr:
     """Return the kind of a wait, from which of ``stream, event, context`` its record names.
 
     Recorders also number the kinds of waits, but nsys did so in three ways, and its table of names
-    describes only one.
+    describes only one way.
     """
     stream, event, context = (pl.col(name).is_not_null() for name in ("stream", "event", "context"))
     return (

@@ -75,7 +75,7 @@ class Times:
         what
             Name of the rows, for messages.
         names
-            Columns of times, which may hold nulls; default: those of ``start`` and ``end`` that
+            Columns of times, which may have nulls; default: those of ``start`` and ``end`` that
             exist.
 
         Raises

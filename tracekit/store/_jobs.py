@@ -83,8 +83,8 @@ class ReportJob(Job):
     path
         File to read.
     folder
-        Folder for its tables. Each attempt creates a folder of its own inside, so that an attempt
-        that wrongly counts as lost cannot disturb the next one.
+        Folder for its tables. Each attempt creates a separate folder inside, so that an attempt
+        that wrongly counts as lost cannot disturb the next attempt.
     options
         Options for making the report.
     """

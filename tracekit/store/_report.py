@@ -89,8 +89,8 @@ class ReportOptions:
     sums
         Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
     look
-        Function of the report and its tables that returns facts needed once all reports of the run
-        are there. It may run in several processes at once. None for no facts.
+        Function of the report and its tables that returns values needed once all reports of the run
+        are there. It may run in several processes at once. None for no such values.
     """
 
     rules: Rules

@@ -55,7 +55,7 @@ class RunRecord:
     warnings
         Warnings about the run for users, one sentence each.
     summary
-        Small facts for listings: name -> number or word.
+        Short values for listings: name -> number or word.
     size
         Size of its reports, bytes; None if an earlier version added the run.
     """
@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
     Raises
     ------
     UsageError
-        If the name is invalid; the message says why.
+        If the name is invalid; the message has the reason.
     """
     fault = _fault(name)
     if fault is not None:

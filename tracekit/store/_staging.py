@@ -252,8 +252,8 @@ class Folders:
         named
             Function that returns the folders of all runs in the catalogue.
         is_owned
-            Function that tells whether a folder has a copy of a row: the catalogue may have lost
-            its run, so the folder stays.
+            Function: whether a folder has a copy of a row: the catalogue may have lost its run, so
+            the folder stays.
         dry_run
             Whether only to return the folders, without removing them.
         """

@@ -49,7 +49,7 @@ def main(descriptor: int, rooms: Sequence[str]) -> None:
 
 
 def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
-    """Put incoming jobs into the queue; end this process at once when the other one has ended."""
+    """Put incoming jobs into the queue; end this process at once when the parent has ended."""
     try:
         while True:
             jobs.put(connection.recv())
@@ -75,7 +75,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def throttled(progress: Progress) -> Progress:
-    """Limit calls of `progress`: one for each new step, and occasional ones between."""
+    """Limit calls of `progress`: one for each new step, and occasional calls between."""
     last: tuple[str, float] = ("", 0.0)
 
     def tell(step: str, done: int, total: int) -> None:

@@ -160,7 +160,7 @@ class ArrayFile:
         return cls(path, places)
 
     def read(self, name: str, first: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return an array, or `count` of its numbers starting at index `first`.
+        """Return an array, or `count` of its values starting at index `first`.
 
         Raises
         ------

@@ -251,7 +251,7 @@ class Tiles:
     origin
         Start of the first bin of every level, ns.
     first
-        The finest level; the only one if the lane has too few spans for more.
+        The finest level; the only level if the lane has too few spans for more.
     """
 
     origin: int

@@ -557,7 +557,7 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence on the steps of a run; cold ones are in no mean."""
+    """Return a sentence on the steps of a run; cold steps are in no mean."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

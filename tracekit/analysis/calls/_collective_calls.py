@@ -107,7 +107,7 @@ def collective_calls(
         An NCCL log of the same run.
     sizes
         Collective -> bytes per call (of all ranks together for all_gather and reduce_scatter); used
-        for calls of that collective whose size neither the trace nor the log tells.
+        for calls of that collective whose size is in neither the trace nor the log.
 
     Raises
     ------

@@ -155,7 +155,7 @@ def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` of collectives that one call launched on several devices.
+    """Return ``row, instance`` of collectives launched by the same call on several devices.
 
     One `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of all ranks that one process
     drives. Ops of a CUDA graph share one correlation id, too, but need not be one collective. If

@@ -53,8 +53,8 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``communicator, report, process, rank, ranks, cuda_device``; null is what the creating call does
-    not record (the id: before NCCL 2.25; all of it: if NVTX payloads were not exported).
+    ``communicator, report, process, rank, ranks, cuda_device``; null where the creating call does
+    not record it (the id: before NCCL 2.25; all of it: if NVTX payloads were not exported).
     """
     return trace.once(_communicators)
 

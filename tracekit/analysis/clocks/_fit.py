@@ -283,7 +283,7 @@ def _drift_of(pieces: Sequence[_Piece]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
     It is the median slope [P. K. Sen, 1968] between the ends of collectives at a distance of half a
-    piece, robust against single late ones. It must explain more of the differences than it leaves.
+    piece, robust against late outliers. It must explain more of the differences than it leaves.
     """
     long = [
         (times, apart)
@@ -344,7 +344,7 @@ def in_order(
 
     Returns
     -------
-    The matched calls, or a sentence that says why there are none.
+    The matched calls, or a sentence with the reason for their absence.
     """
     fewer = min(len(labels), len(other_labels))
     if fewer < ENOUGH:

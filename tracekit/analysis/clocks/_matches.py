@@ -207,8 +207,8 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
     Returns
     -------
-    The fit, which may be refused, with its matched calls; or a sentence that says why there are
-    none.
+    The fit, which may be refused, with its matched calls; or a sentence with the reason for their
+    absence.
     """
     best: tuple[Fit, Pairs] | None = None
     why = _NO_CALLS
@@ -243,7 +243,7 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
     """Yield pairs of streams (lanes) of one group, and whether either has other candidates.
 
-    Pairs with equal stream and place come first, as the most likely ones.
+    Pairs with equal stream and place come first, as the most likely pairs.
     """
     key = ["group", "lane", "place", "stream"]
     mine, theirs = (

@@ -348,7 +348,7 @@ def _faster_than_links(rows: pl.DataFrame) -> list[str]:
 
 
 def _basis() -> pl.Expr:
-    """Return the basis of a duration: matched participants, or one participant's own time."""
+    """Return the basis of a duration: matched participants, or the time of a single participant."""
     fewest, most, ranks = pl.col("fewest"), pl.col("most"), pl.col("ranks")
     seen = (
         pl.when(fewest == most)

@@ -45,8 +45,8 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
     Returns
     -------
-    `records` with ``stage`` and ``iteration`` (null if unknown); and a sentence that says how many
-    records were joined, and by which evidence.
+    `records` with ``stage`` and ``iteration`` (null if unknown); and a sentence with the number of
+    joined records, and by which evidence.
 
     Raises
     ------

@@ -74,7 +74,7 @@ def nccl_inspector(
     UsageError
         If the key is unknown, or asks for a trace and there is none.
     MissingDataError
-        If the logs hold no record.
+        If the logs contain no record.
     UndecidedError
         As `on_timeline`, by stage or iteration.
     """

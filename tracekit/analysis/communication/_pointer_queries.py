@@ -28,7 +28,7 @@ def pointer_queries(trace: Trace) -> Answer:
         share = time of queries within MPI calls / time of MPI calls
 
     Rows are sorted by time of queries, then by time of calls, longest first. All columns on queries
-    are null if the run holds no query at all: nsys does not record them by default
+    are null if the run has no query at all: nsys does not record them by default
     (``meta["missing"]``), so their absence proves nothing.
 
     """

@@ -191,7 +191,7 @@ def compare(
         Labels of each run: label -> value. Runs with different networks, batches or numbers of GPUs
         are not comparable.
     one_run
-        Whether both are the same run, which the headline says.
+        Whether both are the same run, which the headline then states.
 
     Returns
     -------

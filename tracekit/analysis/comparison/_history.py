@@ -185,7 +185,7 @@ def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 def _orders(values: Sequence[str]) -> dict[str, list[Any]]:
     """Return keys that sort values, by what the values may be; the likeliest first.
 
-    Texts that differ in whole numbers only are sorted by these, from left to right.
+    Texts that differ in integers only are sorted by these, from left to right.
     """
     orders: dict[str, list[Any]] = {}
     with suppress(ValueError):

@@ -263,7 +263,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 
 
 def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
-    """Return reasons why runs are not all comparable with the first one."""
+    """Return reasons why runs are not all comparable with the first run."""
     first = runs[0]
     found = [
         reason

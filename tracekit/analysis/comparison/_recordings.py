@@ -160,8 +160,8 @@ def compare_recordings(
     """Compare two programs by several recordings of either.
 
     Each recording contributes one number per group, the mean over steps and devices as in
-    `compare`. Verdicts come from Welch's t test on these numbers, and hold for further recordings
-    of the same programs. A side with a single recording is given the scatter of the other side.
+    `compare`. Verdicts come from Welch's t test on these values, and apply to further recordings of
+    the same programs. A side with a single recording is given the scatter of the other side.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def find_lengths(
         Time of each node, ns.
     into
         ``first, source, length`` of the edges into each node, as far as lengths were recorded;
-        edges of negative length hold nothing back.
+        edges of negative length delay nothing.
     groups
         Group of each edge, by number; 0 for edges of recorded length.
     usual

@@ -313,7 +313,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     -------
     The first diagnosis with ``state`` (``new``, ``grown``, ``uncovered``, ``shrunk``, ``unchanged``
     or ``gone``), ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings
-    that are gone have the numbers of the base. A finding has grown or shrunk if its win changed by
+    that are gone have the values of the base. A finding has grown or shrunk if its win changed by
     more than `NOTICED` of the base's step, and by more than a tenth. One that is new or grown is
     uncovered where the base's step is longer by more than that, which may hide it there.
     """

@@ -281,7 +281,7 @@ class Facts:
 
     @cached_property
     def waits(self) -> pl.DataFrame:
-        """Exposed waits of participants of collectives for the last one; see `exposed_waits`."""
+        """Exposed waits of participants of collectives for the last; see `exposed_waits`."""
         exposed = self.found(calls)["rows"].select("op", "exposed").drop_nulls()
         return exposed_waits(self.collectives, exposed)
 

@@ -170,8 +170,8 @@ def confusion(trace: Trace) -> pl.DataFrame:
     -------
     ``stage, stage_source`` (the deciding source), ``other_source, other_stage`` (the stage of the
     same ops by another source), ``agrees``, ``ops``, ``total_ns`` (sum of durations) and ``share``
-    of the durations of all ops. Rows with ``other_source`` equal to ``stage_source`` hold each op
-    once.
+    of the durations of all ops. Rows with ``other_source`` equal to ``stage_source`` contain each
+    op once.
     """
     opinions = trace.read("opinions").with_columns(pl.selectors.enum().cast(pl.String))
     keys = ("stage", "stage_source", "other_source", "other_stage")
@@ -233,9 +233,9 @@ def summarise(trace: Trace) -> dict[str, Number]:
     Returns
     -------
     ``devices`` (that ran an op), ``processes``, ``ops``, ``kernels``, ``ranges``, ``iterations``;
-    ``gpus``, their names; ``verdict``, what the processes do; ``launched``, the share of ops whose
-    launching call is known, and ``coverage``, the share of GPU busy time whose stage is known (null
-    without ops).
+    ``gpus``, their names; ``verdict``, such as training or inference; ``launched``, the share of
+    ops whose launching call is known, and ``coverage``, the share of GPU busy time whose stage is
+    known (null without ops).
     """
     ops = _counts(trace)
     devices = trace.read("devices").filter("active")

@@ -64,8 +64,8 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     One row per collective, sorted by ``party, sequence, turn``: ``group, description, collective``;
     ``message_bytes`` by its ranks (null if unknown or different); ``recorded`` (ranks whose call is
     in the trace) and ``unrecorded`` (ranks whose call is only in a dump); ``completed`` (ranks
-    whose dump says that it ended; none for gloo and MPI); ``stage`` and ``iteration`` from the
-    trace. And a sentence that says how many were joined, and by which evidence.
+    whose dump marks it as ended; none for gloo and MPI); ``stage`` and ``iteration`` from the
+    trace. And a sentence with the number of joined calls, and by which evidence.
 
     Raises
     ------

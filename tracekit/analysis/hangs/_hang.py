@@ -63,7 +63,7 @@ def find_hang(
 ) -> Answer:
     """Answer the question `hang`; its declaration lists columns and meta.
 
-    A row is the first problem of a group of ranks, causes first. Only that one is certain: later
+    A row is the first problem of a group of ranks, causes first. Only it is certain: later
     collectives of the group may be matched wrongly. Times of different hosts are not compared.
 
     ``problem`` is missing (ranks did not join), deadlock (ranks wait for each other in a circle),
@@ -85,7 +85,7 @@ def find_hang(
         Sentences on data that is missing.
     trace
         A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
-        it cannot join is left out, and a warning says so.
+        it cannot join is left out, with a warning.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def rank_texts(ranks: Iterable[int]) -> str:
 def collective_problems(
     calls: pl.DataFrame, members: pl.DataFrame, compared: pl.DataFrame | None = None
 ) -> list[Problem]:
-    """Return the first problem of each process group; unequal calls before missing ones.
+    """Return the first problem of each process group; unequal calls before missing calls.
 
     Only calls in `compared` are compared with each other; None: all.
     """

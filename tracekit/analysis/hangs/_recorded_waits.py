@@ -62,8 +62,8 @@ def find_hang_in_run(trace: Trace) -> Answer:
     Returns
     -------
     Rows as of `find_hang`; in addition the problems ``ended`` (the recordings of `ranks` end before
-    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work waits, and
-    no name tells which); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
+    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work waits,
+    without a name); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
     ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as `_ranks` returns it.
 
     Raises

@@ -139,7 +139,7 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``device, time, used, begins``, sorted by time; `begins` is the begin of training on the
+        ``device, time, used, begins``, sorted by time; `begins` is the start of training on the
         GPU; other columns are constant per GPU.
     lasts
         Whether the memory of a row stays in use until the next row, so that training begins with

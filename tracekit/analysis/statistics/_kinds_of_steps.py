@@ -115,7 +115,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Return the steps of each mode, else usual and regularly slow ones; empty if all are alike."""
+    """Return the steps of each mode, else usual and regularly slow steps; empty if alike."""
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
 
@@ -237,8 +237,8 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 def before_a_short_end(lengths: Sequence[float]) -> float | None:
     """Return the mean of all steps but the last if the last one is cut short, else None.
 
-    No step follows it, so that it ends with its own GPU work. It must be shorter than each other
-    one, and lower the mean of all, by 1 % or more.
+    No step follows it, so that it ends with its last GPU work. It must be shorter than each other
+    step, and lower the mean of all, by 1 % or more.
     """
     *others, last = lengths or [0.0]
     if not others or last > _LOWERED * min(others):

@@ -116,7 +116,7 @@ def per_iteration(
     by
         Keys from `parse_compare_keys`, except ``memory``.
     skip
-        Number of iterations to leave out at the beginning of each process; ``auto``: the cold ones.
+        Number of iterations to leave out at the beginning of each process; ``auto``: cold steps.
     whole
         Whether the whole run counts as one iteration.
     traffic

@@ -241,7 +241,7 @@ def straggler_cost(
     UsageError
         If the key is unknown, or none of the steps is in the timeline.
     MissingDataError
-        If the timeline holds no computation.
+        If the timeline contains no computation.
     UndecidedError
         If its ops wait for each other in a cycle.
     """

@@ -33,7 +33,7 @@ def api_calls(trace: Trace) -> pl.DataFrame:
     Raises
     ------
     MissingDataError
-        If the run holds no CUDA calls.
+        If the run has no CUDA calls.
     """
     found = trace["calls"].select("thread", "start", "end", pl.col("name").cast(pl.String))
     calls = found.collect()

@@ -39,7 +39,7 @@ class Bubbles:
         Number of micro-batches of a step; None if unknown.
     timeline
         Working intervals of the stages in the step of median length: ``stage``; ``part`` (``FP`` or
-        ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the begin of
+        ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the start of
         the step.
     is_told
         Whether the run itself shows that it is a pipeline: forward ranges number micro-batches, a

@@ -115,7 +115,7 @@ def read_jobs(name: str) -> pl.DataFrame:
     Raises
     ------
     InputError
-        If the file cannot be read, or holds an impossible value. The message says where.
+        If the file cannot be read, or has an impossible value. The message names its place.
     """
     path = schemas() / "jobs" / f"{name}.toml" if name in _job_names() else Path(name)
     if path.suffix.lower() == ".toml":
@@ -228,7 +228,7 @@ def job_features(
     Raises
     ------
     MissingDataError
-        If the run holds no GPU work, or no iterations.
+        If the run has no GPU work, or no iterations.
     """
     if not has_ops(trace):
         raise MissingDataError(
@@ -348,7 +348,7 @@ class Hardware:
     sweep
         Resource -> peaks to try in `sweep_hardware`, as texts.
     title, source
-        Description of the cluster, and source of its numbers.
+        Description of the cluster, and source of its values.
     """
 
     name: str

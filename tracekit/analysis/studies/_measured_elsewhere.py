@@ -59,7 +59,7 @@ def read_times(path: Path) -> pl.DataFrame:
     ------
     InputError
         If the file cannot be read, a column is missing, unknown or duplicate, or a value is
-        invalid. The message says which.
+        invalid. The message names it.
     """
     table = text_table(path)
     timed = _timed_columns(table.columns, path)
@@ -289,7 +289,7 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Join published values with measured ones.
+    """Join published values with measured values.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def read_memory_table(path: Path) -> pl.DataFrame:
     ------
     InputError
         If the file cannot be read, a column is missing or unknown, or a value is invalid. The
-        message says which.
+        message names it.
     """
     table = text_table(path)
     absent = [name for name in _REQUIRED if name not in table.columns]

@@ -78,7 +78,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     Raises
     ------
     MissingDataError
-        If the run holds no GPU work.
+        If the run has no GPU work.
     UsageError
         If `skip` leaves no iterations.
     """

@@ -116,8 +116,8 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
         share(r) = bytes of transfers from or to r / bytes of all transfers
 
-    With the work spread evenly over n GPUs it is 2/n. Two GPUs have a share of 1 each, so which of
-    them is the root cannot be told. Of three, the middle of a chain looks like a root.
+    With the work spread evenly over n GPUs it is 2/n. Two GPUs have a share of 1 each, so the root
+    is undecided. Of three, the middle of a chain looks like a root.
 
     Parameters
     ----------
@@ -127,8 +127,8 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    One row, with what `links` says of it as ``root`` of its ``meta``: the share is `single` from
-    0.9 on and `spread` below; null if undecidable.
+    One row, as `links` returns it as ``root`` of its ``meta``: the share is `single` from 0.9 on
+    and `spread` below; null if undecidable.
     """
     among = transfers.filter(
         pl.col("method").is_in(AMONG_GPUS), pl.col("src_device") != pl.col("dst_device")

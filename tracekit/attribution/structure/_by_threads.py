@@ -215,7 +215,7 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
-    """Tell whether the first step has its beginning, and whether the last one has its end.
+    """Tell whether the first step has its beginning, and whether the last step has its end.
 
     If steps differ in their number of passes, input marks the beginning of the first one, and the
     longest step bounds the passes of the last.

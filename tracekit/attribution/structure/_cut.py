@@ -53,7 +53,7 @@ class Cut:
     multiplies
         Whether the update contains layers.
     fed
-        Evidence for the begin of the forward pass, so that layers before it would belong to an
+        Evidence for the start of the forward pass, so that layers before it would belong to an
         update; empty if there is none.
     """
 

@@ -135,7 +135,7 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
-    """Find the stages of further trainings that run beside the first one, on other threads."""
+    """Find the stages of further trainings that run beside the first training, on other threads."""
     beside = 0
     while result.method == "threads":
         rest = np.flatnonzero(~result.core)
@@ -326,7 +326,7 @@ def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -
 
 
 def _without_call(lane: Lane, stage: Array) -> None:
-    """Give ops without a known call the stage of their stream, if it has only one."""
+    """Give ops without a known call the stage of their stream, if it has a single stage."""
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return

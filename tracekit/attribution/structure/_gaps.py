@@ -41,7 +41,7 @@ class Parts:
     usual
         Number of inner gaps of the usual kind (of both kinds if gradients are accumulated).
     accumulating
-        Number of inner gaps that hold a forward pass but no update.
+        Number of inner gaps with a forward pass but no update.
     """
 
     head: Array

@@ -44,7 +44,7 @@ def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
 
     Returns
     -------
-    The period, whose share is that of the parts that are alike; and the begin, near the middle, of
+    The period, whose share is that of the parts that are alike; and the start, near the middle, of
     two such parts in a row. None if there are no two.
     """
     kinds = kinds_of(symbols, starts[:-1], starts[1:])
@@ -146,11 +146,11 @@ class Repeats:
     Parameters
     ----------
     begins
-        Place at which each step begins; for the first one below 0 if its begin was not recorded.
+        Place at which each step begins; for the first one below 0 if its start was not recorded.
     offset, number
         By op: its place in the usual step, and the number of its step; -1 if it is in none.
     pieces
-        Whether the sequence begins with the end of a cut step, and whether it ends with the begin
+        Whether the sequence begins with the end of a cut step, and whether it ends with the start
         of one; these parts are too short to count as steps.
     """
 
@@ -164,7 +164,7 @@ class Repeats:
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of the parts between steps and after the last one."""
+        """Yield start and end of the parts between steps and after the last step."""
         free = np.concatenate(([False], self.number < 0, [False]))
         edges = np.flatnonzero(free[1:] != free[:-1])
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -227,7 +227,7 @@ def _rhythm(values: Array, most: int) -> int:
 
 
 def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
-    """Return the table of steps; each step ends where the next one begins.
+    """Return the table of steps; each step ends where the next step starts.
 
     Parameters
     ----------

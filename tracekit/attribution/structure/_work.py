@@ -126,7 +126,7 @@ class Assumption:
         Busy time that is of another stage if the assumption is wrong, ns; None if no alternative
         was tried, or if only steps depend on it.
     said
-        The test and what it shows, in words.
+        The test and its result, in words.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Findings:
     Parameters
     ----------
     stage
-        By op: its index in the list of stages, -1 where structure says nothing.
+        By op: its index in the list of stages, -1 where structure finds none.
     step
         By op: number of its step, from 0 on; -1 for none.
     method
@@ -152,7 +152,7 @@ class Findings:
     training
         True if it trains, False if there is no sign of training, None if stages are refused.
     evidence, contradictions
-        Sentences with numbers, for and against.
+        Sentences with measured values, for and against.
     usual_gaps, gaps
         Number of gaps between backward passes (with ``order``: of steps) of the usual kind, and of
         all.
@@ -161,7 +161,7 @@ class Findings:
     assumptions
         Assumptions behind stages and steps; those that fail are in `contradictions` as well.
     cut_begin, cut_end
-        Number of steps cut off by the begin, and by the end, of the recording.
+        Number of steps cut off by the start, and by the end, of the recording.
     period, repeats
         Number of launches after which the sequence of kernels repeats, and number of repetitions;
         None without a period.
@@ -197,7 +197,7 @@ class Structure(Findings):
     steps
         ``step, start, end, whole``. A step lasts from the launch of its first op to that of the
         next step's first op (the last step: until after its last launch); `whole` is False if the
-        begin or end of the recording cut it.
+        start or end of the recording cut it.
     """
 
     again: Array

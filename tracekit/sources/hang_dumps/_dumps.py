@@ -98,7 +98,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
     ----------
     paths
         Files, or folders, whose dumps are read and whose other files are skipped. If a rank wrote
-        both a pickle and JSON, the pickle is read, as only it holds stack frames.
+        both a pickle and JSON, the pickle is read, as only the pickle has stack frames.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Dumps of PyTorch's flight recorder, one per rank: the last collectives that it enqueued.
 
 Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp`, versions 2.4 to 2.10. Unknown times are
-None in pickles and 0 in JSON, which also holds numbers as texts. Only the file's name tells which
-rank wrote it.
+None in pickles and 0 in JSON, which also has integers as texts. The rank that wrote it is known
+from the file's name only.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Document:
         NotATraceError
             If the text has no array of events.
         DamagedTraceError
-            If it ends within them, or holds something else among them.
+            If it ends within them, or has something else among them.
         """
         offset, text = self._rest if self._around else self._opened()
         yield from self._until_closed(offset, text)
@@ -178,7 +178,7 @@ class Document:
         return None if found.closed is None else begin + found.closed, begin + found.end
 
     def _opened(self) -> tuple[int, bytes]:
-        """Read up to the first event; return its offset, and what was read beyond it."""
+        """Read up to the first event; return its offset, and the text read beyond it."""
         text = b""
         while len(text) <= MOST_AROUND:
             more = self._read(max(min(_HEAD, self._block), len(text)))

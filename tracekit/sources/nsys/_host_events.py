@@ -184,7 +184,7 @@ class Nvtx:
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _are_few(self, own: pl.Series, rows: int) -> bool:
-        """Tell whether few rows have unregistered strings, with few distinct ones."""
+        """Tell whether few rows have unregistered strings, with few distinct values."""
         if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
         self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own

@@ -5,7 +5,7 @@ Earlier exports keep MPI calls as NVTX ranges of the domain MPI, without sizes.
 For collectives nsys counts what a rank sends to, and receives from, each rank of the communicator,
 including itself: for an all-reduce of S bytes by n ranks n x S on either side, and (n - 1) x S with
 MPI_IN_PLACE. Measured with Open MPI under nsys 2023.4 (schema 3.7.2) for each function; 2024.2
-writes the same. Tables here hold what users mean: the bytes of the buffers passed to a call.
+writes the same. Tables here have the bytes of the buffers passed to a call, as users mean.
 """
 
 from __future__ import annotations

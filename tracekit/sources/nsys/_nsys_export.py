@@ -1,4 +1,4 @@
-"""Convert the tables of an export to the canonical ones.
+"""Convert the tables of an export to canonical tables.
 
 Also reads the events that nsys lost while it recorded, and when and on which thread each node of a
 CUDA graph was captured.

@@ -78,7 +78,7 @@ _LOST = {
 def is_csv(path: Path) -> bool:
     """Tell whether a file begins like CSV printed by nvprof (not like its database).
 
-    Also true for prints that are not supported, such as summaries: `read_csv` says what to do.
+    Also true for prints that are not supported, such as summaries: see `read_csv`.
     """
     return any(
         (cells := _cells(line)) >= _TELLING
@@ -292,7 +292,7 @@ class _Work:
         self._sections += 1
 
     def _rows(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
-        """Read the lines of the open section; the first one gives the units."""
+        """Read the lines of the open section; the first line gives the units."""
         said = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
         lines = lines.filter(~said)
         if not self._header:

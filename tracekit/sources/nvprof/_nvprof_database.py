@@ -1,4 +1,4 @@
-"""Convert the tables of a database to canonical ones."""
+"""Convert the tables of a database to canonical tables."""
 
 from __future__ import annotations
 

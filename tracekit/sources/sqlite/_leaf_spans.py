@@ -223,7 +223,7 @@ class SpanReader:
         which is as fast as a query for one."""
 
     def ask(self) -> None:
-        """Read through SQLite the pages that will be compared with decoded ones."""
+        """Read through SQLite the pages that will be compared with decoded pages."""
         pages = self._tree.pages[self._checked] if self._decoder else self._tree.pages[:0]
         with _reading(self._library):
             read = self._pages.read(pages) if pages.size else None

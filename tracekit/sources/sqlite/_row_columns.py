@@ -110,7 +110,7 @@ class _NumberColumn:
         """Mask of rows that have numbers; None if all have (or, without `_values`, none has)."""
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Store found values; real numbers are decoded here."""
+        """Store found values; floating point values are decoded here."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
         if self._role == "rowid":  # which records leave out

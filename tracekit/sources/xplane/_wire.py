@@ -51,11 +51,11 @@ def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints,
     Parameters
     ----------
     data, begin, end
-        Bytes, and the begin and end of the message in them.
+        Bytes, and the start and end of the message in them.
     numbers
         Output: field numbers.
     values, ends
-        Output: value and 0 for fields that are numbers; begin and end of the bytes for others.
+        Output: value and 0 for fields that are integers; start and end of the bytes for others.
     """
     at, count = begin, 0
     while at < end:
@@ -108,7 +108,7 @@ def read_events(
     Parameters
     ----------
     data, begins, stops
-        Bytes, and the begin and end of each event's message in them.
+        Bytes, and the start and end of each event's message in them.
     columns
         By number of a kind of stat: the column it goes to, -1 for none.
     numbers

@@ -307,7 +307,7 @@ def _physical(dtype: pl.DataType) -> int:
 
 @lru_cache(1 << 6)
 def _arrow_schema(columns: tuple[tuple[str, pl.DataType], ...]) -> bytes:
-    """Return the types of columns, in polars' own form."""
+    """Return the types of columns, in polars' format."""
     empty = io.BytesIO()
     pl.DataFrame(schema=dict(columns)).write_parquet(empty)
     empty.seek(0)
