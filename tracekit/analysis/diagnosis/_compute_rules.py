@@ -69,7 +69,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             _most_of(facts, names),
-            *facts.where(named_kernels, "fp32_products", able),
+            *facts.where(layers_of_kernels, "fp32_products", able),
             f"{gpus[device]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
@@ -94,7 +94,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             _most_of(facts, facts.of_rule(named_kernels, "names", "layout_transposes")),
-            *facts.where(named_kernels, "layout_transposes"),
+            *facts.where(layers_of_kernels, "layout_transposes"),
         ),
         advice="Keep network and input in `memory_format=torch.channels_last`, so that "
         "convolutions need not turn them; layers that know no such layout turn them back.",
@@ -121,7 +121,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         sure="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
-            *facts.where(named_kernels, "unfused_elementwise"),
+            *facts.where(layers_of_kernels, "unfused_elementwise"),
             "it is not recorded whether one reads the output of the one before",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
@@ -155,7 +155,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
             "each kernel takes no more than 10 us",
-            *facts.where(named_kernels, "tiny_kernels"),
+            *facts.where(layers_of_kernels, "tiny_kernels"),
         ),
         advice="Launch these together: a CUDA graph around them, `torch.compile`, a fused or "
         "`foreach` optimizer. Fused, they take less work as well.",
@@ -228,23 +228,8 @@ def named_kernels(part: Part) -> Frames:
     a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and ``time`` of these
     kernels, and ``first``, the op id of the first. ``runs``: by rule on sequences, their number
     (``runs``) and that of their kernels. ``lengths``: those of tiny kernels, as of `kernels`.
-    ``where``: see `Part.launched_in`.
     """
-    names = part.ops.select(pl.col("name").unique()).collect()
-    text = pl.col("name").cast(pl.String)
-    of_rule = {
-        rule: pl.col("name").is_in(names.filter(holds(text))["name"].implode())
-        for rule, holds in KERNELS_OF.items()
-    }
-    runs = {
-        "unfused_elementwise": part.runs(of_rule["unfused_elementwise"], _CHAIN),
-        "tiny_kernels": part.tiny,
-    }
-    rows = {
-        rule: part.ops.filter(pl.col("kind") == "compute", of_rule[rule]).collect()
-        for rule in ("fp32_products", "layout_transposes")
-    }
-    each = {rule: own.with_columns(saved=LENGTH) for rule, own in rows.items()} | runs
+    rows, runs = _of_rules(part)
     first = {
         rule: own.hstack([part.trace.in_run(own.select("op"))["op"].alias("first")])
         for rule, own in rows.items()
@@ -253,7 +238,7 @@ def named_kernels(part: Part) -> Frames:
         "sums": pl.concat(
             own.group_by(CELL).agg(time=LENGTH.sum(), saved=pl.col("saved").sum())
             .select(pl.lit(rule).alias("rule"), *CELL, "time", "saved")
-            for rule, own in each.items()
+            for rule, own in {**rows, **runs}.items()
         ),
         "names": pl.concat(
             own.group_by("device", pl.col("name").cast(pl.String))
@@ -266,8 +251,30 @@ def named_kernels(part: Part) -> Frames:
             for rule, own in runs.items()
         ]),
         "lengths": counted_values(part.tiny.lazy().select(length=LENGTH)),
-        "where": part.launched_in(each),
     }  # fmt: skip
+
+
+def layers_of_kernels(part: Part) -> Frames:
+    """Return ``where``: the layers of the kernels of `named_kernels`, see `Part.launched_in`."""
+    rows, runs = _of_rules(part)
+    return {"where": part.launched_in({**rows, **runs})}
+
+
+def _of_rules(part: Part) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame]]:
+    """Return by rule the kernels that it is about, alone or in sequences; with ``saved``, ns."""
+    names = part.ops.select(pl.col("name").unique()).collect()
+    text = pl.col("name").cast(pl.String)
+    of_rule = {
+        rule: pl.col("name").is_in(names.filter(holds(text))["name"].implode())
+        for rule, holds in KERNELS_OF.items()
+    }
+    rows = {
+        rule: part.ops.filter(pl.col("kind") == "compute", of_rule[rule])
+        .with_columns(saved=LENGTH).collect()
+        for rule in ("fp32_products", "layout_transposes")
+    }  # fmt: skip
+    runs = part.runs(of_rule["unfused_elementwise"], _CHAIN)
+    return rows, {"unfused_elementwise": runs, "tiny_kernels": part.tiny}
 
 
 def _runs(facts: Facts, rule: str) -> tuple[int, int]:

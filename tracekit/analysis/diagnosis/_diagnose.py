@@ -68,11 +68,12 @@ RULES: Mapping[str, Rule] = {
 }
 """Each of them says something, or nothing."""
 _MEASURES = (
-    _parts.idle, _parts.calls, _parts.exchanges, _parts.sends, _parts.kernels, _parts.host_calls,
-    _host_rules.host_copies, _host_rules.places, _compute_rules.named_kernels,
-    _compute_rules.operators, _stragglers.work_by_name,
+    (_parts.idle, _parts.calls, _parts.exchanges, _parts.sends, _parts.kernels, _parts.host_calls,
+     _host_rules.host_copies, _host_rules.places, _compute_rules.named_kernels,
+     _compute_rules.operators, _stragglers.work_by_name),
+    (_host_rules.layers_of_copies, _compute_rules.layers_of_kernels),
 )  # fmt: skip
-"""What rules ask of each part of a run."""
+"""What rules ask of each part of a run; layers, which take long to find, only for findings."""
 
 _ENOUGH = 40
 """A rule with fewer judged claims says `likely` at best."""

@@ -141,7 +141,7 @@ class Facts:
     last_ns
         Length of the last step if it is left out, as it lacks what ends the others.
     measures
-        What is measured of each part of the run, all at once.
+        Groups of measures, each of which is taken of a part of the run at once.
     """
 
     trace: Trace
@@ -151,7 +151,7 @@ class Facts:
     traffic: Traffic | None = None
     worth: float = WORTH
     last_ns: float | None = None
-    measures: tuple[Measure, ...] = ()
+    measures: tuple[tuple[Measure, ...], ...] = ()
     _known: dict[Measure, Frames] = field(default_factory=dict, init=False, repr=False,
                                           compare=False)  # fmt: skip
 
@@ -209,11 +209,11 @@ class Facts:
     def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
         """Return the frames of a measure, of all parts together.
 
-        Each part of the run is read once for all of `measures`; with `more` frames, once again.
+        Each part of the run is read once for a group of `measures`; with `more` frames, once again.
         """
         if more or measure not in self._known:
-            together = self._whole is None and measure in self.measures
-            asked = Measures(self.measures if together else (measure,))
+            groups = self.measures if self._whole is None else ()
+            asked = Measures(next((each for each in groups if measure in each), (measure,)))
             if self._whole is not None:
                 found = asked.of(self._whole, *more)
             else:

@@ -275,7 +275,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *facts.where(host_copies, "pageable_copies"),
+            *facts.where(layers_of_copies, "pageable_copies"),
             f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
@@ -313,7 +313,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
-            *facts.where(host_copies, "unhidden_copies"),
+            *facts.where(layers_of_copies, "unhidden_copies"),
             *([] if back.is_empty() else [returned]),
             *([held] if blocking else []),
             *([] if to_gpu.is_empty() else [waited]),
@@ -346,7 +346,7 @@ def small_copies(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             f"{to_gpu:,} from the host, {every - to_gpu:,} to it, at {_rate(copies)}",
-            *facts.where(host_copies, "small_copies"),
+            *facts.where(layers_of_copies, "small_copies"),
         ),
         advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
         "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
@@ -367,7 +367,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_number(copies), *facts.where(host_copies, "unified_memory")),
+        evidence=(_number(copies), *facts.where(layers_of_copies, "unified_memory")),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
         "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
     )
@@ -406,19 +406,9 @@ def host_copies(part: Part) -> Frames:
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
     ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have started),
     ns; ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
-    ``blocking``, the number whose call waits for them. ``where``: see `Part.launched_in`.
+    ``blocking``, the number whose call waits for them.
     """
-    asks = {
-        "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
-        "unhidden_copies": _is_large_copy("h2d", "d2h")
-        & ((pl.col("kind") == "d2h") | ~_is_pageable()),
-        "small_copies": (
-            pl.col("kind").is_in(["h2d", "d2h"])
-            & (pl.col("bytes") <= _PAGEABLE_BYTES) & (pl.col("stage") != "ME")
-        ).fill_null(value=False),
-        "unified_memory": (pl.col("host_memory") == "managed").fill_null(value=False),
-    }  # fmt: skip
-    rows = {rule: part.exposed(is_own) for rule, is_own in asks.items()}
+    rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
     rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
     gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - pl.col("bytes")
     sums = [
@@ -432,7 +422,27 @@ def host_copies(part: Part) -> Frames:
         ).select(_COPIES.names()).cast(_COPIES)
         for rule, each in rows.items()
     ]  # fmt: skip
-    return {"sums": pl.concat(sums), "where": part.launched_in(rows)}
+    return {"sums": pl.concat(sums)}
+
+
+def layers_of_copies(part: Part) -> Frames:
+    """Return ``where``: the layers of the copies of `host_copies`, see `Part.launched_in`."""
+    rows = {rule: part.ops.filter(is_own).collect() for rule, is_own in _of_rules().items()}
+    return {"where": part.launched_in(rows)}
+
+
+def _of_rules() -> dict[str, pl.Expr]:
+    """Return by rule which copies it is about."""
+    return {
+        "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
+        "unhidden_copies": _is_large_copy("h2d", "d2h")
+        & ((pl.col("kind") == "d2h") | ~_is_pageable()),
+        "small_copies": (
+            pl.col("kind").is_in(["h2d", "d2h"])
+            & (pl.col("bytes") <= _PAGEABLE_BYTES) & (pl.col("stage") != "ME")
+        ).fill_null(value=False),
+        "unified_memory": (pl.col("host_memory") == "managed").fill_null(value=False),
+    }  # fmt: skip
 
 
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:

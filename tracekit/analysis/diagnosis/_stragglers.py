@@ -138,7 +138,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
     require_ops(trace)
-    facts = replace(facts_of(trace), measures=(calls, work))
+    facts = replace(facts_of(trace), measures=((calls, work),))
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
     waits, held = facts.waits, _held_behind(idle)
     if waits.is_empty() and held.is_empty():
