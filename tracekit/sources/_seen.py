@@ -124,8 +124,8 @@ class Seen:
             for name in self.distinct.columns
         ]
         some, which = _some_of_each(pl.DataFrame(ids))
-        numbers = self._numbers(some)
-        if numbers.null_count():
+        numbers = self._numbers(some) if self.distinct.height else None
+        if numbers is None or numbers.null_count():
             self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
             numbers = self._numbers(some)
         narrow = (dtype for dtype, limit in _NARROW.items() if self.distinct.height <= limit)
@@ -170,7 +170,7 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
     which = np.empty(rows.height, np.uint32)
     count = compiled(tell_apart, rows.height)(values, slots, kept, which)
     some = pl.Series(kept[:count].astype(np.uint32))
-    return rows[some].cast(pl.Int64), which
+    return pl.DataFrame([column.cast(pl.Int64) for column in rows[some]]), which
 
 
 def tell_apart(

@@ -57,9 +57,7 @@ class Times:
         some = sorted(time for time in starts or () if time and abs(time) < FARTHEST)
         middle = some[(len(some) - 1) // 2] if some else 0
         self._path = path
-        self._low, self._high = middle - REACH, middle + REACH
-        if not starts:
-            self._low, self._high = -_ANY, _ANY - 1
+        self._low, self._high = (middle - REACH, middle + REACH) if starts else (-_ANY, _ANY - 1)
         self._passed: dict[str, _Passed] = {}
         self._edges: set[int] = set()
 

@@ -233,18 +233,12 @@ def _schema(metadata: Metadata) -> str:
 def _processes(
     file: ExportFile, ops: Seen, memory: GpuMemory, threads: pl.DataFrame
 ) -> pl.DataFrame:
-    seen = [
-        ops.distinct.select("process_gid"),
-        memory.distinct.select("process_gid"),
-        threads.select(process_gid=process_of(pl.col("thread_gid"))),
-    ]
+    owners = threads.select(process_of(pl.col("thread_gid"))).to_series()
+    seen = {*ops.distinct["process_gid"], *memory.distinct["process_gid"], *owners} - {None}
     known = file.read("PROCESSES", {"globalPid": "int", "name": "text"})
     known = known.unique("globalPid", keep="first", maintain_order=True)
     return (
-        pl.concat(seen)
-        .drop_nulls()
-        .unique()
-        .sort("process_gid")
+        pl.DataFrame({"process_gid": sorted(seen)}, schema={"process_gid": pl.Int64})
         .with_row_index("process")
         .join(known, left_on="process_gid", right_on="globalPid", how="left", maintain_order="left")
         .with_columns(pid=pid_of(pl.col("process_gid")), global_id="process_gid")
@@ -253,17 +247,11 @@ def _processes(
 
 def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> pl.DataFrame:
     began, ended = process_of(pl.col("thread_gid")), process_of(pl.col("end_thread_gid"))
-    seen = [
-        calls.distinct,
-        mpi.distinct,
-        ranges.distinct.select("thread_gid"),
-        ranges.distinct.filter(ended == began).select(thread_gid="end_thread_gid"),
-    ]
+    own = ranges.distinct.filter(ended == began)["end_thread_gid"]
+    each = (calls.distinct["thread_gid"], mpi.distinct["thread_gid"], ranges.distinct["thread_gid"])
+    seen = {*own, *itertools.chain(*each)} - {None}
     return (
-        pl.concat(seen)
-        .drop_nulls()
-        .unique()
-        .sort("thread_gid")
+        pl.DataFrame({"thread_gid": sorted(seen)}, schema={"thread_gid": pl.Int64})
         .with_row_index("thread")
         .join(names, on="thread_gid", how="left", maintain_order="left")
         .with_columns(tid=tid_of(pl.col("thread_gid")), global_id="thread_gid")
