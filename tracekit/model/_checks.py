@@ -44,8 +44,8 @@ class Check(NamedTuple):
 def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
     """Write the list of file states, by path relative to `folder`."""
     text = json.dumps(dict(sorted(checks.items())))
-    content = {"checksum": zlib.crc32(text.encode()), "files": json.loads(text)}
-    (folder / _LIST).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    content = f'{{"checksum": {zlib.crc32(text.encode())}, "files": {text}}}\n'
+    (folder / _LIST).write_text(content, encoding="utf-8")
 
 
 def read_checks(folder: Path) -> dict[str, Check]:

@@ -477,7 +477,7 @@ class TraceWriter:
         self._folder = folder
         self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checks: dict[str, Check] = {}
-        self._short: dict[str, pl.DataFrame] = {}
+        self._short: dict[str, list[pl.DataFrame]] = {}
         self._lock = threading.Lock()
         folder.mkdir(exist_ok=True)
 
@@ -489,8 +489,8 @@ class TraceWriter:
             rows = self._rows[table]
             number = len(rows)
             rows.append(conformed.height)
-            if number == 0 and conformed.height <= _SHORT:
-                self._short[table] = conformed
+            if sum(rows) <= _SHORT:
+                self._short.setdefault(table, []).append(conformed)
             else:
                 self._short.pop(table, None)
         path = _part(self._folder, table, number)
@@ -509,7 +509,8 @@ class TraceWriter:
 
     def trace(self) -> Trace:
         """Return the tables that were written; short ones are not read from their files."""
-        return Trace(_StoredTables(self._folder, self._rows, _SHORT, self._short))
+        short = {name: pl.concat(parts) for name, parts in self._short.items()}
+        return Trace(_StoredTables(self._folder, self._rows, _SHORT, short))
 
     def __enter__(self) -> Self:
         return self
