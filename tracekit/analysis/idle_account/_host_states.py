@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_account._timeline import covered, merged, split_at, states
+from tracekit.analysis.idle_account._timeline import covered, merged, overlapping, split_at, states
 from tracekit.engine import host_marks, innermost_stretches
 
 if TYPE_CHECKING:
@@ -319,7 +319,8 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
         pl.col("thread").is_in(drivers["thread"].unique().implode()), pl.col(column).is_not_null(),
     )  # fmt: skip
     own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
-    inside = states(innermost_stretches(own).join(drivers, on="thread"), "pair", "range")
+    near = own.filter(overlapping(own, pieces))
+    inside = states(innermost_stretches(near).join(drivers, on="thread"), "pair", "range")
     cut = split_at(pieces, inside, "pair", "range")
     met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
     told = trace["ranges"].filter(met).select("range", column).collect()

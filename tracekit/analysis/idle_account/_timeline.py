@@ -109,6 +109,14 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     )
 
 
+def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
+    """Tell which rows (``start, end``) share time with any piece."""
+    ordered = pieces.select("start", "end").sort("start").with_columns(pl.col("end").cum_max())
+    begun = ordered["start"].search_sorted(rows["end"], "left").cast(pl.Int64) - 1
+    until = ordered["end"].gather(begun.set(begun < 0, None))
+    return (until > rows["start"]).fill_null(value=False)
+
+
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the unions of the intervals of each group: ``start, end``, sorted by start.
 
