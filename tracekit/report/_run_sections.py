@@ -22,7 +22,7 @@ def memory(subject: Subject) -> Markup:
     """Draw the memory in use over time, and list the peaks."""
     answer = subject.run.memory.answer()
     if answer.rows.is_empty():
-        ways = subject.run.info.answer().rows.filter(command="memory")["record_with"].drop_nulls()
+        ways = subject.close.info.filter(command="memory")["record_with"].drop_nulls()
         raise MissingDataError("no memory use was recorded", f"how to record it: {'; '.join(ways)}")
     return joined(
         _in_use(subject), answer_table(answer, "memory", "Most memory in use", is_open=True)
@@ -45,8 +45,7 @@ def _in_use(subject: Subject) -> Markup | None:
 
 def unknown(subject: Subject) -> Markup:
     """List the data that the run lacks, and how to record them."""
-    answer = subject.run.info.answer()
-    lacking = answer.rows.filter(~pl.col("available").is_in(_KNOWN))
+    lacking = subject.close.info.filter(~pl.col("available").is_in(_KNOWN))
     if lacking.is_empty():
         return fragment("paragraphs", ["This run has everything that tracekit can show."], "")
     return frame_table(lacking, "unknown", "What is not known, and how to record it", is_open=True)

@@ -174,6 +174,12 @@ class Close:
         return answer
 
     @cached_property
+    def info(self) -> pl.DataFrame:
+        """What the run can answer, and how to record the rest."""
+        rows: pl.DataFrame = self.run.info.answer().rows
+        return rows
+
+    @cached_property
     def kinds(self) -> list[pl.DataFrame]:
         """The steps of each kind, the kind with the shortest steps first; one frame if one kind."""
         ends = [own.max() for own in modes(self.lengths["step_ns"].to_numpy())]

@@ -42,17 +42,18 @@ def critical_path(
 ) -> Answer:
     """Answer the question `critical_path`; its declaration lists options and columns."""
     job = job_of(trace, traffic, skip, iterations)
-    meta = _meta(job)
+    parts = _parts(job)
+    meta = _meta(job, parts)
     if kernels is not None:
         rows, people = _by_kernel(job, meta).head(kernels), None
         title = f"the {kernels} ops that take longest on the critical path"
     else:
         columns = ["name" if key == "kernel" else key for key in keys]
-        rows = _shared(_parts(job), columns, meta)
+        rows = _shared(parts, columns, meta)
         people, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
     return Answer(
         rows=rows, meta=meta, people=people, title=title, command="critical-path",
-        figures={"figure": "critical path"}, source=functools.partial(_by_step, job),
+        figures={"figure": "critical path"}, source=functools.partial(_by_step, parts),
     )  # fmt: skip
 
 
@@ -114,13 +115,13 @@ def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([parts.filter(~is_pause), named.with_columns(cause=cause).drop("idle")])
 
 
-def _by_step(job: Job) -> pl.DataFrame:
+def _by_step(parts: pl.DataFrame) -> pl.DataFrame:
     """Return ``iteration, part, path_ns`` for figures; work is split by stage."""
     staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
     cause = pl.col("cause").cast(pl.String)
     part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
     begun = pl.col("start").min()
-    found = _parts(job).group_by("iteration", part=part).agg(path_ns=_LENGTH.sum(), begun=begun)
+    found = parts.group_by("iteration", part=part).agg(path_ns=_LENGTH.sum(), begun=begun)
     return found.sort(pl.col("begun").min().over("iteration"), "part").drop("begun")
 
 
@@ -168,13 +169,13 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _meta(job: Job) -> dict[str, Any]:
+def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
     doubt = job.graph.batches.doubt
     launched: float = job.graph.moments.ops.select(pl.col("call").is_not_null().mean()).item()
     warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
-    untold = _beside_work(job)
+    untold = _beside_work(job, parts)
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
@@ -189,14 +190,14 @@ def _meta(job: Job) -> dict[str, Any]:
     }
 
 
-def _beside_work(job: Job) -> int:
+def _beside_work(job: Job, parts: pl.DataFrame) -> int:
     """Return the time without calls while GPUs work, ns, if no synchronisation was recorded."""
     moments = job.graph.moments
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
     known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
     if moments.calls_named(SYNCHRONISES).height or known.collect().height:
         return 0
-    host = _parts(job).filter(kind="host", cause="host")  # calls are no unseen waits
+    host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
     busy = merged(moments.ops, ["process"])
     return int(covered(host, busy, ["process"], "beside")["beside"].sum())
 
