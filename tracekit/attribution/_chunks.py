@@ -14,7 +14,7 @@ from tracekit.support.spool import Workspace
 
 
 class Waiting:
-    """Buffer of chunks of number columns, in memory or in files, until they are dropped.
+    """Buffer of chunks of integer columns, in memory or in files, until they are dropped.
 
     Parameters
     ----------

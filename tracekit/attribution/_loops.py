@@ -343,7 +343,7 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
-    """Count a launch for its thread; tell whether it is in a backward window of its team.
+    """Count a launch of a thread; return whether it is in a backward window of its team.
 
     A window is fed if anything is launched in it, or between it and the window before; it is used
     if a possible autograd thread launches in it.

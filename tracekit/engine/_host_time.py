@@ -124,7 +124,7 @@ def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, range, start, end``: intervals in which a range is innermost on its line."""
+    """Return ``line, range, start, end``: when a range is innermost on its thread (and domain)."""
     owner = pl.col("owner").forward_fill().over("line", "level")
     return (
         _events(ranges)

@@ -129,7 +129,7 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return the index of each line's process among those with iterations; else their count."""
+        """Return each line's index of its process among those with iterations; else their count."""
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)
 

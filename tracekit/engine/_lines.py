@@ -188,12 +188,12 @@ class Lines:
 
     @property
     def owners(self) -> pl.DataFrame:
-        """The owners, ordered by line id."""
+        """The devices (or processes on devices), ordered by line id."""
         columns = dict(zip(self._columns, self._numbers.known, strict=True))
         return pl.DataFrame(columns).cast(pl.Int32)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line id of each row; -1 for an owner that is ignored."""
+        """Return the line id of each row; -1 for a device or process that is ignored."""
         return self._numbers.of(*self._given(rows))[0]
 
 
@@ -226,7 +226,7 @@ class LinesInWindows:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that identify the line and the interval."""
+        """Columns of ops that identify the line (device or process) and the interval."""
         return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
 
     @property
@@ -262,12 +262,12 @@ class LinesInWindows:
 
 
 def _endless(count: int) -> Windows:
-    """Return one unlimited window for each line."""
+    """Return one unlimited window for each line (device or process)."""
     return Windows(np.arange(count + 1), np.full(count, -_EVER), np.full(count, _EVER))
 
 
 def _laid_out(windows: pl.DataFrame, lines: Lines) -> tuple[Windows, Array]:
-    """Return windows ordered by line and time, and the original row of each."""
+    """Return windows ordered by line (device or process) and time, and each one's original row."""
     line, begins = lines.of(windows), windows["start"].to_numpy()
     ends = windows["end"].to_numpy()
     order = np.lexsort((ends, begins, line))

@@ -368,7 +368,7 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return numbered windows with a ``line``; those of one owner share it and are consecutive."""
+    """Return numbered windows with ``line``, an id of their device or process; ordered by line."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
@@ -461,7 +461,7 @@ def _fed(
 
 
 def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the pieces into which windows cut ops, ordered by start on each line.
+    """Yield the pieces into which windows cut ops, ordered by start on each device or process.
 
     A piece in a later window than its op's start is held back until ops before it have come.
     """

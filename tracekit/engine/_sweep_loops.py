@@ -36,7 +36,7 @@ class Ops(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Windows as arrays, ordered by line and start."""
+    """Windows as arrays, ordered by line (device or process) and start."""
 
     first: Array
     begins: Array
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Progress of each line: its current window, and the latest times seen."""
+    """Progress of each line (device or process): its current window, and the latest times seen."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The furthest end so far of each stage and of each source, one row per line."""
+    """The furthest end so far of each stage and of each source, a row per device or process."""
 
     stages: Array
     sources: Array
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Advance a line to an op; return the window that it starts in, or the last one before it."""
+    """Advance a line to an op; return the window in which it starts, or the last window before."""
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)
     window, last = course.windows[line], windows.first[line + 1]
@@ -317,7 +317,7 @@ class Launched(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Ops of one line and stage that were launched after the same mark, as groups.
+    """Ops of a device or process that have the same stage and were launched after the same mark.
 
     Input that the iteration's own thread launches forms a separate group from other input.
     """
@@ -364,7 +364,7 @@ def find_latest(
     near: Array,
     found: Array,
 ) -> None:
-    """Find for each row the last mark of its line that is no later than the row.
+    """Find for each row the last mark on its line (such as a process) at or before the row.
 
     Parameters
     ----------

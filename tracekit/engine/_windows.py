@@ -284,7 +284,7 @@ def chosen_windows(
 
 
 def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return one window per device, from its first op to its last."""
+    """Return a single window per device, from its first op to its last."""
     edges = ops.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
     return edges.select(
         "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)

@@ -75,7 +75,7 @@ class Chart(NamedTuple):
 
 
 def steps_chart(close: Close, title: str) -> Markup:
-    """Return the chart of a run's typical and extreme steps, of which it shows one at a time.
+    """Return the chart of a run's typical and extreme steps, which shows a single step at a time.
 
     A table of the longest ops in these steps, which needs no script, is below it.
     """

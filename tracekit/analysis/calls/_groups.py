@@ -195,7 +195,7 @@ def _middle(columns: _Times) -> _Times:
 
 
 def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArray[np.int64]) -> str:
-    """Tell whether two groups of streams are one: ``together``, ``apart`` or ``unknown``."""
+    """Tell whether two groups of streams form one group: ``together``, ``apart`` or ``unknown``."""
     end, other_end = _of_group(ends, one, np.nanmean), _of_group(ends, other, np.nanmean)
     start, other_start = _of_group(starts, one, np.nanmax), _of_group(starts, other, np.nanmax)
     both = ~np.isnan(end) & ~np.isnan(other_end)

@@ -278,7 +278,7 @@ def _table(
 def _for_people(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
-    """Return the displayed table: time outside of steps, if any, as a mean over devices."""
+    """Return the table as printed: time outside of steps, if any, is a mean over devices."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
         f"{side}_outside_ns": max(1, *(run.devices for run in runs))

@@ -72,7 +72,7 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:
-    """Tell whether ``stage`` alone splits a window, which gives exposed and overlapped time."""
+    """Tell whether ``stage`` is the only key that splits windows; then exposed time is computed."""
     return [key for key in keys if key not in OF_WINDOWS] == ["stage"]
 
 

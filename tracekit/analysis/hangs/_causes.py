@@ -41,7 +41,7 @@ _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives among entries, with ``party`` (process group).
+    """Return the collectives among `entries`, with the process group as ``party``.
 
     Returns
     -------

@@ -360,7 +360,7 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
 
 
 def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Return ``party, rank`` of ranks whose recordings end before others wait for long.
+    """Return ``party`` (process group) and ``rank`` of recordings that end before others wait long.
 
     Times of ranks are compared from the end of the last common collective on, or on one clock.
     """

@@ -39,7 +39,7 @@ class _Ops(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """State of each line after the ops read so far."""
+    """State of each line (GPU, or GPU and process) after the ops read so far."""
 
     ends: Array
     """Latest end of any op."""
@@ -151,7 +151,7 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps between ops of each line, and the last op of each line."""
+    """Return the gaps between ops of each GPU (or GPU and process), and its last op."""
     ops, loaders = trace["ops"].select(_NEEDED), trace.once(loading_threads, of_all=True)
     found = _found(ops, line, loaders)
     if found is None:  # several reports saw one device, and each has its ops by start
@@ -215,7 +215,7 @@ def loading_threads(trace: Trace) -> pl.Series:
 
 
 def _reached(lines: int) -> _Reached:
-    """Return the state of lines before their first op."""
+    """Return the state of lines (GPU, or GPU and process) before their first op."""
     never = [np.full(lines, _NEVER) for _ in range(4)]
     ends, starts, latest, leads = never
     return _Reached(ends, np.full(lines, -1), starts, latest, leads, np.zeros(lines, np.bool_))

@@ -46,7 +46,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
-    """Return the lulls of each line from first to last window; None if ops are not sorted."""
+    """Return each GPU's and process's lulls from first to last window; None if ops are unsorted."""
     edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     lines = Lines(_OWNER, edges)
     reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()

@@ -379,7 +379,7 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 
 
 def _shared(symbol: Array, own: Array, other: Array) -> Array:
-    """Return the starts of runs in `own` whose symbols all occur in `other`.
+    """Return the starts of runs of ops in `own` whose kernel names all occur in `other`.
 
     A run has `Thresholds.again` ops.
     """

@@ -53,7 +53,7 @@ class Parts:
 
 
 def part_gaps(turns: Turns) -> Parts:
-    """Split all gaps. There must be at least two backward passes."""
+    """Return where each gap is cut. There must be at least two backward passes."""
     last = turns.first.size - 1
     kinds, example, count = _counted(turns)
     template, plain = _templates(turns, example, count)
@@ -272,7 +272,7 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def _end(turns: Turns, template: int, cut: Cut) -> int:
-    """Return how many of the ops after the last backward pass are an update."""
+    """Return how many of the ops after the last backward pass are a weight update."""
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
     weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)

@@ -102,7 +102,7 @@ def _find(symbols: Array, near: float) -> Period:
 
 
 def _autocorrelation(codes: Array) -> Array:
-    """Estimate at each lag the number of places whose symbol equals the symbol a lag later.
+    """Estimate for each lag how many launches have the same kernel name as the launch a lag later.
 
     Symbols get random signs: the product of two places is 1 if they are equal, else 0 on average.
     """
@@ -117,7 +117,7 @@ def _autocorrelation(codes: Array) -> Array:
 
 
 def _agreement(codes: Array, lag: int) -> float:
-    """Return the share of places whose symbol equals the symbol a lag later.
+    """Return the share of launches with the same kernel name as the launch a lag later.
 
     Each distinct symbol has equal weight; otherwise repeated layers would dominate.
     """
