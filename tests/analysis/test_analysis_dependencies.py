@@ -616,6 +616,29 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     assert low < found["measured"] - 80 * US
 
 
+def test_a_pause_without_a_sign_of_a_loader_has_the_name_that_idle_gives_it() -> None:
+    path = _path(_loading(3_000))
+    assert path["between_steps"] == 4 * 3_000 * US
+    assert path["input"] < 400 * US
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_waits_that_are_lost_beside_others_are_told(*, lost: bool) -> None:
+    """In the second half of each step the host waits for 2 ms of work, with a record or without."""
+    b = TraceBuilder()
+    for step in range(5):
+        at = 4_000 * step
+        b.iteration(step, at * US, (at + 3_990) * US, source="ranges")
+        for begin in (at + 10, at + 2_000):
+            _op(b, "gemm", begin, begin + 10, begin + 1_900, stage="FP", iteration=step)
+            if begin < at + 2_000 or not lost:
+                _call(b, "cudaDeviceSynchronize", (begin + 12) * US, (begin + 1_905) * US)
+    warnings = _ask(critical_path, _linked(b)).meta.get("warnings", [])
+    said = [text for text in warnings if "synchronisations may be lost" in text]
+    assert len(said) == lost
+    assert not lost or said[0].startswith("38.0 % of these steps, told as host, may be waiting")
+
+
 def _unmarked(asleep: bool, *pauses: int, source: str = "structure") -> Trace:
     """Return steps of 100 us, each after a pause of the host before its input.
 

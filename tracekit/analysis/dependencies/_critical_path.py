@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LENGTH = pl.col("end") - pl.col("start")
 _MS = _PAUSE_NS = 10**6
+_RETURNS_NS = 50_000
+"""Longest time from the end of work to the return of a wait for it, ns: 12 us in real traces."""
 _PAUSES = ("input", "between_steps", "off_cpu")
 """Causes of idle time that are no work of the host."""
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
@@ -105,8 +107,12 @@ def _parts(job: Job) -> pl.DataFrame:
 
 
 def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
-    """Name long times without calls in which nothing runs as `idle` does, if it is no host work."""
-    is_pause = (pl.col("kind") == "host") & (pl.col("cause") == "host") & (_LENGTH > _PAUSE_NS)
+    """Name long times without calls in which nothing runs as `idle` does, if it is no host work.
+
+    Also those that are taken for waits for a loader: nothing may show that there is one.
+    """
+    waits = (pl.col("kind") == "host") & (pl.col("cause") == "host") | (pl.col("cause") == "input")
+    is_pause = waits & (_LENGTH > _PAUSE_NS)
     pauses = parts.filter(is_pause)
     if pauses.is_empty():
         return parts
@@ -174,8 +180,16 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     share = job.unexplained
     doubt = job.graph.batches.doubt
     launched: float = job.graph.moments.ops.select(pl.col("call").is_not_null().mean()).item()
-    warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
-    untold = _beside_work(job, parts)
+    untold, some = _beside_work(job, parts)
+    may_wait = untold > LEAST * int(lengths.sum())
+    unseen = (
+        f"{percent(untold / int(lengths.sum()))} of these steps, told as host, may be waiting for "
+        "the GPU: no call is made until all work has ended, and synchronisations may be lost"
+    )
+    warnings = [
+        *stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt]),
+        *([unseen] if may_wait and some else []),
+    ]  # fmt: skip
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
@@ -183,23 +197,34 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
         **job.left_out,
         "unexplained_share": share,
         "contradicted": job.graph.contradicted,
-        **({"host_or_wait_ns": untold} if untold > LEAST * int(lengths.sum()) else {}),
+        **({"host_or_wait_ns": untold} if may_wait and not some else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": "share: path_ns / steps_ns, the length of these steps",
         **({"warnings": warnings} if warnings else {}),
     }
 
 
-def _beside_work(job: Job, parts: pl.DataFrame) -> int:
-    """Return the time without calls while GPUs work, ns, if no synchronisation was recorded."""
+def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
+    """Return the time without calls while GPUs work, ns, that may be waiting for these.
+
+    The second tells whether some synchronisation was recorded: then only long times count that end
+    just after all work that was launched, as a wait does.
+    """
     moments = job.graph.moments
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
     known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
-    if moments.calls_named(SYNCHRONISES).height or known.collect().height:
-        return 0
+    some = bool(moments.calls_named(SYNCHRONISES).height or known.collect().height)
     host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
+    if some:
+        ends = moments.ops.sort("start").select(
+            "process", "start", until=pl.col("end").cum_max().over("process")
+        )
+        host = host.filter(_LENGTH > _PAUSE_NS).sort("end").join_asof(
+            ends, left_on="end", right_on="start", by="process", suffix="_of_work",
+            check_sortedness=False,
+        ).filter((pl.col("end") - pl.col("until")).is_between(0, _RETURNS_NS))  # fmt: skip
     busy = merged(moments.ops, ["process"])
-    return int(covered(host, busy, ["process"], "beside")["beside"].sum())
+    return int(covered(host, busy, ["process"], "beside")["beside"].sum()), some
 
 
 def _kinds(lengths: pl.Series) -> list[str]:
