@@ -2,11 +2,13 @@
 
     python benchmarks/generate_export.py OUT.sqlite --kernels 1000000
     python benchmarks/generate_export.py OUT.sqlite --kernels 1000000 --seed 5 --drawn
+    python benchmarks/generate_export.py OUT.sqlite --step kernels --processes 8 --threads 1
 
 A data-parallel training job of several processes, each with a GPU, a main thread, a backward thread
-and loader threads. Times, names and ids are those of no real program, but tables, columns, nesting
-and proportions are like those of real exports. `--drawn` draws from the seed what is not given.
-Rows are made as whole columns, in chunks, so that memory does not grow with the file.
+and loader threads; or one whose steps are bare launches. Times, names and ids are those of no real
+program, but tables, columns, nesting and proportions are like those of real exports. `--drawn`
+draws from the seed what is not given. Rows are made as whole columns, in chunks, so that memory
+does not grow with the file.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ from training_step import (
     MAIN,
     NCCL_DOMAIN,
     STEP,
+    STEPS,
     Call,
     Script,
     kernel_names,
+    launches,
     training_step,
 )
 
@@ -63,6 +67,7 @@ _OF_GRAPH = 8
 _MANY, _SOME = 8, 0.3
 _MOST_CORRELATION = (1 << 32) - 1
 _PUSH_POP, _DOMAIN = 59, 75
+_MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _FIRST_PID = 1000
 _RARE = 0.1
 """Share of the kernels that are not the usual one of their place in the step."""
@@ -100,6 +105,8 @@ class Job:
         Of rows: `ORDERS`.
     correlation
         Where ids of calls begin: `CORRELATIONS`.
+    step
+        What a step is: `STEPS`. Layers, operators, names and ranges around are those of training.
     """
 
     kernels: int = 1_000_000
@@ -117,10 +124,13 @@ class Job:
     graphs: int = 0
     order: str = "start"
     correlation: str = "one"
+    step: str = "training"
 
     @cached_property
     def script(self) -> Script:
         """What each process does in each step."""
+        if self.step != "training":
+            return launches(self.step)
         return training_step(
             self.layers,
             self.operators,
@@ -134,9 +144,10 @@ class Job:
 
     @property
     def kernels_per_step(self) -> int:
-        """Kernels of all processes in one step."""
+        """Kernels, or changes of memory, of all processes in one step."""
         return self.processes * sum(
-            call.work is not None and call.work.kind == "kernel" for call in self.script.calls
+            call.work is not None and call.work.kind in ("kernel", "memory")
+            for call in self.script.calls
         )
 
     @property
@@ -323,12 +334,15 @@ class Simulation:
             "kernel": self._kernel_columns,
             "memcpy": self._copy_columns,
             "memset": self._memset_columns,
+            "memory": self._memory_columns,
         }
         for kind, extra in extras.items():
             slots = np.flatnonzero(kinds == kind)
+            if not slots.size:
+                continue
             chosen = {name: values[..., slots].ravel() for name, values in columns.items()}
             order = self._order(chosen["start"], chosen["globalPid"])
-            table = f"CUPTI_ACTIVITY_KIND_{kind.upper()}"
+            table = _MEMORY if kind == "memory" else f"CUPTI_ACTIVITY_KIND_{kind.upper()}"
             more = extra(slots, shape[:2])
             rows = {name: _in_order(values, order) for name, values in (chosen | more).items()}
             file.append(table, rows | {"contextId": 1})
@@ -391,6 +405,12 @@ class Simulation:
     def _memset_columns(self, slots: Ints, shape: tuple[int, int]) -> dict[str, Any]:
         sizes = np.array([work.bytes for work in self.launches.works if work.kind == "memset"])
         return {"bytes": np.broadcast_to(sizes, (*shape, slots.size)).ravel(), "memKind": 2}
+
+    def _memory_columns(self, slots: Ints, shape: tuple[int, int]) -> dict[str, Any]:
+        works = [work for work in self.launches.works if work.kind == "memory"]
+        size = np.broadcast_to([work.bytes for work in works], (*shape, slots.size)).ravel()
+        done = np.broadcast_to([work.copy_kind for work in works], (*shape, slots.size)).ravel()
+        return {"bytes": size, "address": 8 * size, "memoryOperationType": done, "memKind": 2}
 
     def _write_calls(self, file: BulkFile, ticks: Ints) -> None:
         starts = ticks[..., self.calls.starts]
@@ -504,7 +524,7 @@ def _job() -> tuple[Path, Job]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write")
     parser.add_argument("--drawn", action="store_true", help="draw what is not given by the seed")
-    choices = {"order": ORDERS, "correlation": CORRELATIONS}
+    choices = {"order": ORDERS, "correlation": CORRELATIONS, "step": STEPS}
     for name, default in vars(Job()).items():
         parser.add_argument(
             f"--{name}", type=type(default), choices=choices.get(name), help=f"default: {default}"

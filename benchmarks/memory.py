@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py --ingest 2000000 8000000 --ask 1000000 8000000 --docs
 
-Exports are of two generators, `generate_export.py` and `generate_interleaved.py`, whose proportions
-differ. `--docs` writes the tables into docs/evidence/performance.md; without it they are printed.
-How much memory a question is taken to need (tracekit/support/memory.py) rests on them.
+Exports are of two shapes that `generate_export.py` writes, whose proportions differ. `--docs`
+writes the tables into docs/evidence/performance.md; without it they are printed. How much memory a
+question is taken to need (tracekit/support/memory.py) rests on them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pathlib import Path
 from measures import HERE
 from measuring import ROOT, run
 
+BARE = ("--threads", "1", "--noise", "0", "--step")
+"""Options of exports whose steps are launches of one thread, but for what they launch."""
 GENERATORS = {
-    "two processes, three threads": ("generate_export.py", "2"),
-    "eight processes in turn, a range a kernel": ("generate_interleaved.py", "8"),
+    "two processes, three threads": ((), "2"),
+    "eight processes in turn, a range a kernel": ((*BARE, "kernels", "--processes", "8"), "8"),
 }
-"""The script of each, and how many GPUs allocate in the export that `memory` is asked of."""
+"""The options of each, and how many GPUs allocate in the export that `memory` is asked of."""
 INGESTS = ("ingest, nothing compiled", "ingest")
 """Of the same export one after the other: the second finds the loops that the first compiled."""
 CPU = "CPU seconds"
@@ -73,16 +75,16 @@ Peaks = dict[str, dict[str, dict[int, int]]]
 def measured(folder: Path, ingested: list[int], asked: list[int]) -> Peaks:
     """Measure all, exports one after the other."""
     peaks: Peaks = {name: {} for name in GENERATORS}
-    for name, (script, gpus) in GENERATORS.items():
+    for name, (options, gpus) in GENERATORS.items():
         for kernels in sorted({*ingested, *asked}):
             own = peaks[name]
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                store = _ingested(Path(place), script, kernels, own)
+                store = _ingested(Path(place), kernels, own, *options)
                 for question, words in QUESTIONS.items() if kernels in asked else ():
                     if question == "memory":
                         store = _ingested(
-                            Path(tempfile.mkdtemp(dir=place)), "generate_interleaved.py", kernels,
-                            {}, "--allocations", "--processes", gpus,
+                            Path(tempfile.mkdtemp(dir=place)), kernels, {}, *BARE, "allocations",
+                            "--processes", gpus,
                         )  # fmt: skip
                     peak = _asked(words, Path(place), store)
                     if peak is not None:
@@ -91,12 +93,10 @@ def measured(folder: Path, ingested: list[int], asked: list[int]) -> Peaks:
     return peaks
 
 
-def _ingested(
-    folder: Path, script: str, kernels: int, own: dict[str, dict[int, int]], *options: str
-) -> Path:
+def _ingested(folder: Path, kernels: int, own: dict[str, dict[int, int]], *options: str) -> Path:
     """Make an export, ingest it and note what that takes; return the store."""
     export = folder / "export.sqlite"
-    run([sys.executable, HERE / script, export, "--kernels", str(kernels), *options])
+    run([sys.executable, HERE / "generate_export.py", export, "--kernels", str(kernels), *options])
     said = ("--memory", LIMIT, *(word for each in LABELS for word in ("--label", each)))
     for name in INGESTS:
         store = folder / name

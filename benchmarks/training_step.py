@@ -1,4 +1,4 @@
-"""What one process of a training job does in one step, as a script of calls and ranges.
+"""What one process of a job does in one step, as a script of calls and ranges.
 
 A script has one clock, whose ticks are the moments at which something begins or ends on the host.
 Whatever the gaps between ticks turn out to be, ranges keep their nesting and calls their order.
@@ -24,7 +24,12 @@ COMPUTE, EXCHANGE, COPY = 7, 20, 13
 STEP = "step"
 """The name of the range that is the step; its number is added to it."""
 
+STEPS = ("training", "kernels", "stages", "allocations")
+"""Kinds of steps: of `training_step`, or of `launches`."""
+
 NCCL_DOMAIN = 1
+_LAUNCHES = 500
+_PASSES = ("forward", "backward", "optimizer")
 _BUCKETS = 4
 _OPERATORS = (
     "aten::linear", "aten::layer_norm", "aten::softmax", "aten::gelu", "aten::add", "aten::dropout",
@@ -46,7 +51,10 @@ _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm *, unsigned l
 
 @dataclass(frozen=True)
 class Work:
-    """What a call gives the GPU to do; it takes `mean` nanoseconds, more or less."""
+    """What a call gives the GPU to do; it takes `mean` nanoseconds, more or less.
+
+    Of a change of memory `copy_kind` is 0 where it is allocated, 1 where it is released.
+    """
 
     kind: str
     stream: int
@@ -182,6 +190,34 @@ def training_step(
             _backward(step, choice, layers, operators, BACKWARD if threads > BACKWARD else MAIN)
         _update(step, layers)
         step.call(MAIN, "cudaDeviceSynchronize_v3020")
+    return step
+
+
+def launches(kind: str) -> Script:
+    """Write the script of a step of one thread, each of whose launches has a range of its own.
+
+    The last one is an all-reduce. A pause, and so a gap on the GPU, follows each.
+
+    Parameters
+    ----------
+    kind
+        ``kernels``: no range names a stage, so that structure is asked for; ``stages``: each names
+        one that no other range is around; ``allocations``: before the all-reduce each launch
+        allocates memory or releases it, instead of a kernel.
+    """
+    step, exchange = Script(), Work("kernel", EXCHANGE, 5_000, _ALL_REDUCE)
+    for number in range(_LAUNCHES):
+        name = _PASSES[3 * number // _LAUNCHES] if kind == "stages" else "operator"
+        work = Work("kernel", COMPUTE, 4_000, f"void kernel_{number % 300}<float>(int)")
+        if kind == "allocations":
+            work = Work("memory", COMPUTE, 1_000, "", 512 * (1 + number // 2), number % 2)
+        elif number == _LAUNCHES - 1:
+            work = exchange
+        with step.range(MAIN, f"{name} {number // 5}"):
+            step.call(MAIN, "cudaLaunchKernel_v7000", work)
+        step.tick(10_000)
+    if kind == "allocations":
+        step.call(MAIN, "cudaLaunchKernel_v7000", exchange)
     return step
 
 

@@ -1,4 +1,4 @@
-"""The second generator of exports, and the tables of what questions take."""
+"""Exports of bare launches, and the tables of what questions take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def test_rows_of_processes_alternate_and_each_kernel_has_its_range(
     scripts: Any, stages: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "export.sqlite"
-    scripts("generate_interleaved").generate(path, 8_000, stages=stages)
+    exports = scripts("generate_export")
+    step = "stages" if stages else "kernels"
+    exports.generate(path, exports.Job(8_000, processes=8, threads=1, noise=0, step=step))
     trace = tracekit.ingest(path, store=tmp_path / "store")[0].trace
     assert [trace.height(name) for name in ("ops", "calls", "ranges")] == [8_000] * 3
     ops = trace.read("ops")
@@ -40,9 +42,10 @@ def test_launches_allocate_and_release_where_that_is_asked_for(
     scripts: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "export.sqlite"
-    scripts("generate_interleaved").generate(path, 8_000, 2, allocations=True)
+    exports = scripts("generate_export")
+    exports.generate(path, exports.Job(8_000, processes=2, threads=1, step="allocations"))
     trace = tracekit.ingest(path, store=tmp_path / "store")[0].trace
-    assert [trace.height(name) for name in ("ops", "calls", "memory")] == [2, 8_000, 8_000]
+    assert [trace.height(name) for name in ("ops", "calls", "memory")] == [16, 8_016, 8_000]
     changes = trace.read("memory").group_by("device").agg(pl.col("change").sum())
     assert changes["change"].to_list() == [0, 0]
 

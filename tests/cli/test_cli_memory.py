@@ -170,13 +170,14 @@ def grouped() -> Iterator[Callable[..., Done]]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("generator", ["generate_export.py", "generate_interleaved.py"])
+@pytest.mark.parametrize("step", ["training", "kernels"])
 def test_nothing_is_killed_in_a_small_group(
-    generator: str, tmp_path: Path, grouped: Callable[..., Done]
+    step: str, tmp_path: Path, grouped: Callable[..., Done]
 ) -> None:
     export = tmp_path / "large.sqlite"
-    script = ROOT / "benchmarks" / generator
-    subprocess.run([sys.executable, script, export, "--kernels", "1500000"], check=True)
+    script = ROOT / "benchmarks" / "generate_export.py"
+    shape = ("--step", step, *(("--processes", "8", "--threads", "1") * (step == "kernels")))
+    subprocess.run([sys.executable, script, export, "--kernels", "1500000", *shape], check=True)
     assert grouped("ingest", export).code == 0
     for name in COMMANDS:
         runs = ("large", "large") if name == "compare" else ("large",)
