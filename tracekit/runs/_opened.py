@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from tracekit import analysis, attribution, engine, model
 from tracekit import machine as machines
 from tracekit.analysis import communication
+from tracekit.analysis.communication.questions import read_log
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.store import Kept, OnMissing, RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.attribution import Rules
-    from tracekit.machine import Machine, NcclLog, Placed
+    from tracekit.machine import Machine, Placed
     from tracekit.model import Trace
 
 _BESIDE = 2
@@ -274,8 +275,10 @@ class OpenedRun:
         InputError
             If the topology or a log cannot be read as one.
         """
-        paths = [*nccl_log, *([] if topology is None else [topology])]
-        key = (len(nccl_log), *map(_as_it_is, paths), *sorted((sizes or {}).items()), ranks)
+        paths = [Path(each) for each in (*nccl_log, *([] if topology is None else [topology]))]
+        files = (each for path in paths for each in (path, *path.glob("*")))
+        written = ((each, each.stat().st_mtime_ns) for each in files if each.exists())
+        key = (len(nccl_log), *paths, *written, *sorted((sizes or {}).items()), ranks)
         found = self._traffic.get(key)
         if found is None:
             placed, log = self._placed(topology), read_log(nccl_log)
@@ -312,18 +315,6 @@ class OpenedRun:
             "collectives": lambda: communication.collective_calls(self.trace),
             "path_texts": lambda: engine.range_paths(self.trace),
         }
-
-
-def _as_it_is(path: StrPath) -> tuple[object, ...]:
-    """Return the name of a file, and when it and those in a folder were written: they may grow."""
-    files = [Path(path), *(sorted(Path(path).iterdir()) if Path(path).is_dir() else ())]
-    states = [(each, each.stat()) for each in files if each.exists()]
-    return os.fspath(path), *((each, state.st_mtime_ns, state.st_size) for each, state in states)
-
-
-def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
-    """Read NCCL logs; return None if there are none."""
-    return machines.read_nccl_log(*map(Path, paths)) if paths else None
 
 
 def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:

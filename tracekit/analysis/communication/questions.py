@@ -319,12 +319,12 @@ def collectives(
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
         log, sent = traffic.log, traffic.sent()
     except MissingDataError:  # no machine is known
-        log, sent = _read(nccl_log), None
+        log, sent = read_log(nccl_log), None
     return communication.collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
 
 
-def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
-    """Read NCCL logs; None if there are no paths."""
+def read_log(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
+    """Read logs of NCCL; None if none are given."""
     return machines.read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
 
 
@@ -424,7 +424,7 @@ def latency(
     """
     if against is not None and what != "latency":
         raise UsageError("--against compares latencies", "leave out --what, or --against")
-    calls: dict[str, Any] = {"library": library, "log": _read(nccl_log), "sizes": sizes}
+    calls: dict[str, Any] = {"library": library, "log": read_log(nccl_log), "sizes": sizes}
     match what:
         case "histogram":
             return communication.message_histogram(run.trace, **calls)

@@ -235,23 +235,20 @@ class Traffic:
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
         """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
+        _, machine, place = self._moved
+        between = self.trace.stretch.between
         keys = parse_link_keys(by)
-        if keys not in self._by_keys:
-            _, machine, place = self._moved
-            between = self.trace.stretch.between
-            self._by_keys[keys] = links(
-                self.transfers if between is None else self.all_transfers, machine, place, by=keys,
-                window_ns=self.window_ns, reports=self._reports,
-                processes=process_ranks(self.trace), between=between, hosts=self._hosts,
-                phases=self._phases(keys),
-                groups=self._groups if {"group", "parallelism"} & {*keys} else None,
-                computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
-            )  # fmt: skip
-        return self._by_keys[keys]
+        return links(
+            self.transfers if between is None else self.all_transfers, machine, place, by=by,
+            window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
+            between=between, hosts=self._hosts, phases=self._phases(keys),
+            groups=self._groups if {"group", "parallelism"} & {*keys} else None,
+            computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
+        )  # fmt: skip
 
     @cached_property
-    def _by_keys(self) -> dict[tuple[str, ...], pl.DataFrame]:
-        return {}
+    def _by_link(self) -> pl.DataFrame:
+        return self.links()
 
     @cached_property
     def _groups(self) -> pl.DataFrame:
@@ -291,7 +288,10 @@ class Traffic:
         is_of_one_host = {"nic", "hosts"} & {*keys} and len(self.machine.hosts) == 1
         nothing = _ONE_HOST if is_of_one_host else _NOTHING_MOVED
         listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
-        rows = self.counters() if counters else self.links(by)
+        if counters:
+            rows = self.counters()
+        else:
+            rows = self._by_link if keys == ("link",) else self.links(keys)
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
         meta = self.meta()
         if "nic" in keys and not counters:
@@ -489,7 +489,7 @@ class Traffic:
 
     def _overfull(self) -> list[str]:
         """Return warnings of links that would have carried more than their peak."""
-        table = self.links("link")
+        table = self._by_link
         if "least_utilisation" in table.columns:
             table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
         full = table.filter(pl.col("utilisation") > _FULL)
