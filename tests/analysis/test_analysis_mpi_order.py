@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tracekit.analysis.calls._collective_calls import _NO_MPI_CALLS, _mpi_calls
 from tracekit.analysis.communication import collective_calls, latency
 from tracekit.model import HOST, REPORTS, Trace
 from tracekit.model._tables import PROCESSES
@@ -50,6 +51,11 @@ def matches(found: Trace) -> dict[tuple[int, int], int | None]:
 
 # The root has left before the other rank enters.
 BROADCASTS = [call(0, 10, 12), call(0, 13, 14), call(1, 20, 30), call(1, 31, 32)]
+
+
+def test_no_calls_have_the_columns_of_calls() -> None:
+    assert _mpi_calls(trace(call(0, 0, 1)), []).schema == _NO_MPI_CALLS.schema
+    assert _mpi_calls(trace(call(0, 0, 1, library="os")), []) is _NO_MPI_CALLS
 
 
 def test_broadcasts_that_do_not_overlap() -> None:

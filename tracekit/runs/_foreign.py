@@ -244,8 +244,8 @@ def said(trace: Trace, name: str) -> Said:
         name,
         _tool(_only(reports["format"])),
         _only(reports["host"]),
-        frozenset(trace.read("devices")["uuid"].drop_nulls()),
-        frozenset(reports["rank"].drop_nulls()) | _mpi_ranks(trace),
+        frozenset(trace.read("devices")["uuid"]) - {None},
+        frozenset(reports["rank"]) - {None} | _mpi_ranks(trace),
         _only(reports["ranks"]),
         _named_jobs(_only(reports["job"])),
         _session(work, began, duration),
@@ -278,8 +278,8 @@ def _named_jobs(job: str | None) -> dict[str, str]:
 
 
 def _only(values: pl.Series) -> Any:
-    known = values.drop_nulls().unique()
-    return known.item() if len(known) == 1 else None
+    known = {*values} - {None}
+    return known.pop() if len(known) == 1 else None
 
 
 def _mpi_ranks(trace: Trace) -> frozenset[int]:

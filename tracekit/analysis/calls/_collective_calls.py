@@ -555,7 +555,10 @@ class _Logged:
 
 def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
     """Return the blocking collective calls of MPI, from tables of calls or from NVTX ranges."""
-    calls = mpi_calls(trace).with_columns(
+    found = mpi_calls(trace)
+    if found.is_empty():  # as in most runs
+        return _NO_MPI_CALLS
+    calls = found.with_columns(
         # Functions that end in _c take large counts.
         function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase(),
         handle="communicator",
@@ -602,6 +605,19 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
         call_sequence="call_sequence",
         bytes_source="bytes_source",
     )  # fmt: skip
+
+
+_NO_MPI_CALLS = pl.DataFrame(
+    schema={
+        **dict.fromkeys(("report", "process"), pl.Int32),
+        **dict.fromkeys(("start", "end"), pl.Int64), "name": pl.String,
+        **dict.fromkeys(("rank", "ranks"), pl.Int32),
+        **dict.fromkeys(("handle", "message_bytes", "bytes"), pl.Int64),
+        "collective": pl.String, "iteration": pl.Int64, "root": pl.Int32,
+        **dict.fromkeys(("kind", "library", "communicator"), pl.String),
+        "call_sequence": pl.Int64, "bytes_source": pl.String,
+    }
+)  # fmt: skip
 
 
 def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:

@@ -76,6 +76,10 @@ def _communicators(trace: Trace) -> pl.DataFrame:
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
     """Return ``process, communicator, rank`` of communicators created while recording."""
+    return trace.once(_made_communicators)
+
+
+def _made_communicators(trace: Trace) -> pl.DataFrame:
     made = trace.once(_nccl_ranges).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
     rows = made.select(
         "process",
@@ -228,6 +232,10 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
     the recording has no end.
     """
     opens, closes = pl.col("name") == _OPENS, pl.col("name").str.contains(_CLOSES)
+    is_whole = pl.col("name").str.contains(_API_GROUP)
+    ranges = ranges.filter(opens | closes | is_whole)
+    if ranges.is_empty():
+        return ranges.select("thread", "start", "end", group="range")
     edges = ranges.filter(opens | closes).with_columns(
         level=pl.when(opens).then(1).otherwise(-1).cum_sum().over("thread")
     )
@@ -247,9 +255,7 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
             end=pl.when(closes).then("end").max().fill_null(_FOREVER),
         )
     )
-    whole = ranges.filter(pl.col("name").str.contains(_API_GROUP)).select(
-        "thread", "start", "end", group="range"
-    )
+    whole = ranges.filter(is_whole).select("thread", "start", "end", group="range")
     columns = ("thread", "group", "start", "end")
     spans = pl.concat([paired.select(columns), whole.select(columns)])
     spans = spans.sort("thread", "start", -pl.col("end"))
@@ -291,10 +297,12 @@ def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     launched = kernels.drop_nulls(["launch_thread", "launch_start"]).select(
         "op", "collective", "launch_start", thread="launch_thread"
     )
-    own = _launched_inside(launched, operations)
-    rest = launched.join(own, on="op", how="anti")
-    grouped = _launched_by_groups(rest, operations.join(own, on="range", how="anti"), calls)
-    pairs = pl.concat([own, grouped]).sort("op")
+    pairs = _launched_inside(launched, operations)
+    if calls["group"].count():
+        rest = launched.join(pairs, on="op", how="anti")
+        others = operations.join(pairs, on="range", how="anti")
+        pairs = pl.concat([pairs, _launched_by_groups(rest, others, calls)])
+    pairs = pairs.sort("op")
     ops = pairs.group_by("range", maintain_order=True).agg(
         ops=pl.col("op"), op=pl.when(pl.len() == 1).then(pl.col("op").first())
     )
