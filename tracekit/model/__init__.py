@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from tracekit.model._readable_names import readable_names, with_readable_names
     from tracekit.model._recording import KEYS, Maker, Recording, Stream
+    from tracekit.model._run import Run
     from tracekit.model._tables import (
         COLLECTIVE_CALLS,
         DERIVED,

@@ -13,17 +13,18 @@ from markupsafe import Markup
 from tracekit.analysis import step_detail
 from tracekit.analysis.comparison import modes
 from tracekit.analysis.step_sums import Cold, cold_of
+from tracekit.model import Run
 from tracekit.present import count, duration
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
     from tracekit.analysis.comparison import Comparison
-    from tracekit.model import Answer, Trace
+    from tracekit.model import Answer
 
 _SEPARATOR = " · "
 
 
-class AskedRun(Protocol):
+class AskedRun(Run, Protocol):
     """Interface of the report to a run, implemented by `tracekit.Run`."""
 
     breakdown: Any
@@ -33,26 +34,6 @@ class AskedRun(Protocol):
     collectives: Any
     memory: Any
     info: Any
-
-    @property
-    def id(self) -> str:
-        """Identifier of the run in its store."""
-
-    @property
-    def name(self) -> str:
-        """Display name of the run in its store."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of the run: name -> value."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings from reading and attributing the run."""
-
-    @property
-    def trace(self) -> Trace:
-        """Canonical tables of the run."""
 
     def traffic(self) -> Traffic:
         """Return the traffic between the run's GPUs."""

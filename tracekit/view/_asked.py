@@ -20,7 +20,7 @@ from tracekit.analysis.diagnosis import longest_examples
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
-from tracekit.model import STAGES
+from tracekit.model import STAGES, Run
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
 from tracekit.view._counter_lanes import SAMPLED, Counter, sampled
@@ -54,20 +54,12 @@ _QUICK, _SLOW = 4, 2
 """Number of requests handled at once: those that read little, and those that read much."""
 
 
-class AskedRun(Protocol):
+class AskedRun(Run, Protocol):
     """Interface of the view to a run, implemented by `tracekit.Run`."""
 
     breakdown: Any
     diagnose: Any
     idle: Any
-
-    @property
-    def name(self) -> str:
-        """Name of the run in the store."""
-
-    @property
-    def trace(self) -> Trace:
-        """Canonical tables of the run."""
 
     def export(
         self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None

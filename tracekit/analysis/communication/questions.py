@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
 from tracekit import machine as machines
+from tracekit import model
 from tracekit.analysis import communication
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.support.columns import columns, keys
@@ -25,7 +26,7 @@ from tracekit.support.schemas import STAGES, Json, by_name, record
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
     from tracekit.machine import NcclLog
-    from tracekit.model import Answer, Trace
+    from tracekit.model import Answer
 
 COLLECTIVE_KEYS = (
     "library", "collective", "bytes", "communicator", "group", "parallelism", "part", "stage",
@@ -37,20 +38,8 @@ _LINK_KEYS = (
 )  # fmt: skip
 
 
-class Run(Protocol):
+class Run(model.Run, Protocol):
     """A run with its traffic."""
-
-    @property
-    def name(self) -> str:
-        """Name of the run in its store."""
-
-    @property
-    def id(self) -> str:
-        """Unique id of the run."""
-
-    @property
-    def trace(self) -> "Trace":
-        """Canonical tables of the run."""
 
     def traffic(
         self,

@@ -13,20 +13,12 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 
-class Run(Protocol):
-    """A run with its identity."""
-
-    @property
-    def trace(self) -> "Trace":
-        """Canonical tables of the run."""
+class Run(model.Run, Protocol):
+    """A run with its reports."""
 
     @property
     def reports(self) -> "Sequence[Trace]":
         """Tables of each report, as stored."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings from reading and attributing the run."""
 
 
 _INFO = Json(

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.studies._run_interface import Run
 from tracekit.engine import union_length
 from tracekit.errors import MissingDataError
-from tracekit.model import Answer, Trace
+from tracekit.model import Answer, Run, Trace
 
 _MEASURES = (
     "calls", "total_ns", "mean_ns", "min_ns", "p50_ns", "max_ns", "share", "busy_ns", "wall_share"

@@ -17,8 +17,8 @@ from tracekit.analysis.memory import (
 )
 from tracekit.analysis.studies._epochs import MOST_BATCH, batch_label
 from tracekit.analysis.studies._measured_elsewhere import check_values, text_table, whole_number
-from tracekit.analysis.studies._run_interface import Run
 from tracekit.errors import InputError, UsageError
+from tracekit.model import Run
 
 _KEYS = ("network", "method", "source")
 """Columns within which memory is compared; samples of nvidia-smi and allocations differ."""

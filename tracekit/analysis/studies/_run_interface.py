@@ -1,30 +1,13 @@
-"""Interface of runs for questions to several runs."""
+"""Interface of several runs for questions to them."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tracekit.model import Run
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from tracekit.model import Trace
-
-
-class Run(Protocol):
-    """Interface of a run for questions to several runs."""
-
-    @property
-    def name(self) -> str:
-        """Name of the run in its store."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of the run: label -> value."""
-
-    @property
-    def trace(self) -> "Trace":
-        """Canonical tables of the run."""
 
 
 class Runs(Protocol):
