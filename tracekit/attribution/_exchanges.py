@@ -447,7 +447,7 @@ def _relayed_copies(
 
 
 class Unnamed:
-    """Time of collectives in passes whose kernel names lack the operation (as with RCCL)."""
+    """Time of collectives whose kernel names lack the operation (as with RCCL)."""
 
     def __init__(self) -> None:
         self._ns = 0
@@ -455,7 +455,7 @@ class Unnamed:
     def add(self, ops: pl.DataFrame) -> None:
         """Add the collectives of a chunk of the canonical table of ops."""
         own = ops.filter(pl.col("collective") == "unknown")
-        told = own.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP"]))
+        told = own.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"]))
         self._ns += int((told["end"] - told["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
@@ -465,7 +465,7 @@ class Unnamed:
             yield (
                 "kernels of collectives that do not name their operation take "
                 f"{100 * self._ns / total:.0f} % of GPU time: which of them exchange gradients is "
-                "not known, so they count in the pass in which they run"
+                "not known, so those of backward passes have no stage"
             )
 
 

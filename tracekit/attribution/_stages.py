@@ -380,6 +380,7 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
     ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
+    ("none", lambda _: _where(_may_exchange(), pl.lit("OTHER"))),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
     # An update that is open around passes, as that of a closure is, hides none of them.
@@ -412,6 +413,18 @@ _DECIDED = {
 
 def _is_kernel() -> pl.Expr:
     return pl.col("kind").cast(pl.String).is_in([*KERNEL_KINDS, "graph"])
+
+
+def _may_exchange() -> pl.Expr:
+    """Return whether a collective of a backward pass does not name its operation (as with RCCL).
+
+    It may exchange gradients, or be the pass's own.
+    """
+    told = pl.coalesce(
+        "range_stage", "thread_stage", "process_stage", "backward_stage",
+        pl.when("differentiates").then(pl.lit("BP")), pl.when("structured").then("structure_stage"),
+    )  # fmt: skip
+    return pl.col("trains") & (pl.col("collective") == "unknown") & (told == "BP")
 
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
