@@ -216,7 +216,7 @@ def _at_both_ends(parts: Array) -> bool:
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
-    """Return ``device, start, lead`` of the ops of a chunk with a known call."""
+    """Return a chunk's ops: ``device, start, lead`` (start of their call less theirs, ns)."""
     begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]

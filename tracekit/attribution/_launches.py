@@ -368,7 +368,7 @@ class Captured:
             launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
-        """Return by op the index of the call it was captured from (-1: none); None without any."""
+        """Return by op the index of the call that captured it (-1: none); None without captures."""
         if self._found.is_empty() or ops["graph_node"].null_count() == ops.height:
             return None
         both = ops.select(_NODE).join(self._found, on=_NODE, how="left", maintain_order="left")

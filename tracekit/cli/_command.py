@@ -42,7 +42,7 @@ class TakesSeveral(Command):
     """A command whose option ``--against`` takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line as if ``--against`` stood before each of its words."""
+        """Parse the command line as if ``--against`` preceded each of its words."""
         return super().parse_args(ctx, list(_repeated(args, "--against")))
 
 

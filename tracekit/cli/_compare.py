@@ -115,8 +115,8 @@ def gate(
 ) -> Judged:
     """Check that B is no slower than A by more than a limit, and that nothing new is wrong with it.
 
-    Exits with 0 where that is shown, 1 where the contrary is, and 3 where it is undecided. Outliers
-    are left out, and named.
+    Exits with 0 if both are shown, 1 if the contrary is, and 3 if undecided. Outliers are left out,
+    and named.
     """
     if not against:
         if len(runs) != _TWO:

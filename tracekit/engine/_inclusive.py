@@ -301,7 +301,7 @@ def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
 
 
 def _opened(held: _Held) -> pl.DataFrame:
-    """Return the rows of start/end ranges, which are not in the tree."""
+    """Return the rows of start/end ranges; they do not nest and so are not in the tree."""
     table = held.opened.group_by("path").agg(_OF_INSTANCES)
     rows = table.join(held.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)

@@ -39,7 +39,7 @@ _Pair = tuple[str, str]
 
 @dataclass
 class _Block:
-    """One matrix: its header, and the rows below it."""
+    """A matrix of a text: its header, and the rows below it."""
 
     devices: list[str]
     columns: list[str]

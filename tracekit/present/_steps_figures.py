@@ -88,7 +88,7 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
 
 
 def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
-    """Return step number and length of the longest outlier steps."""
+    """Return number and length of the outlier steps that are longest."""
     far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
     return list(far.select("iteration", "step_ns").iter_rows())
 

@@ -68,8 +68,8 @@ class Ordered:
         Parameters
         ----------
         given, make
-            Columns that are replaced, and the function that computes the new columns from those of
-            them that exist.
+            Columns that are replaced, and the function that computes their new columns from those
+            of the old ones that exist.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)

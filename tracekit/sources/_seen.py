@@ -64,7 +64,7 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Return a warning with the number of rows that end before they start, as of a reset clock."""
+    """Return a warning with the number of rows that end before they start (a reset clock)."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 

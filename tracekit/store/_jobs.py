@@ -115,7 +115,7 @@ class ReportJob(Job):
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the previous job's rules object, if equal: it caches names."""
+        """Return the job with the previous job's rules if these are equal, as they cache names."""
         if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
             return self
         return replace(self, options=replace(self.options, rules=before.options.rules))

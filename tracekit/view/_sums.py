@@ -340,7 +340,7 @@ def drawn_ranges(trace: Trace) -> pl.LazyFrame:
 
 
 def looks_of(rows: pl.DataFrame) -> pl.Series:
-    """Return the entry of `LOOKS` for each row, by its stage."""
+    """Return the style of each row by its stage, an entry of `LOOKS`."""
     return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
 
 

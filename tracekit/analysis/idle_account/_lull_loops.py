@@ -21,7 +21,7 @@ class Lulls(NamedTuple):
 def find_lulls(
     lines: Array, starts: Array, ends: Array, reached: Array, latest: Array, found: Lulls
 ) -> int:
-    """Find the lulls between ops.
+    """Find the lulls between ops: intervals in which no op runs on a line.
 
     Parameters
     ----------

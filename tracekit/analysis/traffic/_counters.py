@@ -94,7 +94,7 @@ def link_counters(
 
 
 def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples of link counters by `_LINE` and unit, and the time that each covers."""
+    """Return the samples of link counters by report and unit, and the time that each covers."""
     line = ["report", "device", "nic", "metric", "unit"]
     read = (
         trace["metrics"]
@@ -125,7 +125,7 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the count of each counter by `_LINE`, from the report with most samples of it."""
+    """Return the count of each counter, from the report with most samples of it."""
     value = pl.col("value")
     counted = samples.group_by(*_LINE, "unit").agg(
         samples=pl.len().cast(pl.Int64),
@@ -159,7 +159,7 @@ def _counted_bytes() -> pl.Expr:
 
 
 def _spans(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the union of the times that samples cover: ``before, time`` by `_LINE`."""
+    """Return the union of the times that samples cover, by report and counter: ``before, time``."""
     reach = pl.col("time").cum_max().shift(1).over(_LINE)
     begins = (pl.col("before") > reach).fill_null(value=True)
     return (
@@ -179,7 +179,7 @@ def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the share of the time of ops that samples cover, by `_LINE`."""
+    """Return the share of the time of ops that samples cover, by report and counter."""
     inside = pl.min_horizontal("time", "end") - pl.max_horizontal("before", "start")
     window = (pl.col("end") - pl.col("start")).first()
     timed = spans.join(windows, on="clock").group_by(_LINE)
@@ -220,7 +220,7 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 
 
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Return the traffic on each counter's links during its samples, by `_LINE`.
+    """Return the traffic on each counter's links during its samples, by report and counter.
 
     Counters at no node of the machine are left out.
     """

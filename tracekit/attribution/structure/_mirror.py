@@ -18,7 +18,7 @@ _MOST = 1500
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
-    """Return the innermost pair of the nest of equal sizes, and the share of weight in the nest.
+    """Return the innermost of nested pairs of equal launch sizes, and their share of the weight.
 
     Takes time and memory in the square of `_MOST`, or of the number of launches if that is less. A
     launch weighs less the more launches have its size.

@@ -24,7 +24,7 @@ _MOST_OPEN = 0.5
 
 
 class Pieces:
-    """Findings about the pieces of a process so far."""
+    """Findings about stages and steps in the pieces of a process so far."""
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []
