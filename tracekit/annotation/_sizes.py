@@ -222,22 +222,22 @@ class _Operator:
     def backward_text(self, operator: str, result: Sequence[int]) -> str:
         """Return the range name for the autograd node, given the size of the result."""
         shapes, types = self._shapes, self._types
-        told: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         if operator == "linear_backward":
-            told[_LINEAR_MASK_AT] = self._wanted
+            values[_LINEAR_MASK_AT] = self._wanted
             order = [0, None, 1]
         elif operator == "convolution_backward":
-            told[_TRANSPOSED_AT] = "transpose" in self._name
-            told[_CONVOLUTION_MASK_AT] = self._wanted
+            values[_TRANSPOSED_AT] = "transpose" in self._name
+            values[_CONVOLUTION_MASK_AT] = self._wanted
             order = [None, 0, 1]
         else:
-            told[_CAUSAL_AT[operator]] = self._values[1]
+            values[_CAUSAL_AT[operator]] = self._values[1]
             order = [None, 0, 1, 2]
         return _text(
             operator,
             [list(result) if place is None else shapes[place] for place in order],
             types and [types[place or 0] for place in order],
-            [told.get(place, "") for place in range(max(told) + 1)],
+            [values.get(place, "") for place in range(max(values) + 1)],
         )
 
 

@@ -40,11 +40,11 @@ def findings(
 
     found = []
     for verdict in verdicts.to_dicts():
-        told = opinions.filter(pl.col("process") == verdict["process"])
+        own = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
             *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
-            *_structure(verdict), *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
-            *_disagreements(told, verdict),
+            *_structure(verdict), *_lopsided(own, verdict), *_exchanges_forward(own, verdict),
+            *_disagreements(own, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
@@ -72,8 +72,8 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
     # Structure does not see what is missing, but that it cannot tell where a step begins or ends.
-    told = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
-    is_cut = "may be" if told.len() and (told == "structure").all() else "is"
+    sources = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
+    is_cut = "may be" if sources.len() and (sources == "structure").all() else "is"
     yield (
         f"the recording of GPU work {is_cut} cut at its {ends}: of {verdict['iterations']:,} "
         f"iterations {verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them "
@@ -138,10 +138,10 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         .agg(pl.col("ops").sum())
         .sort("ops", "other_source", descending=[True, False])
     )
-    for says, ops in forward.iter_rows():
+    for text, ops in forward.iter_rows():
         if ops > THRESHOLDS.exchanged_forward * total:
             yield (
-                f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
+                f"{ops:,} of {total:,} exchanges of gradients are launched where {text} says FP: "
                 "gradients come of backward, so that more than forward is called FP, or forward "
                 "passes that are split over GPUs run without backward passes; see `tracekit info "
                 "--stages`"
@@ -162,8 +162,8 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         .sort(-pl.col("total_ns"), "stage_source", "other_source", "other_stage", "stage")
     )
     pairs: dict[tuple[str, str], dict[str, int]] = {}
-    for decides, differs, says, stage, length in lengths.iter_rows():
-        pairs.setdefault((decides, differs), {})[f"{says} for {stage}"] = length
+    for decides, differs, text, stage, length in lengths.iter_rows():
+        pairs.setdefault((decides, differs), {})[f"{text} for {stage}"] = length
     others: dict[str, list[str]] = {}
     for decides, differs in sorted(pairs, key=lambda pair: -sum(pairs[pair].values())):
         parts = pairs[decides, differs]

@@ -401,10 +401,10 @@ def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Ar
         captured.
     """
     ranged = capture["range"] >= 0
-    told = (capture["evidence"] & _OF_RANGES) != 0
-    told &= (launch["evidence"] & IN_EVALUATION) == 0
+    captured = (capture["evidence"] & _OF_RANGES) != 0
+    captured &= (launch["evidence"] & IN_EVALUATION) == 0
     return (
         np.where(ranged, capture["range"], launch["range"]),
-        np.where(told, capture["evidence"], launch["evidence"]),
-        np.where(told, capture["thread"], launch["thread"]),
+        np.where(captured, capture["evidence"], launch["evidence"]),
+        np.where(captured, capture["thread"], launch["thread"]),
     )

@@ -293,8 +293,8 @@ class Stages:
             self._unmatched.see(name, cases, _in_sets)
         opinions = _opinions(cases, self._rules)
         stages = opinions.select(**_DECIDED)
-        told = kinds.select("kind", "collective").hstack(stages)
-        self._said = pl.concat([self._said, told])
+        decided = kinds.select("kind", "collective").hstack(stages)
+        self._said = pl.concat([self._said, decided])
         self._opinions.append(
             pl.concat([launches["process"].to_frame(), opinions, stages], how="horizontal")
         )

@@ -114,20 +114,20 @@ def find_structures(
     workspace
         Folder and memory budget for ops; it limits how many are examined together.
     """
-    told = Waiting(workspace)
+    findings = Waiting(workspace)
     if not asked:
-        return Structures({}, {}, told)
+        return Structures({}, {}, findings)
     apart = _Apart(workspace)
     for number, height in enumerate(ops.heights):
         apart.add(_part(ops, number, launches, asked))
-        told.append({name: np.full(height, _NOTHING, dtype) for name, dtype in _TOLD.items()})
+        findings.append({name: np.full(height, _NOTHING, dtype) for name, dtype in _TOLD.items()})
     names, found, drivers = _Names(apart.names(), rules), {}, {}
     most = CHUNKS_TOGETHER * workspace.rows
     for process in asked:
         pieces, forward, launched = Pieces(), Counter[int](), Counter[int]()
         for own, is_last in apart.pieces(process, most, pieces):
             structure = find_structure(names.work(own, main_threads.get(process)), rules.step)
-            _note(told, ops.first, *pieces.add(own, structure, is_last=is_last))
+            _note(findings, ops.first, *pieces.add(own, structure, is_last=is_last))
             thread = own["thread"].to_numpy()
             in_steps = (structure.step >= 0) & (thread >= 0)
             launched.update(_counts(thread[in_steps]))
@@ -136,7 +136,7 @@ def find_structures(
         if threads := forward or launched:
             drivers[process] = threads.most_common(1)[0][0]
     apart.drop()
-    return Structures(found, drivers, told)
+    return Structures(found, drivers, findings)
 
 
 def _counts(threads: Array) -> dict[int, int]:

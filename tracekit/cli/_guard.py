@@ -150,8 +150,8 @@ class GuardedGroup(ForgivingGroup):
         except BaseException as error:  # a panic of polars is no Exception
             if is_an_interrupt(error):
                 raise _interrupted() from None
-            told, code = _unexpected(error)
-            complain(told)
+            text, code = _unexpected(error)
+            complain(text)
             raise typer.Exit(code) from error
         return result
 

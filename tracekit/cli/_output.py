@@ -88,9 +88,9 @@ class Target:
             If the file cannot be written, or the answer does not have that format.
         """
         ending = "" if path is None else path.suffix.lower()
-        told = _ENDINGS.get(ending, Format.TABLE)
+        form = _ENDINGS.get(ending, Format.TABLE)
         target = cls(
-            wanted or (told if told in formats else Format.TABLE), path, full_names, verbose
+            wanted or (form if form in formats else Format.TABLE), path, full_names, verbose
         )
         if target.format not in formats:
             raise UsageError(

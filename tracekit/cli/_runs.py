@@ -126,10 +126,10 @@ def _newest(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
 def _size(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str | None:
     """Return a sentence: the amount of GPU work in a run."""
     numbers = {"op": "ops", "device": "devices", "iteration": "iterations"}
-    told = rows.row(0, named=True)
-    if any(told.get(key) is None for key in numbers.values()):
+    sums = rows.row(0, named=True)
+    if any(sums.get(key) is None for key in numbers.values()):
         return None
-    ops, devices, steps = (present.count(told[key], noun) for noun, key in numbers.items())
+    ops, devices, steps = (present.count(sums[key], noun) for noun, key in numbers.items())
     return f"{steps}, {ops} on {devices}"
 
 

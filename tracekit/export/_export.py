@@ -164,10 +164,10 @@ def _events(tracks: Iterable[Track], names: _Names) -> Iterator[dict[str, Any]]:
                 yield _named("thread_name", track.name + (f" +{lane}" if lane else ""), pid, last)
                 order = {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": last}
                 yield {**order, "args": {"sort_index": last}}
-            told = row[4]
-            if told and told.get("range"):
-                told = {**told, "range": names.shown(told["range"], str)}
-            shown = (*row[:2], names.shown(row[2]), row[3], told, *row[5:])
+            details = row[4]
+            if details and details.get("range"):
+                details = {**details, "range": names.shown(details["range"], str)}
+            shown = (*row[:2], names.shown(row[2]), row[3], details, *row[5:])
             yield from _slice(shown, pid, tids[lane])
 
 
@@ -182,10 +182,10 @@ def _counted(track: Track, pid: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice(row: tuple[Any, ...], pid: int, tid: int) -> Iterator[dict[str, Any]]:
-    start, end, name, category, told, flows, flow = row
+    start, end, name, category, details, flows, flow = row
     place = {"pid": pid, "tid": tid, "ts": _us(start)}
     event = {"ph": "X", "name": name, "cat": category or "span", **place, "dur": _us(end - start)}
-    args = {key: value for key, value in (told or {}).items() if value is not None}
+    args = {key: value for key, value in (details or {}).items() if value is not None}
     yield {**event, "args": args} if args else event
     for each in flows or ():
         yield {"ph": "s", "name": "launch", "cat": "launch", "id": each, **place}

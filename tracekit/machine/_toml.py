@@ -114,11 +114,11 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
     _texts(content.get("title", ""), f"{where}: title")
     warnings = _texts(content.get("warnings", []), f"{where}: warnings")
     source = _texts(content.get("source", []), f"{where}: source")
-    tells = content.get("tells_peers", True)
-    if not isinstance(tells, bool):
-        raise InputError(f"{where}: tells_peers is {tells!r}", "give true or false")
+    peers = content.get("tells_peers", True)
+    if not isinstance(peers, bool):
+        raise InputError(f"{where}: tells_peers is {peers!r}", "give true or false")
     made = Machine.of(named, nodes, links, origin, warnings, " ".join(source) or None)
-    return replace(made, tells_peers=tells, untold=frozenset(_untold(content, nodes, where)))
+    return replace(made, tells_peers=peers, untold=frozenset(_untold(content, nodes, where)))
 
 
 def _untold(

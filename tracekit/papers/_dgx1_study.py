@@ -120,9 +120,9 @@ def _sensitivity(networks: Sequence[str], say: Say) -> "Answer":
     from tracekit.papers._sensitivity import sensitivity as asked
 
     say("simulating each assumption at the ends of its range: a minute or two")
-    told = _simulator("sensitivity", *(["--network", *networks] if networks else []))
-    rows = [json.loads(line) for line in told.communicate()[0].splitlines()]
-    if told.returncode:
+    output = _simulator("sensitivity", *(["--network", *networks] if networks else []))
+    rows = [json.loads(line) for line in output.communicate()[0].splitlines()]
+    if output.returncode:
         raise UsageError("the simulator failed", "its own message is above")
     assumed = pl.DataFrame([row for row in rows if "unit" in row])
     steps = pl.DataFrame([row for row in rows if "unit" not in row], infer_schema_length=None)
@@ -233,9 +233,9 @@ def _labels() -> dict[str, str]:
 def _names(networks: Sequence[str]) -> list[str]:
     """Return the names of the jobs: strong scaling of all batches, weak scaling of the smallest."""
     asked = ["--network", *networks] if networks else []
-    told = _simulator("study-names", *asked)
-    out, _ = told.communicate()
-    if told.returncode:
+    output = _simulator("study-names", *asked)
+    out, _ = output.communicate()
+    if output.returncode:
         raise UsageError("the simulator knows no such job", "networks are those of the study")
     return out.split()
 

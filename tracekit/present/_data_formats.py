@@ -194,7 +194,7 @@ def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, An
     """Return a SARIF result: only failures have a level, only findings a baseline state."""
     kind = "fail" if row.get("sure") else _KINDS[row["outcome"]]
     level = _LEVELS.get(row.get("sure") or "", "error") if kind == "fail" else "none"
-    told = {name: row[name] for name in _NUMBERS if name in row}
+    values = {name: row[name] for name in _NUMBERS if name in row}
     state = row.get("state")
     return {
         "ruleId": row["rule"],
@@ -205,7 +205,7 @@ def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, An
         "locations": [{"logicalLocations": [{"name": run, "kind": "run"}]}] if run else [],
         "partialFingerprints": {"tracekit/v1": row.get("fingerprint") or row["rule"]},
         **({"baselineState": _BASELINE[state]} if state else {}),
-        "properties": told,
+        "properties": values,
     }
 
 

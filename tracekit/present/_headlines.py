@@ -17,5 +17,5 @@ def with_headline(answer: Answer) -> Mapping[str, Any]:
     find = answer.headline or FIRST_LINES.get(answer.command)
     if "headline" in answer.meta or find is None or not answer.is_whole or answer.rows.is_empty():
         return answer.meta
-    told = find(answer.rows, answer.meta)
-    return {**answer.meta, "headline": told} if told else answer.meta
+    text = find(answer.rows, answer.meta)
+    return {**answer.meta, "headline": text} if text else answer.meta

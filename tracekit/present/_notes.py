@@ -61,8 +61,8 @@ def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
     known, all processes train. Warnings, weak evidence and cuts are never left out; of many
     warnings the first are shown, with the number of the others.
     """
-    told = {key: value for key, value in meta.items() if not _is_usual(key, value)}
-    lines = [line for line in notes(told) if not line.startswith(_HOW)]
+    unusual = {key: value for key, value in meta.items() if not _is_usual(key, value)}
+    lines = [line for line in notes(unusual) if not line.startswith(_HOW)]
     warned = [line for line in lines if line.startswith(_WARNED)]
     more = len(warned) - _MOST_WARNINGS
     if more > 0:

@@ -120,8 +120,8 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
 
 def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
     """Return a sentence on the parts with the largest share in a change of the mean, if shown."""
-    told = (step["verdict"], step.get("shift_verdict"))
-    if not step["delta_ns"] or not set(told) & set(_SHOWN):
+    verdicts = (step["verdict"], step.get("shift_verdict"))
+    if not step["delta_ns"] or not set(verdicts) & set(_SHOWN):
         return []
     found = carriers(parts, step["delta_ns"])
     how = "is carried by" if found.are_shown else "is mostly that of"
@@ -231,15 +231,15 @@ def _step(answer: Comparison) -> dict[str, Any]:
 def _change(row: Mapping[str, Any], widest: float) -> Bar:
     """Return a bar that extends to the left for a saving, to the right for a loss."""
     delta, low, high = row["delta_ns"], row.get("low_ns"), row.get("high_ns")
-    told = row.get("verdict") or "no verdict"
+    shown = row.get("verdict") or "no verdict"
     part = stage_name(row["part"])
-    title = f"{part}: {_signed(delta)}, {told}"
+    title = f"{part}: {_signed(delta)}, {shown}"
     pieces = [
         _piece(min(delta, 0), max(delta, 0), widest, "worse" if delta > 0 else "better", title)
     ]
     if low is not None and high is not None:
         pieces.append(_piece(low, high, widest, "whisker", f"{title}; {_interval(row, '')}"))
-    return Bar(part, [Track(pieces, "signed")], f"{_signed(delta)}, {told}")
+    return Bar(part, [Track(pieces, "signed")], f"{_signed(delta)}, {shown}")
 
 
 def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:

@@ -101,11 +101,11 @@ def _bar(row: Mapping[str, Any], longest: float) -> Bar:
 def fastest(subject: Subject) -> Markup:
     """Name the runs with the shortest and the longest step."""
     answer = _study(subject)
-    known, told = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
-    if told is None:
+    known, headline = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
+    if headline is None:
         return fragment("unknown", "Steps of none of the runs are known.")
     said = [
-        f"{told}.",
+        f"{headline}.",
         "Runs of different networks, batches or numbers of GPUs do not take the same steps.",
     ]
     alike = known.select("network", "batch", "gpus").unique().height == 1

@@ -145,10 +145,10 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 def _because(cause: str, rests_on: str | None) -> str:
     """Return a cause of idle time in words, with its name in tables and its uncertainty."""
-    told = CAUSES[cause]
+    words = CAUSES[cause]
     doubt = doubt_of_waiting(rests_on)
-    told = told if cause in told else f"{told} ({cause})"
-    return f"{told}; {doubt}" if doubt else told
+    words = words if cause in words else f"{words} ({cause})"
+    return f"{words}; {doubt}" if doubt else words
 
 
 def _spread(facts: Mapping[str, Any]) -> str:

@@ -174,12 +174,12 @@ def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
     """Add to each finding its price by replay."""
     import polars as pl
 
-    told = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
-    named = {name: table.with_columns(whatif=told) for name, table in answer.tables.items()}
-    replay = pl.format("By replay: {}.", told)
+    text = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
+    named = {name: table.with_columns(whatif=text) for name, table in answer.tables.items()}
+    replay = pl.format("By replay: {}.", text)
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     people = answer.for_people.with_columns(advice=advice)
-    return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
+    return replace(answer, rows=answer.rows.with_columns(whatif=text), tables=named, people=people)
 
 
 def diagnosed_against(
@@ -202,10 +202,10 @@ def diagnosed_against(
         ]  # fmt: skip
 
     before = of_side(base, worth=diagnosis.NOTICED)
-    told = diagnosis.against(of_side(found), before, top=top)
+    answer = diagnosis.against(of_side(found), before, top=top)
     left_out = {run.name: own for run in (*base, *found) if (own := outlier_steps(run))}
     least = min(each.meta["steps"] for each in before)
-    return told.saying(against=base[0].name, base_steps=least, left_out=left_out)
+    return answer.saying(against=base[0].name, base_steps=least, left_out=left_out)
 
 
 def outlier_steps(run: "OpenedRun") -> list[int]:

@@ -32,12 +32,12 @@ def of_files(
     read
         Function that reads the files; its result is the argument of the question.
     """
-    told: Any = asked.declaration
-    signature, text = told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")
+    spec: Any = asked.declaration
+    signature, text = spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")
 
     def answer(*args: Any, **options: Any) -> Answer:
         given = signature.bind(*args, **options).arguments
-        require_valid(given, told.signature)
+        require_valid(given, spec.signature)
         files = next(iter(signature.parameters.values()))
         paths, ask = given.pop(files.name, ()), cast("Any", asked)
         is_without = not paths and files.default is not files.empty
@@ -45,8 +45,8 @@ def of_files(
         return replace(found, renderer=present.RENDERER)
 
     whole: Any = answer
-    whole.__name__, whole.__doc__, whole.__signature__ = told.name, text, signature
-    question: Question[Concatenate[Any, P]] = asking(whole, told.name, signature, text)
+    whole.__name__, whole.__doc__, whole.__signature__ = spec.name, text, signature
+    question: Question[Concatenate[Any, P]] = asking(whole, spec.name, signature, text)
     return question
 
 

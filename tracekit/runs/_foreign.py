@@ -153,8 +153,8 @@ def _ranks(one: Said, other: Said) -> str | None:
 
 
 def _jobs(one: Said, other: Said) -> str | None:
-    told = one.jobs.keys() & other.jobs.keys()
-    differ = sorted(name for name in told if one.jobs[name] != other.jobs[name])
+    shared = one.jobs.keys() & other.jobs.keys()
+    differ = sorted(name for name in shared if one.jobs[name] != other.jobs[name])
     if not differ:
         return None
     return f"{one.name} and {other.name} have different {' and '.join(differ)}"
@@ -284,8 +284,8 @@ def _only(values: pl.Series) -> Any:
 
 def _mpi_ranks(trace: Trace) -> frozenset[int]:
     """Return the MPI ranks of a report's processes in the world communicator."""
-    told = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
-    return frozenset(told.filter(pl.col("rank").list.len() == 1).collect()["rank"].explode())
+    ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
+    return frozenset(ranks.filter(pl.col("rank").list.len() == 1).collect()["rank"].explode())
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:

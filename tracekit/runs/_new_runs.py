@@ -212,10 +212,10 @@ def options_text(
 ) -> str:
     """Return the options that shape a run's columns, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
-    told: dict[str, Any] = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
+    known: dict[str, Any] = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
     if captures:
-        told["captures"] = sorted(file_digest(each) for each in captures)
-    return json.dumps({"format": _FORMAT, "rules": digest, **told})
+        known["captures"] = sorted(file_digest(each) for each in captures)
+    return json.dumps({"format": _FORMAT, "rules": digest, **known})
 
 
 @dataclass

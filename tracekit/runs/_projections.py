@@ -190,9 +190,9 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if halves.is_empty():
         return None
     measure, value = halves.sort("value", "measure").select("measure", "value").row(-1)
-    told = measure.removesuffix("_share").replace("_", " ")
+    words = measure.removesuffix("_share").replace("_", " ")
     text = present.percent(value) if measure.endswith("_share") else f"{value:.3g}"
-    return f"Half of the jobs have {told} of at most {text}, the largest median"
+    return f"Half of the jobs have {words} of at most {text}, the largest median"
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
@@ -228,8 +228,8 @@ def _asked_for(jobs: pl.DataFrame) -> list[str]:
     """Return sentences: unknown features of the jobs, and the options that provide them."""
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
-    told = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
-    needed = {**told, **needed, "weight_bytes": weights}
+    nulls = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
+    needed = {**nulls, **needed, "weight_bytes": weights}
     warnings = []
     for name, is_absent in needed.items():
         absent = jobs.filter(is_absent)["job"].to_list()

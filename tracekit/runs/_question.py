@@ -137,9 +137,9 @@ class RunQuestion(Generic[R_contra, P]):
     @functools.cached_property
     def _shown(self) -> tuple[str, inspect.Signature, str]:
         """Name, signature and docstring of the method."""
-        told = self.declaration
-        if told is not None:
-            return told.name, told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")
+        spec = self.declaration
+        if spec is not None:
+            return spec.name, spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")
         own = inspect.signature(self._answer)
         options = [*own.parameters.values()][1:]
         text = inspect.getdoc(self._answer) or ""
@@ -159,12 +159,12 @@ def declared(
         Function that answers the question for a run and adds facts about it; by default the
         question gets the run's tables.
     """
-    told = asked.declaration
-    runs = [each.name for each in told.options if option_of(each).unit == "run"]
+    spec = asked.declaration
+    runs = [each.name for each in spec.options if option_of(each).unit == "run"]
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
-        stretch: Any = {name: options.pop(name) for name in told.apart if name in options}
+        stretch: Any = {name: options.pop(name) for name in spec.apart if name in options}
 
         def ask(subject: Any) -> Answer:
             return asked(subject, *args, **options)
@@ -173,7 +173,7 @@ def declared(
         others = [arguments[name] for name in runs if arguments.get(name) is not None]
         return (finish or _of_tables)(run.within(**stretch), ask, *others)
 
-    return RunQuestion(answer, told)
+    return RunQuestion(answer, spec)
 
 
 def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:

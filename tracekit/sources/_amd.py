@@ -105,8 +105,8 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
     """Return the warnings of `absences`; `record`, `mark`: how to record calls, and markers."""
     no_calls = "no HIP calls were recorded, so no op's launch is known"
     no_ranges = "no markers were recorded, so only structure and names can tell stages"
-    told = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
-    return absences(len(ops), 0, record, *told)
+    parts = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
+    return absences(len(ops), 0, record, *parts)
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:

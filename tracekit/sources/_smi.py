@@ -146,9 +146,9 @@ def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
         memory_total=_field(places, "memory.total", _SIZE).cast(pl.Int64) * _MIB,
         utilisation_gpu=_field(places, "utilization.gpu", _PERCENT).cast(pl.Float64),
     )
-    told = ["time", "gpu" if "index" in places else "uuid"]
+    needed = ["time", "gpu" if "index" in places else "uuid"]
     # Without a header nothing but its look says what a line is.
-    return samples.drop_nulls(told if queried else [*told, "uuid", "memory_used"])
+    return samples.drop_nulls(needed if queried else [*needed, "uuid", "memory_used"])
 
 
 def _field(places: Mapping[str, int], name: str, pattern: str) -> pl.Expr:

@@ -554,9 +554,9 @@ def option_of(parameter: inspect.Parameter) -> Option:
 def type_text(parameter: inspect.Parameter) -> str:
     """Return the type and the default of a parameter, as pages print them."""
     kind = parameter.annotation
-    told = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
+    text = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
     default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
-    return f"{told}{default}"
+    return f"{text}{default}"
 
 
 def choices(kind: Any) -> tuple[str, ...]:

@@ -302,13 +302,13 @@ class AskedRuns:
         if found.is_empty():
             raise Refused(404, "there is no such op")
         details = seen.details(found)
-        told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
+        texts = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
         same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
         name = printable(str(found["name"][0] or "(no name)"))
         row = found.row(0, named=True)
         launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
-        return {**told, **alike, **launch, "name": name, **_place(seen, row)}
+        return {**texts, **alike, **launch, "name": name, **_place(seen, row)}
 
     def _seen(self, query: Query) -> _Seen:
         return self._runs[_number(query, "run", 0, len(self._runs) - 1)]

@@ -341,10 +341,10 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
     """Add ``ranks``, the size of the communicator, and fill in missing values of ``rank``."""
     made = communicators(trace).select("communicator", "process", "rank", "ranks")
     if logged is not None:
-        told = logged.ranks
+        ranks = logged.ranks
         unnamed = pl.col("communicator").is_null()
-        is_told = pl.col("process").is_in(told["process"].implode())
-        made = pl.concat([made.filter(~(unnamed & is_told)), told]).unique(maintain_order=True)
+        is_told = pl.col("process").is_in(ranks["process"].implode())
+        made = pl.concat([made.filter(~(unnamed & is_told)), ranks]).unique(maintain_order=True)
     each = made.group_by("process", "communicator", maintain_order=True).agg(
         made=pl.len(),
         known_ranks=_only("ranks"),
@@ -461,7 +461,7 @@ class _Logged:
         calls = self.calls.with_columns(kind, place)  # in the order of the log
         agree = self._agreeing(mine, calls, notes)
         ids = self.ranks["communicator"].unique().implode()
-        told = calls.select(
+        logged = calls.select(
             *_OWNER,
             "place",
             told_message_bytes="bytes",
@@ -472,7 +472,7 @@ class _Logged:
         )
         found = (
             mine.join(agree, on=_OWNER, how="semi", nulls_equal=True)
-            .join(told, on=[*_OWNER, "place"], nulls_equal=True)
+            .join(logged, on=[*_OWNER, "place"], nulls_equal=True)
             .select(key, *(f"told_{name}" for name in _TOLD))
         )
         unknown = pl.col("message_bytes").is_null() & pl.col("told_message_bytes").is_not_null()
@@ -527,7 +527,7 @@ class _Logged:
                 pl.col("collective").first()))
             .drop_nulls()
         )  # fmt: skip
-        told = (
+        logged = (
             choices.join(sole, left_on="bytes", right_on="tuned", how="left")
             .with_columns(collective=pl.coalesce("collective", "sole"), tuned="bytes")
             .group_by("collective", "tuned")
@@ -539,7 +539,7 @@ class _Logged:
             .filter(pl.col("choices") == 1)
             .drop("choices")
         )
-        joined = tuned.join(told, on=["collective", "tuned"], how="left", maintain_order="left")
+        joined = tuned.join(logged, on=["collective", "tuned"], how="left", maintain_order="left")
         return joined.with_columns(algorithm=pl.coalesce("algorithm", "tuned_algorithm")).drop(
             "tuned", "tuned_algorithm"
         )

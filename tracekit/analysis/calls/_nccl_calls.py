@@ -61,8 +61,8 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
 def _communicators(trace: Trace) -> pl.DataFrame:
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
-    tells = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
-    ranges = trace.once(_nccl_ranges).filter(tells).sort("process", "start", "range")
+    makes = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
+    ranges = trace.once(_nccl_ranges).filter(makes).sort("process", "start", "range")
     made = ranges.select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         "report",
@@ -487,7 +487,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     symmetric = pl.when(kernel.is_not_null()).then(
         kernel.replace_strict(SYMMETRIC, default="symmetric", return_dtype=pl.String)
     )
-    told = kernels.select(kernel_name=names).unique().with_columns(
+    libs = kernels.select(kernel_name=names).unique().with_columns(
         library=_first(name, _LIBRARIES, pl.lit("other")),
         algorithm=pl.coalesce(symmetric, _first(name, _ALGORITHMS, pl.lit(None, pl.String))),
     )  # fmt: skip
@@ -504,7 +504,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     named = kernels.with_columns(kernel_name=names).join(
         parts, on="name", how="left", maintain_order="left"
     )
-    return named.join(told, on="kernel_name", how="left", maintain_order="left").drop("kernel_name")
+    return named.join(libs, on="kernel_name", how="left", maintain_order="left").drop("kernel_name")
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:

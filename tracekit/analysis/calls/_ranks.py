@@ -82,9 +82,9 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         stated="rank",
         in_name=pl.col("file").str.extract(_IN_NAME).cast(pl.Int32),
     )
-    tells = excerpt(trace)
+    tables = excerpt(trace)
     by_mpi = (
-        tells.host.filter(pl.col("rank").is_not_null())
+        tables.host.filter(pl.col("rank").is_not_null())
         .group_by("process").agg(pl.col("rank").min(), ranks=pl.col("rank").n_unique()).collect()
         .filter(pl.col("ranks") == 1)
     )  # fmt: skip
@@ -97,12 +97,12 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("known") == 1).drop("known")
     )  # fmt: skip
     by_program = (
-        tells.ranges.filter(IS_RANK_MARK)
+        tables.ranges.filter(IS_RANK_MARK)
         .group_by("process").agg(pl.col("name").str.extract(_SAYS).cast(pl.Int32).unique())
         .filter(pl.col("name").list.len() == 1).select("process", said=pl.col("name").list.first())
         .collect()
     )  # fmt: skip
-    active, owners = tells.active.collect(), trace.read("processes").select("report", "process")
+    active, owners = tables.active.collect(), trace.read("processes").select("report", "process")
     idle = owners.join(active, on="report", how="anti")
     alone = pl.concat([active, idle]).filter(pl.len().over("report") == 1)
     by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
@@ -134,11 +134,11 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     before the first one and up to the size of the job or of its largest communicator. Names of
     files may count from 1. Ranks may be any integers, so that all between them may be billions.
     """
-    tells, named = excerpt(trace), process_ranks(trace)
+    tables, named = excerpt(trace), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
-    active = tells.active.select("process").collect().join(named, on="process", how="left")
+    active = tables.active.select("process").collect().join(named, on="process", how="left")
     if ranks and not active["rank"].has_nulls():
-        said = tells.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
+        said = tables.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
         sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
                  said.collect()["name"].cast(pl.Int32)]  # fmt: skip
         size = max(each.max() or 0 for each in sizes)

@@ -413,11 +413,11 @@ def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
 
 
 def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) -> list[str]:
-    told = []
+    texts = []
     counted = ("numbers", "missing", "elsewhere", "dropped")
     numbers, missing, elsewhere, dropped = gaps.select(pl.col(counted).sum()).row(0)
     if missing:
-        told.append(
+        texts.append(
             f"{missing:,} of {numbers:,} sequence numbers have no record: "
             + ", ".join(_reasons(elsewhere, missing - elsewhere))
             + (f", NCCL counts {dropped:,} as overwritten" if gaps["dropped"].count() else "")
@@ -425,25 +425,25 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
         )
     repeated = int(records["repeated"].sum())
     if repeated:
-        told.append(
+        texts.append(
             f"{repeated:,} records repeat a sequence number of their rank and were left out: give "
             "the logs of one job, each once"
         )
     differ = _differ(records)
     if differ:
-        told.append(
+        texts.append(
             f"of {differ:,} of {records.height:,} records NCCL says another bandwidth than follows "
             "from size and time: tables hold the latter"
         )
     unequal = calls.filter(pl.col("sizes") > 1).height
     if unequal:
-        told.append(f"ranks gave {_collectives(unequal)} different sizes: the largest counts")
+        texts.append(f"ranks gave {_collectives(unequal)} different sizes: the largest counts")
     timed = records.filter(pl.col("timing").is_not_null(), pl.col("timing") != "kernel_gpu").height
     if timed:
-        told.append(
+        texts.append(
             f"{timed:,} of {records.height:,} records were timed on the host, not by the GPU"
         )
-    return told
+    return texts
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:

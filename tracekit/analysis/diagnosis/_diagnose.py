@@ -253,8 +253,8 @@ def _words(trace: Trace) -> list[tuple[str, str]]:
         "jax": RunFacts(trace).recorders == ["jax.profiler"] or marks.head(1).collect().height,
         "hip": makers.str.contains("(?i)amd|radeon").any() or calls.head(1).collect().height,
     }
-    told = read_toml(schemas() / "findings" / "words.toml")
-    return [pair for name, applies in some.items() if applies for pair in told[name].items()]
+    words = read_toml(schemas() / "findings" / "words.toml")
+    return [pair for name, applies in some.items() if applies for pair in words[name].items()]
 
 
 def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:

@@ -48,9 +48,9 @@ def most_by_share(rows: pl.DataFrame, keys: Sequence[str]) -> str:
 
 def unseen(meta: Mapping[str, Any]) -> str:
     """Return a clause if GPUs seem idle only because their work was not recorded."""
-    told = {NO_KERNELS: "no kernels were recorded", WORK_MISSING: "GPU work is missing"}
+    words = {NO_KERNELS: "no kernels were recorded", WORK_MISSING: "GPU work is missing"}
     warnings = meta.get("warnings", ())
-    found = (say for begin, say in told.items() if any(begin in text for text in warnings))
+    found = (say for begin, say in words.items() if any(begin in text for text in warnings))
     return "".join(f" ({say})" for say in found)
 
 

@@ -244,9 +244,9 @@ def _without_early(
         for each in problems
         if each["problem"] != "missing" or not {*each["ranks"]} <= {*early}
     ]
-    says = f"{_named(early)} wrote a dump before others completed what they joined since"
+    text = f"{_named(early)} wrote a dump before others completed what they joined since"
     unknown = [
-        {**each, "role": "unknown", "says": f"{says}; {they(each['waiting'])} in collectives"}
+        {**each, "role": "unknown", "says": f"{text}; {they(each['waiting'])} in collectives"}
         for each in _without_dump(early, members, calls, left)
         if each["waiting"]
     ]

@@ -323,8 +323,8 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     inside = states(innermost_stretches(near).join(drivers, on="thread"), "pair", "range")
     cut = split_at(pieces, inside, "pair", "range")
     met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
-    told = trace["ranges"].filter(met).select("range", column).collect()
-    return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
+    labels = trace["ranges"].filter(met).select("range", column).collect()
+    return cut.join(labels, on="range", how="left", maintain_order="left").drop("range")
 
 
 def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:

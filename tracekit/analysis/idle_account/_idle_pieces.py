@@ -204,8 +204,8 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """Explain gaps that end with another GPU's last op by that GPU's activity: see `OwnPieces`."""
-    told = behind_blocks(last, blocks).select("gap", "held_by", "behind")
-    known = pieces.join(told, on="gap", how="left", maintain_order="left")
+    held = behind_blocks(last, blocks).select("gap", "held_by", "behind")
+    known = pieces.join(held, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
 
 

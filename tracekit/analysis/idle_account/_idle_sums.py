@@ -235,8 +235,8 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
         .unique(["gap", "cause"], keep="first", maintain_order=True)
     )  # fmt: skip
     text = pl.format("{} of {} samples in {}", "number", "of", "name")
-    told = most.select("gap", "cause", executed=text)
-    known = found.pieces.join(told, on=["gap", "cause"], how="left", maintain_order="left")
+    ran = most.select("gap", "cause", executed=text)
+    known = found.pieces.join(ran, on=["gap", "cause"], how="left", maintain_order="left")
     detail = pl.when(untold).then("executed").otherwise("detail")
     return known.with_columns(detail=detail).drop("executed")
 

@@ -325,8 +325,8 @@ def backward_positions(
     of_output, of_input = positions(gradient, weight), positions(data, weight)
     found = pl.when(plain & ~other).then(of_output).when(other & ~plain).then(of_input)
     found = found.when(plain & other & (size(of_output) == size(of_input))).then(of_output)
-    told = pl.when(transposed).then(of_input).when(~transposed).then(of_output)
-    return pl.when(axes.is_between(1, _AXES)).then(pl.coalesce(told, found))
+    direct = pl.when(transposed).then(of_input).when(~transposed).then(of_output)
+    return pl.when(axes.is_between(1, _AXES)).then(pl.coalesce(direct, found))
 
 
 def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:

@@ -202,5 +202,5 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "available" not in rows.columns:
         return None
     asked = rows.drop_nulls("command") if "command" in rows.columns else rows
-    told = asked.filter(pl.col("available") == "yes").height
-    return f"{told} of {asked.height} features have all that they need"
+    answered = asked.filter(pl.col("available") == "yes").height
+    return f"{answered} of {asked.height} features have all that they need"

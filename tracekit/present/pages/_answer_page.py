@@ -208,9 +208,9 @@ def _body(name: str, part: Answer, caption: str) -> Markup:
 def _table(name: str, part: Answer, caption: str) -> Markup | None:
     """Return the rows as a table; without rows a sentence, unless there is a headline."""
     if part.for_people.is_empty():
-        told = part.meta.get("headline")
+        line = part.meta.get("headline")
         return (
-            None if told or not part.for_people.width else fragment("paragraphs", [part.empty], "")
+            None if line or not part.for_people.width else fragment("paragraphs", [part.empty], "")
         )
     meta = {key: value for key, value in part.meta.items() if key not in _SAID}
     return frame_table(part.for_people, name, caption or "Rows", meta=meta, is_open=True)

@@ -75,9 +75,9 @@ def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Mark
 
 def _head(figure: go.Figure) -> dict[str, Any]:
     """Return title, subtitle and notes of a figure; only the title of a foreign figure."""
-    told = figure.layout.meta
-    if told and HEAD in told:
-        return dict(told[HEAD])
+    meta = figure.layout.meta
+    if meta and HEAD in meta:
+        return dict(meta[HEAD])
     title = re.sub("<[^>]*>", "", figure.layout.title.text or "tracekit")
     return {"title": title, "subtitle": "", "notes": []}
 
@@ -101,7 +101,7 @@ def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
 
 def _measures(layout: dict[str, Any]) -> dict[str, Any]:
     """Return the sizes that fit a figure into a page: its width, and its plots side by side."""
-    told = layout.get("meta") or {}
+    meta = layout.get("meta") or {}
     axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
     across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()
               if re.fullmatch(r"xaxis\d*", name)}  # fmt: skip
@@ -109,5 +109,5 @@ def _measures(layout: dict[str, Any]) -> dict[str, Any]:
         "is_fluid": not any("scaleanchor" in look for look in axes),
         "width": layout.get("width", 960),
         "across": len(across) or 1,
-        "least": told.get(LEAST),
+        "least": meta.get(LEAST),
     }

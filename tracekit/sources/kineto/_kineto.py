@@ -132,8 +132,8 @@ def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 def _told(around: Mapping[str, Any], key: str) -> int | None:
     """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
-    told = around.get("distributedInfo")
-    number = told.get(key) if isinstance(told, dict) else None
+    job = around.get("distributedInfo")
+    number = job.get(key) if isinstance(job, dict) else None
     is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
     return number if is_one else None
 

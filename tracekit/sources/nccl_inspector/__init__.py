@@ -141,8 +141,8 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
     """
     records, dropped, warnings, count = [], [], [], 0
     for path in _logs(paths):
-        rows, told = _with_communicators(_read_lines(path), path)
-        warnings += told
+        rows, notes = _with_communicators(_read_lines(path), path)
+        warnings += notes
         records.append(_records(rows))
         dropped.append(_dropped(rows))
         count += records[-1].height
@@ -323,15 +323,15 @@ def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[s
     )
     rows = rows.with_columns(is_record=_is_record().fill_null(value=False))
     other = rows.filter(~pl.col("is_record"), pl.col("batch").is_null(), ~pl.col("is_proxy"))
-    told = [f"{path.name}: its last line is cut"] if lines.is_cut else []
+    notes = [f"{path.name}: its last line is cut"] if lines.is_cut else []
     if other.height:
-        told.append(
+        notes.append(
             f"{path.name}: {other.height:,} of {rows.height:,} lines are no whole records and were "
             f"left out, the first is line {other['line'][0]:,}"
         )
     if not rows["is_record"].any() and rows["batch"].null_count() == rows.height:
         raise DamagedTraceError(f"{path} holds no whole record of a collective", "copy it again")
-    return rows, told
+    return rows, notes
 
 
 def _is_record() -> pl.Expr:

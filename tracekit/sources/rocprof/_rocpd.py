@@ -153,11 +153,11 @@ class _Set:
     @cached_property
     def processes(self) -> pl.DataFrame:
         """``id, pid, command`` of processes, and the launcher's variables from the environment."""
-        told = self.read("info_process", id="int", pid="int", command="text", environment="text")
+        rows = self.read("info_process", id="int", pid="int", command="text", environment="text")
         said = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
         ]
-        return _once(told).with_columns(said).drop("environment")
+        return _once(rows).with_columns(said).drop("environment")
 
     @cached_property
     def pids(self) -> pl.DataFrame:
@@ -172,8 +172,8 @@ class _Set:
     @cached_property
     def threads(self) -> pl.DataFrame:
         """``pid, tid, name`` of threads with a name."""
-        told = self.read("info_thread", pid="int", tid="int", name="text").drop_nulls()
-        return told.with_columns(_known(told["pid"], self.pids).alias("pid"))
+        rows = self.read("info_thread", pid="int", tid="int", name="text").drop_nulls()
+        return rows.with_columns(_known(rows["pid"], self.pids).alias("pid"))
 
     @cached_property
     def strings(self) -> pl.DataFrame:
@@ -183,16 +183,16 @@ class _Set:
     @cached_property
     def symbols(self) -> pl.DataFrame:
         """``id, value``: kernel name of each symbol id."""
-        told = self.read("info_kernel_symbol", id="int", display_name="text", kernel_name="text")
+        rows = self.read("info_kernel_symbol", id="int", display_name="text", kernel_name="text")
         name = pl.coalesce("display_name", "kernel_name").str.strip_suffix(".kd")
-        return _once(told).select("id", value=name)
+        return _once(rows).select("id", value=name)
 
     @cached_property
     def agents(self) -> pl.DataFrame:
         """``id, type, type_index``, names, and all other attributes of each agent as JSON."""
         names: dict[str, SqlType] = dict.fromkeys(("type", "name", "product_name"), "text")
-        told = self.read("info_agent", id="int", type_index="int", extdata=self._texts, **names)
-        return _once(told.with_columns(self._text(told["extdata"])))
+        rows = self.read("info_agent", id="int", type_index="int", extdata=self._texts, **names)
+        return _once(rows.with_columns(self._text(rows["extdata"])))
 
     @cached_property
     def metadata(self) -> dict[str, str]:
@@ -242,8 +242,8 @@ class _Set:
 
     def launch(self) -> Launch:
         """Return rank, number of ranks and job of the process, as its launcher set them."""
-        told = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
-        row = told.row(0, named=True) if told.height == 1 else {}
+        known = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
+        row = known.row(0, named=True) if known.height == 1 else {}
         return launch_of({name: value for name, value in row.items() if value is not None})
 
 
@@ -420,12 +420,12 @@ class _Gathered:
 
     def _programs(self, sets: list[_Set]) -> dict[int, str | None]:
         """Return process -> name of its program, without arguments, which may be private data."""
-        told = {
+        lines = {
             (each.ending, pid): command
             for each in sets
             for pid, command in each.processes.select("pid", "command").drop_nulls().iter_rows()
         }
-        first = {key: command.split()[:1] for key, command in told.items()}
+        first = {key: command.split()[:1] for key, command in lines.items()}
         return {
             number: PurePath(first[key][0]).name
             for key, number in self._pids.items()

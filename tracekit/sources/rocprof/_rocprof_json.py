@@ -115,7 +115,7 @@ class RocprofDocument(Document):
             If the file is cut short, or contains something else among its records.
         """
         text, offset, process = b"", 0, -1
-        told: dict[str, list[Any]] = {}
+        lists: dict[str, list[Any]] = {}
         while True:
             found = _ARRAY.search(text)
             if found is None:
@@ -129,11 +129,11 @@ class RocprofDocument(Document):
             before = text[: found.end()]
             self._around += before
             process += len(_PROCESS.findall(before))
-            told = {**told, **_told(before)}
+            lists = {**lists, **_told(before)}
             array = found[1].decode()
             for piece in self._until_closed(offset + found.end(), text[found.end() :]):
                 if array in FIELDS:
-                    yield Part(process, array, told, piece)
+                    yield Part(process, array, lists, piece)
             offset, text = self._rest
         self._around += text
         if process < 0:

@@ -136,8 +136,8 @@ class _Host:
     @property
     def losses(self) -> tuple[str, ...]:
         """Sentences on rows that were left out."""
-        told = counted(self._lost, _LOST_CALLS)
-        return (*told, *backward(self._lost["backward"], "calls and markers"))
+        texts = counted(self._lost, _LOST_CALLS)
+        return (*texts, *backward(self._lost["backward"], "calls and markers"))
 
 
 class _Launches:
