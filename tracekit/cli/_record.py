@@ -273,8 +273,8 @@ def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
         raise UsageError("--attach and --print-hook run no program", "leave it out, and --every")
     if what.attach is None:
         what.check()
-        told = what.hook(os.environ).items()
-        typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in told))
+        hook = what.hook(os.environ).items()
+        typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in hook))
         raise typer.Exit
 
     def tell(text: str) -> None:
@@ -381,10 +381,10 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
     spans = steps.group_by("report").agg(
         first=pl.col("number").min(), last=pl.col("number").max(), steps=pl.len()
     )
-    told = spans.select("first", "last", "steps").unique().sort("first", "last", "steps").collect()
+    found = spans.select("first", "last", "steps").unique().sort("first", "last", "steps").collect()
     return [
         f"{steps:,} step{'' if steps == 1 else 's'}, {first:,} to {last:,}"
-        for first, last, steps in told.rows()
+        for first, last, steps in found.rows()
     ]
 
 
