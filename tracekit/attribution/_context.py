@@ -147,7 +147,8 @@ class Follower:
 
     def _range_chunk(self, number: int) -> tuple[RangeRows, Array]:
         rows = self._ranges.read(number, "thread", "process", "start", "end", "style")
-        thread, process, start, end, style = (given(column.to_physical()) for column in rows)
+        thread, process, start, end = (given(rows[name]) for name in rows.columns[:-1])
+        style = given(rows["style"].to_physical())
         ids, flags = self._nesting.places.read(number, "name_id", "flags")
         found = RangeRows(
             self._ranges.first[number], thread, process, start, end, style == PUSHED, ids, flags,

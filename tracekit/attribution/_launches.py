@@ -353,15 +353,16 @@ class Captured:
 
     def __init__(self, nodes: pl.DataFrame, calls: Stream) -> None:
         self._calls = calls
-        found = nodes.unique(_NODE, keep="first", maintain_order=True).sort("time")
-        found = found.select(*_NODE, "thread", "time", call=pl.lit(-1, pl.Int64))
+        found = nodes.select(*_NODE, "thread", "time", call=pl.lit(-1, pl.Int64))
+        if found.height:
+            found = found.unique(_NODE, keep="first", maintain_order=True).sort("time")
         for number in range(len(calls) if found.height else 0):
             found = _within(found, calls.read(number, "call", "thread", "start", "end"))
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
     def mark(self, launching: Bits) -> None:
         """Mark the calls from which nodes were captured as launching work, chunk by chunk."""
-        numbers = self._found["call"].unique().to_numpy()
+        numbers = np.unique(self._found["call"].to_numpy())
         for number, first in enumerate(self._calls.first if numbers.size else ()):
             chunk = launching[number]
             chunk[numbers[(numbers >= first) & (numbers < first + chunk.size)] - first] = True

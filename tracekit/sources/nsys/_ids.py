@@ -143,7 +143,7 @@ class Texts:
         met[places] = True
         met[-1] = False
         new = np.flatnonzero(met & (self._numbers == _NONE_YET))
-        texts = self._strings.values.gather(new)
+        texts = self._strings.values[new]
         if self._drop is not None:
             texts = texts.str.replace(self._drop, "")
         self._numbers[new] = np.arange(new.size) + len(self._texts)

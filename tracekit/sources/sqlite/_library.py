@@ -213,8 +213,8 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
     """Decode columns of bytes, except for `blobs`, as UTF-8; invalid bytes become U+FFFD."""
-    texts = [s for s in frame if s.dtype == pl.Binary and s.name not in blobs]
-    return frame.with_columns(map(_decoded, texts)) if texts else frame
+    texts = {s.name for s in frame if s.dtype == pl.Binary}.difference(blobs)
+    return pl.DataFrame([_decoded(s) if s.name in texts else s for s in frame]) if texts else frame
 
 
 def _decoded(column: pl.Series) -> pl.Series:
