@@ -27,6 +27,8 @@ _REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives for which NCCL has kernels that reduce or multicast in a switch."""
 _LEAST_IN_SWITCH = 3
 """Least number of GPUs at a switch for NCCL to let it reduce (``ncclNvlsInit``)."""
+_AT_ONCE = 1 << 16
+"""Number of modelled transfers that are made at a time."""
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
     "src_nic": pl.Int32, "dst_nic": pl.Int32, "source": pl.String, "algorithm": pl.String,
@@ -138,35 +140,42 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """
     wanted, groups, edges = _planned(calls, ranks)
     own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
-    moved = (
-        groups.drop("algorithm")
-        .join(edges, on="plan")
-        # What a switch hands to a GPU is of the call of that one.
-        .with_columns(owner=pl.coalesce("src_device", pl.when("at_switch").then("dst_device")))
-        .join(
-            wanted.select("group", owner="device", took_part=True, **own),
-            on=["group", "owner"], how="left",
-        )
-        .join(_sole_processes(calls), on="owner", how="left")
-        .with_columns(
-            # An edge is busy while the GPU that sends is; if that one was not seen, all the time.
-            *(
-                pl.when("took_part").then(f"{name}_own").otherwise(name).alias(name)
-                for name in _OF_SOURCE
-            ),
-            bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
-            process=pl.coalesce("process_own", "sole_process"),
-            method=pl.when(pl.col("library") == "nccl").then(pl.lit("nccl"))
-            .otherwise(pl.lit("collective")),
-            evidence=pl.when("is_open").then(pl.lit("modelled between"))
-            .otherwise(pl.lit("modelled")),
-        )
-        .with_columns(
-            choice=pl.when("is_open").then("group"), bytes_if=pl.when("is_open").then("bytes"),
-            bytes=pl.when(~pl.col("is_open")).then("bytes"),
-        )
-    )  # fmt: skip
-    return TRANSFERS.conform(moved).sort("report", "start")
+    of_owner = wanted.select("group", owner="device", took_part=True, **own)
+    sole, most = _sole_processes(calls), edges.group_by("plan").len()["len"].max()
+
+    def moved(some: pl.DataFrame) -> pl.DataFrame:
+        found = (
+            some.join(edges, on="plan")
+            # What a switch hands to a GPU is of the call of that one.
+            .with_columns(
+                owner=pl.coalesce("src_device", pl.when("at_switch").then("dst_device"))
+            )
+            .join(of_owner, on=["group", "owner"], how="left")
+            .join(sole, on="owner", how="left")
+            .with_columns(
+                # An edge is busy while its sending GPU is; if that was not seen, all the time.
+                *(
+                    pl.when("took_part").then(f"{name}_own").otherwise(name).alias(name)
+                    for name in _OF_SOURCE
+                ),
+                bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
+                process=pl.coalesce("process_own", "sole_process"),
+                method=pl.when(pl.col("library") == "nccl").then(pl.lit("nccl"))
+                .otherwise(pl.lit("collective")),
+                evidence=pl.when("is_open").then(pl.lit("modelled between"))
+                .otherwise(pl.lit("modelled")),
+            )
+            .with_columns(
+                choice=pl.when("is_open").then("group"), bytes_if=pl.when("is_open").then("bytes"),
+                bytes=pl.when(~pl.col("is_open")).then("bytes"),
+            )
+        )  # fmt: skip
+        return TRANSFERS.conform(found)
+
+    # Joined, they take several times what is left of them.
+    some = groups.drop("algorithm").iter_slices(max(_AT_ONCE // (most or 1), 1))
+    found = pl.concat([TRANSFERS.empty(), *map(moved, some)])
+    return found.sort("report", "start", maintain_order=True)
 
 
 def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:

@@ -63,7 +63,8 @@ def link_counters(
     nodes = _nodes(machine, place, hosts or {})
     samples = _with_hosts(_samples(trace, reports), nodes)
     counted = _counted(samples)
-    crossed = with_clocks(crossings(transfers, machine, place), reports)
+    compared = transfers if counted.height else transfers.clear()  # as mostly
+    crossed = with_clocks(crossings(compared, machine, place), reports)
     spans = with_clocks(_spans(samples.join(counted, on=_LINE, how="semi", nulls_equal=True)),
                         reports)  # fmt: skip
     table = (
