@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE_S = 60
+_NO_PROFILE = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+"""As ``docs/cluster.md`` advises: a worker looks at its own stack a hundred times a second else."""
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def _running(name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a Dask command, which ends what it has started when it is asked to end."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"distributed.cli.dask_{name}", *options],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | _NO_PROFILE,
     )  # fmt: skip
     try:
         yield process

@@ -141,7 +141,8 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     wanted, groups, edges = _planned(calls, ranks)
     own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
     of_owner = wanted.select("group", owner="device", took_part=True, **own)
-    sole, most = _sole_processes(calls), edges.group_by("plan").len()["len"].max()
+    sole = _sole_processes(calls)
+    most = max([1, *edges.group_by("plan").len()["len"]])
 
     def moved(some: pl.DataFrame) -> pl.DataFrame:
         found = (
@@ -173,7 +174,7 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         return TRANSFERS.conform(found)
 
     # Joined, they take several times what is left of them.
-    some = groups.drop("algorithm").iter_slices(max(_AT_ONCE // (most or 1), 1))
+    some = groups.drop("algorithm").iter_slices(max(_AT_ONCE // most, 1))
     found = pl.concat([TRANSFERS.empty(), *map(moved, some)])
     return found.sort("report", "start", maintain_order=True)
 
