@@ -191,15 +191,11 @@ def _fault(error: BaseException) -> str:
         with tempfile.NamedTemporaryFile(
             "w", prefix="tracekit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            file.write(f"tracekit {_version()}, Python {sys.version}\n{text}")
+            file.write(f"tracekit {tracekit.__version__}, Python {sys.version}\n{text}")
         where = f"details are in {file.name}: please report it with them"
     except OSError:
         where = f"please report it with this:\n{text}"
     return f"this is a fault of tracekit ({type(error).__name__}: {error}); {where}"
-
-
-def _version() -> str:
-    return tracekit.__version__
 
 
 def _forget_stdout() -> None:

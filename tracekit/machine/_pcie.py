@@ -91,7 +91,8 @@ def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
         If bridges hang from each other in a circle.
     """
     devices = sorted(
-        (name for name in wires if _is_device(name)), key=lambda name: (name[:3], number_of(name))
+        (name for name in wires if re.fullmatch(r"(GPU|NIC)\d+", name)),
+        key=lambda name: (name[:3], number_of(name)),
     )
     ways = {device: _way_up(device, wires) for device in devices}
     below: dict[str, set[str]] = {}
@@ -109,10 +110,6 @@ def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
 def socket_links(hosts: Iterable[str]) -> list[Link]:
     """Join every two hosts by a socket link; its bandwidth is in no file and stays unknown."""
     return [Link(pair, "socket") for pair in itertools.combinations(hosts, 2)]
-
-
-def _is_device(name: str) -> bool:
-    return re.fullmatch(r"(GPU|NIC)\d+", name) is not None
 
 
 def _way_up(device: str, wires: Mapping[str, Wire]) -> list[str]:

@@ -159,7 +159,7 @@ class Study:
         key = part.strip("{}")
         if key in self.arguments:
             return self.arguments[key][str(options[key])]
-        return (_filled(part, options),)
+        return (_PLACE.sub(lambda found: str(options[found[1]]), part),)
 
     def obstacle(self, configuration: Configuration, gpus: int, *, cpu: bool) -> str | None:
         """Return the reason why a configuration cannot run on a machine; None if it can.
@@ -328,10 +328,6 @@ def _program(
     if within := [key for key in arguments if f"{{{key}}}" not in whole]:
         raise ValueError(f"{{{within[0]}}} stands for arguments, and is a part of a text")
     return whole
-
-
-def _filled(part: str, options: Mapping[str, Value]) -> str:
-    return _PLACE.sub(lambda found: str(options[found[1]]), part)
 
 
 def file_name(name: str) -> str:

@@ -248,7 +248,7 @@ def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
     """Yield rows of the same part that follow each other in `order`, as slices of that part."""
-    bounds = _bounds(parts)
+    bounds = np.cumsum([0, *(part.height for part in parts)])
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
         first, left = int(order[place]), int(height)
@@ -256,10 +256,6 @@ def _runs(
             part = int(np.searchsorted(bounds, first, "right")) - 1
             yield (some := parts[part][first - int(bounds[part]) :][:left])
             first, left = first + some.height, left - some.height
-
-
-def _bounds(parts: Sequence[pl.DataFrame]) -> NDArray[np.int64]:
-    return np.cumsum([0, *(part.height for part in parts)])
 
 
 def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:

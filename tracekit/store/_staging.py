@@ -310,7 +310,7 @@ class _Lock:
     """Exclusive lock on the file ``<name>.lock``, which is removed with the lock."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.name = _stem(path)
+        self.name = path.name.removesuffix(_LOCK_SUFFIX)
         self._path = path
         self._descriptor = descriptor
 
@@ -397,10 +397,6 @@ def _remove(folder: Path) -> None:
         if [path.name for path in folder.iterdir()] == [MARK]:
             (folder / MARK).unlink(missing_ok=True)
         folder.rmdir()
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(_LOCK_SUFFIX)
 
 
 def sync(path: Path) -> None:

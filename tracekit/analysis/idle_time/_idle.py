@@ -44,7 +44,7 @@ from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, cold_of
 from tracekit.engine import counted_steps, iterations_in, numbered_alike
 from tracekit.model import Answer, Trace, with_clocks
-from tracekit.support.wording import first_line, note, percent, text_of, time_text
+from tracekit.support.wording import count, first_line, note, percent, text_of, time_text
 
 _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
@@ -79,7 +79,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
         meta={
             **meta,
             **_with_unnamed(meta, rows),
-            "sum_over": _gpus(meta["devices"]),
+            "sum_over": count(meta["devices"], "GPU"),
             "shares": _SHARES,
         },
         title=f"idle time by {', '.join(keys)}",
@@ -301,10 +301,6 @@ def _unseen(trace: Trace) -> list[str]:
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
     what = "when the thread that launches was off the CPU, and in which call"
     return [f"{what}: `{each} -t osrt`" for each in how["record_with"].sort()]
-
-
-def _gpus(number: int) -> str:
-    return f"{number} GPU{'' if number == 1 else 's'}"
 
 
 @first_line("idle")

@@ -65,7 +65,7 @@ def map_devices(
     """
     active = _pairs(ops, "ordinal")
     needed = {*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")}
-    gpus = _gpus(file)
+    gpus = _described(file) or _described_in_2020(file) or _described_by_processes(file)
     pairs = sorted({*needed, *_pairs(memory, "ordinal")})
     found, identity = _physical(file, pairs, active, gpus, metadata)
     if identity == "unknown" and len(pairs) > len(needed) > 0:
@@ -99,10 +99,6 @@ def _pairs(ops: pl.DataFrame, ordinal: str) -> list[_Pair]:
         return []
     pairs = zip(ops["process_gid"], ops[ordinal], strict=True)
     return [*dict.fromkeys(pair for pair in pairs if None not in pair)]
-
-
-def _gpus(file: ExportFile) -> _Gpus:
-    return _described(file) or _described_in_2020(file) or _described_by_processes(file)
 
 
 def _described(file: ExportFile) -> _Gpus:
