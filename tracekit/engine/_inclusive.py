@@ -182,7 +182,7 @@ def _held(work: Work, skip: int) -> _Held:
     opened = OpenTally(start_end_ranges(trace), counting)
     outside = GroupTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
     tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
-    windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip, per_iteration=False)
+    windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip)
     carried = _carried_up(tree.ranges, pushed.launched)
     return _Held(
         tree, _kept(carried, trace, skip), _lengths(tree, pushed),
@@ -418,7 +418,7 @@ def inclusive_kernels(
     tally = KernelTally(
         start_end_ranges(trace), outside_ranges(trace), work.counting(is_cut=skip > 0)
     )
-    hand_out(trace, Receivers([tally]), skip=skip, per_iteration=False)
+    hand_out(trace, Receivers([tally]), skip=skip)
     own = tally.own()
     pushed = _pushed_kernels(tree, own)
     shown = pushed if depth is None else pushed.filter(pl.col("depth") < depth)

@@ -212,13 +212,7 @@ class Receivers:
     whole: Sequence[Sweep] = ()
 
 
-def hand_out(
-    trace: Trace,
-    receivers: Receivers,
-    *,
-    skip: int,
-    per_iteration: bool,
-) -> pl.DataFrame:
+def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
     """Stream all ops inside the windows to aggregators.
 
     Parameters
@@ -227,15 +221,15 @@ def hand_out(
         The run.
     receivers
         The aggregators.
-    skip, per_iteration
-        Options of `chosen_windows`; with neither, each device is one window, cut to the run's
+    skip
+        Option of `chosen_windows`: each device is one window; with 0 it is cut to the run's
         stretch.
 
     Returns
     -------
     The windows: ``window, device, iteration, start, end``.
     """
-    windows, whole = _both(trace, skip, run_windows, per_iteration=per_iteration)
+    windows, whole = _both(trace, skip, run_windows, per_iteration=False)
     found = _in_order(trace, receivers, windows, whole)
     _require_ops(found.height)
     return found

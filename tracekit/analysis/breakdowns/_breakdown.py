@@ -110,7 +110,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
         GroupTally(by, {key: keys[key] for key in by}, of_pieces=work.is_host)
         for by in (["layer"], ["layer", "pass"], ["pass", "joined"])
     ]
-    windows = hand_out(work.trace, Receivers(sweeps=tallies), skip=skip, per_iteration=False)
+    windows = hand_out(work.trace, Receivers(sweeps=tallies), skip=skip)
     both, each, joined = (tally.groups() for tally in tallies)
     window = int((windows["end"] - windows["start"]).sum())
     share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
