@@ -170,6 +170,12 @@ class TestGaps:
         check(found(program), program)
         assert found(program).steps.height == 4
 
+    def test_passes_that_accumulate_for_the_only_update_are_one_step(self) -> None:
+        """A recording of one step: each of its four backward passes was a step."""
+        program = Program().run((FORWARD + BACKWARD) * 4 + UPDATE)
+        assert found(program).steps["whole"].to_list() == [False]
+        assert found(Program().run((FORWARD + BACKWARD) * 4)).steps.height == 4
+
     def test_gradients_cleared_between_passes_of_a_step_are_no_update(self) -> None:
         micro = FORWARD + BACKWARD
         program = Program().run(micro + CLEARED + micro * 2 + UPDATE, 5)

@@ -61,9 +61,12 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
-    named = total_in(turns.lane.optimizer, turns.first[1:count], turns.stop[1:count])
-    if not updates[parts.template] and not named.any():  # each backward pass is a step
-        return Numbered(np.arange(count))
+    of_gaps = total_in(turns.lane.optimizer, turns.first, turns.stop)
+    named = of_gaps[1:count]
+    if not updates[parts.template] and not named.any():
+        # Each backward pass is a step, unless all of them accumulate for an update at the end.
+        in_passes = total_in(turns.lane.optimizer, turns.bursts, turns.ends).any()
+        return Numbered(np.arange(count) * int(in_passes or not of_gaps[count]))
     if parts.accumulating and named.any():  # what others begin with is of their forward pass
         updates[1:count] &= named > 0
     begins = np.flatnonzero(updates[1:count]) + 1
