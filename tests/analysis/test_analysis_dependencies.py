@@ -619,7 +619,18 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
 def test_a_pause_without_a_sign_of_a_loader_has_the_name_that_idle_gives_it() -> None:
     path = _path(_loading(3_000))
     assert path["between_steps"] == 4 * 3_000 * US
-    assert path["input"] < 400 * US
+    assert "input" not in path
+
+
+def test_who_is_away_while_the_gpu_works_waits_for_no_input_where_there_is_none() -> None:
+    """Steps of 100 us of the host, 3 ms of the GPU, which it waits for after 3 ms without calls."""
+    b = TraceBuilder()
+    for step in range(5):
+        at = 3_200 * step
+        b.iteration(step, at * US, (at + 100) * US, source="ranges")
+        _op(b, "gemm", at + 2, at + 9, at + 3_009, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 3_105) * US, (at + 3_110) * US)
+    assert not _path(_linked(b)).get("input")
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -27,6 +27,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 _MS = _PAUSE_NS = 10**6
 _RETURNS_NS = 50_000
 """Longest time from the end of work to the return of a wait for it, ns: 12 us in real traces."""
+_FED = ("ops", "ranges")
 _PAUSES = ("input", "between_steps", "off_cpu")
 """Causes of idle time that are no work of the host."""
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
@@ -117,7 +118,11 @@ def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
     if pauses.is_empty():
         return parts
     named = with_idle_causes(job.trace, pauses)
-    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise("cause")
+    # Where nothing is input, who is away while the GPU works waits for none.
+    fed = any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED)
+    told = pl.lit(fed) | (pl.col("cause") != "input")
+    unfed = pl.when(told).then("cause").otherwise(pl.lit("host"))
+    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise(unfed)
     return pl.concat([parts.filter(~is_pause), named.with_columns(cause=cause).drop("idle")])
 
 
