@@ -33,8 +33,8 @@ PUBLIC = {
     "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.step_detail": """
-        around details driving_threads exposed_communication idle_spans median_step ops_inside
-        ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
+        around around_steps details driving_threads exposed_communication idle_spans median_step
+        ops_inside ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": """
         KEYS Traffic collective_calls collectives communicators latency

@@ -253,7 +253,7 @@ def test_steps_of_a_long_run_are_written_without_the_rest(
                 monkeypatch.setattr(_export, "MOST_ROWS", most)
                 each.export(file, to="chrome", iterations=steps)
             assert files[0].read_bytes() == files[1].read_bytes(), steps
-    near = _export._near(other.trace, spans, 1, 1)
+    near = step_detail.around_steps(other.trace, spans, 1, 1)
     for table in ("ops", "calls", "ranges", "host", "syncs"):
         assert 0 < near.height(table) < other.trace.height(table), table
 

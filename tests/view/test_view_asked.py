@@ -19,6 +19,7 @@ from hostile import KERNEL
 
 import tracekit
 from tracekit.analysis import step_detail
+from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.engine import _launch_groups
 from tracekit.errors import UsageError
@@ -555,6 +556,34 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     assert client.data("run", run=0)["lanes"][told["lane"]]["label"].endswith(
         f"stream {row['stream']}"
     )
+
+
+def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.Run]) -> None:
+    seen = set()
+    for number, run in enumerate(runs):
+        ops, calls = run.trace.read("ops").sort("start"), collective_calls(run.trace).to_dicts()
+        reached = pl.col("end").cum_max().shift(1).over("device")
+        ops = ops.with_columns(idle=pl.max_horizontal(pl.col("start") - reached, 0).fill_null(0))
+        collectives = ops.filter(kind="collective")
+        for op in pl.concat([ops.top_k(8, by="idle"), ops[::90], collectives.tail(3)]).to_dicts():
+            told = client.data("waited", run=number, op=op["op"])
+            waited = {each["cause"]: 0 for each in told["idle"]}
+            for each in told["idle"]:
+                waited[each["cause"]] += each["idle_ns"]
+            assert sum(waited.values()) == op["idle"]
+            if op["idle"]:
+                between = op["start"] - op["idle"], op["start"]
+                rows = run.idle(between=between, by="device,cause").filter(device=op["device"])
+                sums = rows.filter(pl.col("idle_ns") > 0).select("cause", "idle_ns").rows()
+                assert waited == {CAUSES[cause]: length for cause, length in sums}
+            seen |= {*waited}
+            match = [row["match"] for row in calls if row["op"] == op["op"]]
+            same = {row["op"] for row in calls if row["match"] in match}
+            assert {each["op"] for each in told["members"]} == same
+            for each in told["members"]:
+                row = ops.filter(op=each["op"]).row(0, named=True)
+                assert all(each[name] == row[name] for name in ("device", "start", "end"))
+    assert len(seen) > 2
 
 
 def test_launches_are_those_of_the_ops_in_sight(

@@ -80,6 +80,9 @@ def test_by_keys_alone(
     facts = page.locator(".picked .facts").text_content()
     assert f"{longest['stage']}, known by" in facts
     assert f"{own.height} in this run" in facts
+    page.wait_for_function(
+        "() => document.querySelector('.picked .facts').textContent.includes('GPU idle before')"
+    )
     # A time around it is what `breakdown --between` says of it.
     keys.press("v")
     keys.press("Control+a")

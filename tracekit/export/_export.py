@@ -12,8 +12,7 @@ from typing import IO, Any
 import polars as pl
 
 from tracekit.analysis import step_detail
-from tracekit.analysis.idle_account import loading_threads
-from tracekit.engine import chosen_steps, numbered_alike
+from tracekit.engine import chosen_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export._tracks import Lanes, Track, tracks_of
 from tracekit.model import Trace, normalised_name
@@ -24,8 +23,6 @@ FORMATS = ("perfetto", "chrome")
 """Names of the formats."""
 
 _MOST_OPS = 1_000_000
-_EVER = -(1 << 62), 1 << 62
-"""Times before and after all that is recorded, ns."""
 
 
 def export(
@@ -63,7 +60,7 @@ def export(
     else:
         chosen = chosen_steps(steps, *iterations)
         if max(map(trace.height, ("ops", "calls", "ranges"))) > MOST_ROWS:
-            trace = _near(trace, steps, *iterations)
+            trace = step_detail.around_steps(trace, steps, *iterations)
         steps = chosen
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
     tracks = tracks_of(trace, spans.sort("process", "device"), steps, is_whole=iterations is None)
@@ -73,26 +70,6 @@ def export(
             out = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
         with out as written:
             (_write_chrome if to == "chrome" else _write_perfetto)(tracks, written)
-
-
-def _near(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Trace:
-    """Limit a run to some steps and the ones beside them, whose work and calls may hold them up.
-
-    The first step comes with all before it, and the last one with all after it. What is left is
-    held, as each track reads it.
-    """
-    of_host = numbered_alike(trace).read("iterations").select("iteration", "start", "end")
-    both = pl.concat([steps.select(of_host.columns), of_host]).drop_nulls("iteration")
-    least, most = both.select(pl.col("iteration").min(), last=pl.col("iteration").max()).row(0)
-    beside = both.filter(pl.col("iteration").is_between(first - 1, last + 1))
-    begin, end = beside.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    begin, end = begin if first > least else _EVER[0], end if last < most else _EVER[1]
-    trace.once(loading_threads, of_all=True)  # a thread may load only here, and work elsewhere
-    starting = pl.col("start").is_between(begin, end)
-    launched = trace["ops"].filter(starting).select(pl.col("launch_start").min()).collect().item()
-    near, _ = step_detail.around(trace, begin if launched is None else min(begin, launched), end)
-    held = {name: near[name].filter(pl.col("start") <= end) for name in ("ops", "calls")}
-    return near.with_part({name: table.collect().lazy() for name, table in held.items()})
 
 
 def _check_size(trace: Trace) -> None:

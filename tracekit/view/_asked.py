@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from tracekit.analysis import step_detail
+from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.diagnosis import longest_examples
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
@@ -45,7 +46,8 @@ _MOST_STEPS = 20_000
 _FEW = 8
 _LONGEST_WORDS = 200
 _LONG_RUN = 1_000_000
-"""Number of ranges from which details of an op are found from the step around it only."""
+"""Number of ranges from which details of an op are found from the step around it only; and number
+of ops from which an op outside of steps is told without what it waited for."""
 _MOST_EXPORTED = 100_000
 """Largest number of ops of the steps that are handed to Perfetto."""
 _PIECES = 64
@@ -98,6 +100,7 @@ class AskedRuns:
             "/hit": (self.hit, quick),
             "/flows": (self.flows, quick),
             "/op": (self.op, quick),
+            "/waited": (self.waited, slow),
             "/steps": (self.steps, slow),
             "/findings": (self.findings, slow),
             "/timeline": (self.timeline, slow),
@@ -292,6 +295,35 @@ class AskedRuns:
 
     def op(self, query: Query) -> dict[str, Any]:
         """Return all details of an op."""
+        seen, found = self._op(query)
+        details = seen.details(found)
+        told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
+        same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
+        alike = same.select("ops", "total").row(0, named=True) if same.height else {}
+        name = printable(str(found["name"][0] or "(no name)"))
+        row = found.row(0, named=True)
+        launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
+        return {**told, **alike, **launch, "name": name, **_place(seen, row)}
+
+    def waited(self, query: Query) -> dict[str, Any]:
+        """Return the causes of idle time up to an op, and the other members of its collective.
+
+        They are ``cause, idle_ns`` in order of time; and places, by start.
+        """
+        seen, op = self._op(query)
+        trace, members = seen.around(op), op.clear()
+        if trace is not None and op["kind"][0] == "collective":
+            calls = collective_calls(trace)
+            match = calls.filter(pl.col("op") == op["op"][0])["match"].drop_nulls()
+            same = calls.filter(pl.col("match").is_in(match.implode()))["op"]
+            members = trace["ops"].filter(pl.col("op").is_in(same.implode())).collect()
+        idle = [] if trace is None else _idle_before(trace, op)
+        places = [{"device": row["device"], **_place(seen, row)}
+                  for row in members.sort("start", "op").head(_MOST_ROWS).to_dicts()]  # fmt: skip
+        return {"idle": idle, "members": places}
+
+    def _op(self, query: Query) -> tuple[_Seen, pl.DataFrame]:
+        """Return a run and one of its ops."""
         _only(query, "run", "op")
         seen = self._seen(query)
         number = _number(query, "op", 0, _LAST)
@@ -301,14 +333,7 @@ class AskedRuns:
             found = ops.filter(pl.col("op") == number).collect()
         if found.is_empty():
             raise Refused(404, "there is no such op")
-        details = seen.details(found)
-        texts = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
-        same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
-        alike = same.select("ops", "total").row(0, named=True) if same.height else {}
-        name = printable(str(found["name"][0] or "(no name)"))
-        row = found.row(0, named=True)
-        launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
-        return {**texts, **alike, **launch, "name": name, **_place(seen, row)}
+        return seen, found
 
     def _seen(self, query: Query) -> _Seen:
         return self._runs[_number(query, "run", 0, len(self._runs) - 1)]
@@ -334,6 +359,14 @@ class _Seen:
             trace, op = near.trace, near.numbered(op)
         return step_detail.details(trace, op).row(0, named=True)
 
+    def around(self, op: pl.DataFrame) -> Trace | None:
+        """Return the run around the step of an op; outside of steps, all of it if it is short."""
+        trace, step = self.run.trace, op["iteration"][0]
+        steps = step_detail.step_spans(trace)
+        if step in steps["iteration"].drop_nulls().to_list():
+            return step_detail.around_steps(trace, steps, step, step)
+        return None if trace.height("ops") > _LONG_RUN else trace
+
     def matching(self, words: str) -> pl.DataFrame:
         """Return the `names` that contain a text (ignoring case), or match it as an expression."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
@@ -343,6 +376,7 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
+_SPAN = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 _STEP = ("process", "iteration")
 _LAUNCH = pl.coalesce("launch_start", "start")
 
@@ -380,6 +414,22 @@ class _Near:
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)
+
+
+def _idle_before(trace: Trace, op: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return ``cause, idle_ns`` of the idle time that ends where an op begins, in order."""
+    device, until = op.select("device", "start").row(0)
+    own = pl.col("start").filter(device=device)
+    begin = trace["ops"].select(own.min()).collect().item()
+    span = pl.DataFrame({"device": [device], "start": [begin], "end": [until]}, _SPAN)
+    idle = step_detail.idle_spans(trace, span) if begin < until else pl.DataFrame()
+    found = list[dict[str, Any]]()
+    for row in idle.reverse().head(_MOST_ROWS).to_dicts():
+        if row["end"] != until:
+            break
+        until = row["start"]
+        found.append({"cause": CAUSES[row["cause"]], "idle_ns": row["end"] - until})
+    return found[::-1]
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:

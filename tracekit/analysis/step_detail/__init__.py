@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
-from tracekit.analysis.idle_account import idle_pieces, merged
+from tracekit.analysis.idle_account import idle_pieces, loading_threads, merged
 from tracekit.engine import (
     cut,
     inside_steps,
@@ -19,6 +19,7 @@ from tracekit.support.batches import at_least_one
 
 __all__ = [
     "around",
+    "around_steps",
     "details",
     "driving_threads",
     "exposed_communication",
@@ -36,6 +37,8 @@ __all__ = [
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
 _KINDS = ("collective", "p2p", "staged")
+_EVER = -(1 << 62), 1 << 62
+"""Times before and after all that is recorded, ns."""
 _OPS = ("process", "device", "start", "end")
 _STEP = ("process", "device", "iteration")
 
@@ -214,6 +217,26 @@ def around(
             "ranges": numbered(ranges.lazy(), "range", "parent"),
         }
     ), known
+
+
+def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Trace:
+    """Limit a run to some steps and the ones beside them, whose work and calls may hold them up.
+
+    The first step comes with all before it, and the last one with all after it. What is left is
+    held, as each track reads it.
+    """
+    of_host = numbered_alike(trace).read("iterations").select("iteration", "start", "end")
+    both = pl.concat([steps.select(of_host.columns), of_host]).drop_nulls("iteration")
+    least, most = both.select(pl.col("iteration").min(), last=pl.col("iteration").max()).row(0)
+    beside = both.filter(pl.col("iteration").is_between(first - 1, last + 1))
+    begin, end = beside.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    begin, end = begin if first > least else _EVER[0], end if last < most else _EVER[1]
+    trace.once(loading_threads, of_all=True)  # a thread may load only here, and work elsewhere
+    starting = pl.col("start").is_between(begin, end)
+    launched = trace["ops"].filter(starting).select(pl.col("launch_start").min()).collect().item()
+    near, _ = around(trace, begin if launched is None else min(begin, launched), end)
+    held = {name: near[name].filter(pl.col("start") <= end) for name in ("ops", "calls")}
+    return near.with_part({name: table.collect().lazy() for name, table in held.items()})
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:

@@ -465,6 +465,25 @@ class RunChart extends Chart {
       this.draw();
       for (const [name, text] of factsOf(told)) list.append(element("dt", name), element("dd", text));
       if (told.name.length > 300) list.after(named(told.name));
+      this.wait(told, list);
+    }, report);
+  }
+
+  // What a pinned op waited for, and the other members of its collective.
+  wait(told, list) {
+    this.askWaited ??= asker("waited");
+    this.askWaited({ run: this.number, op: told.op }).then((got) => {
+      if (!got || this.told !== told) return;
+      const idle = got.idle.map(({ cause, idle_ns: ns }) => `${timeText(ns)}: ${cause}`).join("; ");
+      list.append(element("dt", "GPU idle before"), element("dd", idle || "no"));
+      const others = got.members.filter(({ op }) => op !== told.op);
+      if (!others.length) return;
+      const box = element("dd", "");
+      box.append(...others.map((place) => {
+        const later = place.start - told.start;
+        return buttonOf(`GPU ${place.device}: ${later ? `${timeText(Math.abs(later))} ${later > 0 ? "later" : "earlier"}` : "at once"}`, () => this.goTo(place));
+      }));
+      list.append(element("dt", "Other members"), box);
     }, report);
   }
 
@@ -508,13 +527,17 @@ class RunChart extends Chart {
       if (!got) return;
       if (!got.hit) { this.find(".found").textContent = which === "longest" ? "0 found" : "no more"; return; }
       this.last = got.hit.start;
-      this.sought = got.hit;
-      const wide = Math.max(20 * (got.hit.end - got.hit.start), 2000);
-      const length = Math.min(this.to - this.from, wide, this.view.span);
-      this.show((got.hit.start + got.hit.end - length) / 2, length);
-      this.settle();
-      this.note();
+      this.goTo(got.hit);
     }, report);
+  }
+
+  goTo(place) {
+    this.sought = place;
+    const wide = Math.max(20 * (place.end - place.start), 2000);
+    const length = Math.min(this.to - this.from, wide, this.view.span);
+    this.show((place.start + place.end - length) / 2, length);
+    this.settle();
+    this.note();
   }
 
   // Choose what was sought, once it is drawn.
