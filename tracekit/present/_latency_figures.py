@@ -38,8 +38,8 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     """Return the latency of collectives by message size.
 
     One line per run, library and collective, at most 12, through the medians. With at most 4 lines
-    each has a band from the 5th percentile to the 95th; without the 5th from the least value, and
-    without both to the greatest. Both axes are logarithmic.
+    each has a band from the 5th percentile to the 95th; from the shortest to the 95th if the table
+    has no 5th, from the shortest to the longest if it has neither. Both axes are logarithmic.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Calls of NCCL and MPI: the calls of a run, the participants of each, and ranks of processes.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

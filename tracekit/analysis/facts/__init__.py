@@ -1,6 +1,6 @@
 """Contents of a run: verdicts on its processes, data it has and lacks, keys to group by.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """The account of idle time: gaps, the state of the host in each, and the cause of each piece.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Operators of the network with recorded sizes: FLOPs and bytes of each.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Statistics of steps: certainty of means, differences, shifts, cold steps, modes.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Sums by key and step, for breakdowns, comparisons and studies.
 
-Shared by several questions; imports none of them.
+Several analyses import this package; it imports none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -178,12 +178,12 @@ class Turns:
 
     @cached_property
     def kinds(self) -> Array:
-        """Kind of each gap, an integer that is equal for gaps with the same ops."""
+        """Kind of each gap between bursts: an integer, equal for gaps that launch the same ops."""
         return kinds_of(self.lane.symbol, self.first, self.stop)
 
     @cached_property
     def passes(self) -> Array:
-        """Kind of each burst, an integer that is equal for bursts with the same ops."""
+        """Kind of each burst: an integer, equal for bursts that launch the same ops."""
         return kinds_of(self.lane.symbol, self.bursts, self.ends)
 
     @cached_property

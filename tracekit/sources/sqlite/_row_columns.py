@@ -149,7 +149,7 @@ class _NumberColumn:
         return values
 
     def _size(self, first: int, end: int) -> int:
-        """Return how much room to allocate; beyond the expected rows, some in advance."""
+        """Return the number of rows to allocate: those expected, or an eighth more than `end`."""
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
