@@ -58,7 +58,7 @@ evaluating when it begins. BEGINS: it is the outermost range with APART."""
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items of stack number `line` that end by `now` or before `end`; return its new top slot."""
+    """Pop items of stack `line` that end by `now` or before `end`; return its new top slot."""
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):

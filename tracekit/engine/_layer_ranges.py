@@ -142,8 +142,8 @@ def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
     codes, own = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
     places = np.empty(int(own.max(initial=-1)) + 2, np.int64)  # the last one is that of null, -1
     places[own] = np.arange(own.size)
-    found: pl.DataFrame = distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
-    return found
+    rows: pl.DataFrame = distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
+    return rows
 
 
 def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:

@@ -371,7 +371,7 @@ def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> 
 def _in_order(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Pass all ops, ordered by start, to the aggregators; return the windows of time they sum over."""
+    """Pass all ops, ordered by start, to the aggregators; return the windows that they sum over."""
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
         in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})

@@ -171,7 +171,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate parts with disjoint instance ids; mark rows of the last part as matched in order."""
+    """Concatenate parts with disjoint instance ids; mark rows of the last as matched in order."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(

@@ -50,8 +50,9 @@ _SIZES = 1 << 42
 def find_structure(work: Work, asked: str | None = None) -> Structure:
     """Find stages and steps of a process from the threads and order of its launches.
 
-    A pure function; it takes time linear in the ops, except for sorting. If stages stay unknown it refuses, with the reason. `asked` is the definition of a
-    step that the user asked for, see `STEP_READINGS`, or None.
+    A pure function; it takes time linear in the ops, except for sorting. If stages stay unknown it
+    refuses, with the reason. `asked` is the definition of a step that the user asked for, see
+    `STEP_READINGS`, or None.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
