@@ -360,16 +360,9 @@ class Facts:
         """
         if not self.has_steps:
             return gain
-        late = min(self._host_waits.least, max(gain - self._waited_for, 0.0))
+        host = self.lost(self.idle_of("launch", "late_launch", "between_steps", "off_cpu"))
+        late = min(host.least, max(gain - self.waited_for("waiting"), 0.0))
         return max(gain - self.lost(self.idle_of("input")).least - late, 0.0)
-
-    @cached_property
-    def _host_waits(self) -> Lost:
-        return self.lost(self.idle_of("launch", "late_launch", "between_steps", "off_cpu"))
-
-    @cached_property
-    def _waited_for(self) -> float:
-        return self.waited_for("waiting")
 
     def waited_for(self, calls: str) -> float:
         """Return the time per step in which calls wait for a GPU busy with earlier work, ns.
