@@ -7,7 +7,7 @@ a recording breaks one of these rules, the size of the breach gives the clock of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -268,13 +268,18 @@ def find_returns(
     ``device, start, slack``, one row per wait that had work to wait for: start of the wait, and
     time from the end of the work to the return of the wait, ns.
     """
-    waits = _of_host(syncs)
+    numbers = range(len(ops))
+    return _slacks(
+        _of_host(syncs), lambda: (_ended(ops, number, calls, launches) for number in numbers)
+    )
+
+
+def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
+    """Return ``device, start, slack`` of waits for the work in chunks of `ended`."""
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
         own = waits.filter(pl.col("type") == name).with_row_index("wait")
-        parts = [
-            _last_ends(own, _ended(ops, number, calls, launches), by) for number in range(len(ops))
-        ]
+        parts = [_last_ends(own, rows, by) for rows in ended()]
         if parts and own.height:
             # Of several chunks the last end of all counts, and the device of it.
             last = pl.concat(parts).sort("until").unique("wait", keep="last")
@@ -404,10 +409,7 @@ class Jumps:
         within = pl.col("start").is_between(
             *rows.select(pl.min("returned"), pl.max("until")).row(0)
         )
-        for name, by in _OF.items():
-            own = self._waits.filter(pl.col("type") == name, within).with_row_index("wait")
-            found = own.join(_last_ends(own, rows, by), on="wait")
-            yield found.select("device", "start", slack=pl.col("end") - pl.col("until"))
+        yield _slacks(self._waits.filter(within), lambda: [rows])
         waits = pl.col("host_memory").cast(pl.String) == "pageable"
         copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits)
         yield copies.select(
