@@ -18,8 +18,23 @@ from tracekit.view import _blocks
 from tracekit.view._asked import AskedRuns
 
 TRACES = ("ddp_unet_4xa100_rank0", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes")
-BY_NIGHT = ("transformer_rtx3070ti", "kineto_ddp_2xa100_rank0", "jacobi_p2p_staged_8xv100",
-            "lm_pyprof_nvprof")  # fmt: skip
+XPLANE = "new_formats/xplane"
+BY_NIGHT = (
+    "ddp_unet_4xa100_rank0.nsys-rep", "jacobi_p2p_nvlink_8xv100", "jacobi_p2p_staged_8xv100",
+    "jax_compile", "kineto_ddp_2xa100_rank0", "llm_2_7b_forward", "lm_pyprof_nvprof",
+    "mnist_1xa100_first_optimization", "nccl_4xv100_nvlink_topology", "transformer_rtx3070ti",
+    "unet_1xa100_16workers", "unet_1xa100_1worker", "unet_1xa100_4workers", "unet_1xa100_dali",
+    "unet_1xa100_dali_bf16_fused_jit", "unet_1xgpu_dali", "unet_1xgpu_dali_amp",
+    "new_formats/kineto_amd/mi210__gpu_only_trace__gpu_only_trace",
+    "new_formats/rocpd/made_from_mytrace_schema3.db.gz",
+    "new_formats/rocprofv3/908_results", "new_formats/rpd/matmul_result.rpd",
+    "new_formats/rpd/mytrace.rpd.gz",
+    f"{XPLANE}/mi300__jax_conv_minimal_legacy__chi-mi300x-013.ord.vultr.cpe.ice.amd.com.xplane.pb",
+    f"{XPLANE}/test_data_jax_te_fused_attn_categorization__934987a2fc2f.xplane.pb",
+    "tracelens/h100_qwen", "tracelens/mi300_resnet_checkpoint", "tracelens/sglang_prefilldecode",
+    "tracelens/vllm_decode_capture", "tracelens/vllm_decode_replay",
+)  # fmt: skip
+"""Beside these, `dlrm_run` is the one real run of several files."""
 BUSY = """
 WITH cut AS (SELECT device, layer, max(start, :a) s, min(end, :b) e
              FROM ops JOIN layers USING (rank)
@@ -101,3 +116,8 @@ def test_selections(real_run: Callable[[str], tk.Run], name: str) -> None:
 @pytest.mark.parametrize("name", [*TRACES, *BY_NIGHT])
 def test_two_hundred_selections(real_run: Callable[[str], tk.Run], name: str) -> None:
     check(real_run(name), 200)
+
+
+@pytest.mark.nightly
+def test_two_hundred_selections_of_eight_ranks(dlrm_run: tk.Run) -> None:
+    check(dlrm_run, 200)
