@@ -367,6 +367,34 @@ def test_a_long_answer_tells_its_rows_and_can_be_given_up(
     assert heard == []
 
 
+def test_an_op_is_chosen_where_its_lane_is_drawn_of_bins(
+    browser: Any, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    """Of a kernel among so many short ones that twenty times its length is drawn of bins."""
+    trace = runs[0].trace
+    ops = trace.read("ops")
+    own = ops.filter(pl.col("name").cast(str) == KERNEL).sort("start").head(1)
+    count = pl.lit(100_000)
+    short = own.select(pl.all().repeat_by(count).explode()).with_columns(
+        name=pl.lit("short").cast(ops.schema["name"]),
+        op=ops["op"].max() + 1 + pl.int_range(pl.len()).cast(ops.schema["op"]),
+        start=pl.col("start") + 4 * pl.int_range(pl.len()),
+    ).with_columns(end=pl.col("start") + 2)  # fmt: skip
+    one = own.with_columns(end=pl.col("start") + 100_000)
+    run = runs[0].with_trace(trace.with_tables({"ops": pl.concat([one, short]).sort("start")}))
+    with View([run], opens=False) as view:
+        page = opened(browser, view.address, heard)
+        page.keyboard.press("/")
+        page.keyboard.type("onerror")
+        page.wait_for_function(
+            "() => document.querySelector('.found').textContent.includes('1 found')"
+        )
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".picked .facts dd")
+        assert KERNEL in page.locator(".picked .said").text_content()
+    assert heard == []
+
+
 def test_a_page_without_token_says_so(browser: Any, served: View, heard: list[str]) -> None:
     page = browser.new_page()
     page.goto(served.address.partition("#")[0])

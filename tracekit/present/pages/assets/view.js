@@ -370,6 +370,7 @@ class RunChart extends Chart {
     if (chosen && chosen[1] >= 0) this.found(...chosen);
     this.mark();
     this.settle();
+    this.closer();
     this.draw();
     this.figure.dataset.ready = "yes";
   }
@@ -545,6 +546,12 @@ class RunChart extends Chart {
     if (!this.sought || !this.found(this.sought.lane, this.sought.op)) return;
     this.sought = null;
     this.pick(this.picked);
+  }
+
+  // An op is chosen where ops are drawn singly: of its lane's bins a quarter of the time is shown next.
+  closer() {
+    const length = (this.to - this.from) / 4, at = this.sought?.start;
+    if (this.view.lanes[this.sought?.lane]?.bins && at >= this.from && at <= this.to) this.show(at - length / 2, length);
   }
 
   // -- selection
