@@ -1,6 +1,6 @@
 """Analyses: pure functions from a run's tables to an answer.
 
-Questions about one run in general are exported here; each subpackage exports its questions:
+Analyses of one run in general are exported here; each subpackage exports its own analyses:
 `communication`, `clocks`, `comparison`, `idle_time`, `studies` and others.
 
 Names are loaded when they are first used, so that asking for one table imports no other.

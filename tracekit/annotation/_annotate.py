@@ -28,7 +28,8 @@ class Annotation:
     Parameters
     ----------
     hooks
-        The hooks; None if no profiler is attached, or if annotations were on already.
+        The hooks on PyTorch that write ranges; None if no profiler is attached, or if annotations
+        were on already.
     loader
         The loader passed to `annotate`; None without one.
     """
@@ -162,7 +163,7 @@ def _switch_on(
 
 
 def _windows(ranges: Ranges) -> Windows | None:
-    """Return the windows that environment variables request; None if they request none."""
+    """Return the windows of steps that environment variables ask to record; else None."""
     if folder := os.environ.get(ATTACH):
         return Windows(ranges, Requests(folder))
     text = os.environ.get(WINDOWS)
@@ -185,7 +186,7 @@ def _ranges(ring: str | None) -> Ranges:
 
 
 def _in_place() -> Hooks | None:
-    """Return the hooks that are installed already, even by Python's start; None if none are."""
+    """Return hooks installed earlier, by `annotate` or at Python's start; None without any."""
     first = sys.modules.get("_tracekit_annotation._annotate")
     found: list[Hooks] = getattr(first, "_on", _on) or _on
     return found[0] if found else None

@@ -1,7 +1,7 @@
 """Times ranges on the GPU by CUDA events, without waiting, and not while a graph is captured.
 
-An event is read once it is complete, which is checked whenever another event is recorded. Times
-count from the first event, as if the GPU had reached it at once.
+An event is read once it is complete, which is checked whenever another event is recorded. The
+first event counts as reached when it was recorded; later times are elapsed GPU time from there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Timed(NamedTuple):
 
 
 class EventRanges(RingRanges):
-    """Ranges from the GPU's start of their first work to its end of their last work.
+    """Writer of ranges into a ring file, timed on the GPU by a CUDA event at each end.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class EventRanges(RingRanges):
             self._recorded(_Timed(*opened, style, threading.get_ident()))
 
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
-        """Record an event on the current stream; return None if it cannot be timed."""
+        """Record an event, after which the range `ends` is written; None if it cannot be timed."""
         try:
             with self._lock:
                 if self._is_off or not self._may_record():
@@ -91,7 +91,11 @@ class EventRanges(RingRanges):
             return None
 
     def _may_record(self) -> bool:
-        """Tell whether CUDA is in use, in the process and on the device of the first event."""
+        """Tell whether an event may be recorded now.
+
+        It may if CUDA is in use, in the process and on the device of the first event, captures no
+        graph, and few events are pending.
+        """
         cuda = self._cuda
         if not cuda.is_initialized() or cuda.is_current_stream_capturing():
             return False

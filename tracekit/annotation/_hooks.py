@@ -139,7 +139,7 @@ class Hooks:
             self._replace(optimizer, "step", make)
 
     def _rest(self, *, removed: bool) -> None:
-        """Remove the hooks not needed for counting steps (`removed`), or install them again."""
+        """If `removed`, remove the hooks not needed to count steps; else install them again."""
         self._rests = removed
         for each in self._replaced:
             if each.rests:
@@ -173,7 +173,7 @@ class Hooks:
         *,
         rests: bool = False,
     ) -> None:
-        """Make a method of the thread's state run a function, unless nested in an open one."""
+        """Install a hook that makes a function's calls by `run`, unless inside another hook."""
         thread = self.thread
 
         def make(original: Function) -> Function:
@@ -228,7 +228,7 @@ class Hooks:
 
     @property
     def _is_recorded(self) -> bool:
-        """True inside windows, or without windows; between them costly annotations are left out."""
+        """True if ranges are recorded now: inside a window of steps, or if none are requested."""
         return self._windows is None or self._windows.is_open
 
     def _tells_sizes(self) -> bool:
@@ -236,7 +236,7 @@ class Hooks:
         return self._is_recorded and not self._in_backward() and not _is_worker()
 
     def _hook_scripting(self, module: ModuleType) -> None:
-        """Register hooks with TorchScript in place of builtins, whose source it cannot read."""
+        """Make TorchScript take a hook on a builtin for that builtin, which has no source."""
 
         def make(original: Function) -> Function:
             def _find_builtin(function: Any) -> Any:
@@ -287,7 +287,7 @@ class Hooks:
         )
 
     def _is_trained(self, module: Any) -> bool:
-        """Tell whether an optimizer has weights of the network, or they have had gradients."""
+        """Tell whether an optimizer has weights of the network, or a weight has a gradient."""
         if module in self._trained:
             return True
         groups = (group for each in self._optimizers for group in each.param_groups)
@@ -299,7 +299,10 @@ class Hooks:
         return found or not weights
 
     def _is_elsewhere(self, module: Any) -> bool:
-        """Tell whether a module is not selected, or runs in a backward pass or a data worker."""
+        """Tell whether a module's call gets no range.
+
+        The module is not selected, or runs in a backward pass or in a data loader's worker.
+        """
         if self._networks and module not in self._networks:
             return True
         return self._in_backward() or _is_worker()
@@ -403,7 +406,7 @@ class Hooks:
             self._replace(module, name, self._exchanging, rests=True)
 
     def _exchanging(self, original: Function) -> Function:
-        """Return a collective that gets a range if it exchanges gradients."""
+        """Wrap a collective function in a range, written if the call exchanges gradients."""
         thread, ranges = self.thread, self._ranges
 
         def collective(*args: Any, **kwargs: Any) -> Any:
@@ -418,7 +421,7 @@ class Hooks:
         return collective
 
     def _hook_exchange(self, module: ModuleType) -> None:
-        """Put ranges into gradient hooks by which a program exchanges gradients itself."""
+        """Put ranges around communication hooks that a program registers with DDP or FSDP."""
 
         def make(original: Function) -> Function:
             def register_comm_hook(self: Any, state: object, hook: Function) -> Any:
@@ -433,7 +436,7 @@ class Hooks:
 
 
 class _Replaced(NamedTuple):
-    """A replaced function and its hook; hooks that `rests` are not needed for counting steps."""
+    """A replaced function and its hook; `rests`: counting steps does not need the hook."""
 
     owner: Any
     name: str
@@ -447,7 +450,7 @@ class _Replaced(NamedTuple):
             setattr(self.owner, self.name, self.hook)
 
     def take_out(self) -> None:
-        """Restore the function; a hook that others have wrapped stays."""
+        """Restore the original function, unless other code has replaced the hook since."""
         if getattr(self.owner, self.name) is not self.hook:
             return
         if self.is_inherited:
@@ -457,7 +460,7 @@ class _Replaced(NamedTuple):
 
 
 def _seen_through(original: Function, instead: Function, is_compiling: Function) -> Any:
-    """Return a replacement for a function that compilers treat as the original.
+    """Return a hook that calls `instead`, but that compilers treat as the `original`.
 
     `torch.compile` identifies functions by their code object, so each replacement has its own, and
     `torch.jit.script` reads the source of the original with the globals of this module.
@@ -520,7 +523,7 @@ class Layers:
 
 
 def _layers(module: Any, prefix: str, level: int, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the layers below a module with their names, from which wrappers are left out."""
+    """Yield the layers inside a module with their names; wrapper modules add no name."""
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
         if name in _WRAPPERS:

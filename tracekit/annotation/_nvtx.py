@@ -1,8 +1,8 @@
 """Ranges by the C interface of NVTX, without the Python package nvtx.
 
 A profiler listens by a library that an environment variable names. It asks for tables of function
-slots and fills them in, as it does for the NVTX headers in C programs. Releases of the package nvtx
-differ in the profilers that record them, and a program need not have it installed.
+pointers and fills them in, as it does for the NVTX headers in C programs. Releases of the package
+nvtx differ in the profilers that record them, and a program need not have it installed.
 """
 
 from __future__ import annotations
@@ -116,18 +116,18 @@ class NvtxRanges:
         self._pop(self._domain)
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return its handle."""
+        """Open a start/end range, which holds for all threads; return its handle."""
         return int(self._start(self._domain, self._address(name)))
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process whose unique name is not cached, and return its handle."""
+        """Open a start/end range whose name, used only once, is not cached; return its handle."""
         attributes = _attributes(_ASCII)
         text = ctypes.create_string_buffer(name.encode())
         attributes.message = ctypes.addressof(text)
         return int(self._start(self._domain, ctypes.addressof(attributes)))
 
     def end(self, opened: int) -> None:
-        """Close the range of the process with this handle."""
+        """Close the start/end range with this handle."""
         self._end(self._domain, opened)
 
     def mark(self, name: str) -> None:
@@ -136,7 +136,7 @@ class NvtxRanges:
         self.pop()
 
     def _address(self, name: str) -> int:
-        """Return the address of a name's attributes, with the name registered once."""
+        """Return the address of the NVTX attributes for a name, registered on first use."""
         known = self._known.get(name)
         if known is None:
             attributes = _attributes(_REGISTERED)
@@ -146,7 +146,7 @@ class NvtxRanges:
 
 
 class _Tables:
-    """Tables of slots that a profiler fills in; they must live as long as it may use them."""
+    """NVTX function tables that a profiler fills in; kept alive while it may use them."""
 
     def __init__(self) -> None:
         self._slots = {module: (ctypes.c_void_p * count)() for module, count in _SLOTS.items()}
@@ -160,7 +160,7 @@ class _Tables:
         self.get = _GetTable(self._table)
 
     def function(self, slot: int, kind: Callable[[int], Any]) -> Any:
-        """Return the function in a slot; None if the profiler left it empty."""
+        """Return the function in a slot as ctypes type `kind`; None if the slot is empty."""
         address = self._slots[_CORE2][slot]
         return kind(address) if address else None
 
@@ -179,7 +179,7 @@ class _Tables:
 
 
 def _addresses(slots: Any) -> Any:
-    """Return the address of each slot: none before the first, and none after the last."""
+    """Return an array of the slots' addresses; null in place of slot 0, and after the last."""
     size = ctypes.sizeof(ctypes.c_void_p)
     begin = ctypes.addressof(slots)
     places = [None, *(begin + size * index for index in range(1, len(slots))), None]

@@ -1,4 +1,4 @@
-"""Environment variables that make a program annotate itself, and the start in the program."""
+"""Environment variables that make a program annotate itself, and what runs at its start."""
 
 from __future__ import annotations
 

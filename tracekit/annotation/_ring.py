@@ -40,10 +40,10 @@ _OPERATOR = "aten::"
 
 
 class RingRanges:
-    """Writer of ranges into a ring file, each at its end.
+    """Writer of ranges into a ring file; a range is written when it ends.
 
-    A forked process gets a file of its own, and so does each rank: of ``live.ring`` rank 3 writes
-    ``live.rank3.ring``, and a process that finds the file in use ``live.PID.ring``.
+    A forked process gets a file of its own, and so does each rank: with the path ``live.ring``,
+    rank 3 writes ``live.rank3.ring``, and a process that finds its file in use ``live.PID.ring``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class RingRanges:
         self._close(spans.pop() if spans else None, PUSH_POP)
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return its handle."""
+        """Open a start/end range, which holds for all threads; return its handle."""
         handle = next(self._handles)
         self._started[handle] = self._opened(name)
         return handle
@@ -77,7 +77,7 @@ class RingRanges:
     start_once = start
 
     def end(self, opened: int) -> None:
-        """Close the range of the process with this handle."""
+        """Close the start/end range with this handle."""
         self._close(self._started.pop(opened, None), START_END)
 
     def mark(self, name: str) -> None:
@@ -191,15 +191,15 @@ class Both:
         self._profiler.pop()
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return its handle."""
+        """Open a start/end range, which holds for all threads; return its handle."""
         return self._kept(self._profiler.start(name), name)
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name, and return its handle."""
+        """Open a start/end range whose name is used only once; return its handle."""
         return self._kept(self._profiler.start_once(name), name)
 
     def end(self, opened: int) -> None:
-        """Close the range of the process with this handle."""
+        """Close the start/end range with this handle."""
         self._ring.end(self._handles.pop(opened))
         self._profiler.end(opened)
 

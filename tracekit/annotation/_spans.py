@@ -15,13 +15,13 @@ class Ranges(Protocol):
         """Close the innermost range of this thread."""
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return its handle."""
+        """Open a start/end range, which holds for all threads; return its handle."""
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name, and return its handle."""
+        """Open a start/end range whose name is used only once; return its handle."""
 
     def end(self, opened: int) -> None:
-        """Close the range of the process with this handle."""
+        """Close the start/end range with this handle."""
 
     def mark(self, name: str) -> None:
         """Write an instantaneous marker."""
@@ -30,7 +30,7 @@ class Ranges(Protocol):
 class _Span:
     """An open span; `yields`: whether its range is closed while spans inside are open.
 
-    ``handle`` is the handle of a range of the process; None for a range of this thread.
+    ``handle`` is that of a start/end range of the process; None for a push/pop range.
     """
 
     __slots__ = ("handle", "is_written", "name", "yields")
@@ -83,7 +83,7 @@ class Spans:
         self._open.append(span)
 
     def leave(self, depth: int) -> None:
-        """Close all spans but the outermost `depth`; a span that had yielded is written again."""
+        """Close spans until `depth` are open; go on with the innermost, if it was interrupted."""
         while len(self._open) > depth:
             span = self._open.pop()
             if span.handle is not None:

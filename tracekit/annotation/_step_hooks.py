@@ -100,9 +100,10 @@ class Steps:
             self._end()
 
     def take_step(self, optimizer: Any) -> None:
-        """Note an optimizer's step; an optimizer that steps twice does not wait for the others.
+        """Note an optimizer's step: an iteration ends once all optimizers in use have stepped.
 
-        Nor does an optimizer's first step wait for optimizers that had stepped before its creation.
+        If one steps twice, those that have not stepped are not in use; nor are, at an optimizer's
+        first step, those that last stepped before its creation.
         """
         made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:
@@ -144,7 +145,7 @@ class Steps:
 
     @property
     def _is_over(self) -> bool:
-        """True if the iteration has ended, judged by its backward pass alone."""
+        """True if the iteration had a backward pass, and there is no optimizer to wait for."""
         return self._has_backward and not self._optimizers
 
     def _all(self) -> set[int]:
@@ -170,7 +171,7 @@ class Steps:
             self._windows.end(self, self._number, is_told=self._closed >= _SURE)
 
     def _say(self, how: str) -> None:
-        """Write by which method steps are found, if that has changed."""
+        """Write a marker on how steps are found (by optimizers, ...), if that has changed."""
         if self._known_by not in {how, UNKNOWN}:
             self._known_by = how
             self._ranges.mark(how)

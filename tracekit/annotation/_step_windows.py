@@ -48,7 +48,7 @@ class Every:
 
 
 class Windows:
-    """Windows of a program: opens and closes their ranges.
+    """Recording windows (steps to record) of a program: opens and closes their ranges.
 
     If several threads train, a window belongs to the thread that reaches its first step first.
 
@@ -109,7 +109,7 @@ class Windows:
             self.rest(removed=False)
 
     def rest(self, *, removed: bool) -> None:
-        """Remove the hooks not needed for counting steps (`removed`), or install them again."""
+        """If `removed`, remove the hooks not needed to count steps; else install them again."""
         if self.on_rest is not None and removed != self.rests:
             self.rests = removed
             self.on_rest(removed=removed)
@@ -121,7 +121,7 @@ class Windows:
 
 
 class WithinWindows:
-    """Writer of ranges that passes them on inside windows only.
+    """Writer of ranges that passes them on inside recording windows only.
 
     Parameters
     ----------
@@ -137,27 +137,27 @@ class WithinWindows:
         self._local = _Written()
 
     def push(self, name: str) -> None:
-        """Open a range on this thread."""
+        """Open a range on this thread, if inside a window."""
         is_open = self._windows.is_open
         self._local.open.append(is_open)
         if is_open:
             self._ranges.push(name)
 
     def pop(self) -> None:
-        """Close the innermost range of this thread."""
+        """Close the innermost range of this thread, if its start was passed on."""
         if self._local.open.pop():
             self._ranges.pop()
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return its handle."""
+        """Open a start/end range, if inside a window; return its handle."""
         return self._ranges.start(name) if self._windows.is_open else _NO_HANDLE
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name, and return its handle."""
+        """Open a start/end range whose name is used only once, if inside a window."""
         return self._ranges.start_once(name) if self._windows.is_open else _NO_HANDLE
 
     def end(self, opened: int) -> None:
-        """Close the range of the process with this handle."""
+        """Close the start/end range with this handle, if its start was passed on."""
         if opened != _NO_HANDLE:
             self._ranges.end(opened)
 

@@ -33,7 +33,7 @@ class Roles:
         """Whether parts of the program are compiled, inside which no hooks are called."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
-        """Remember the purpose of a data set; training is final."""
+        """Remember the purpose of a data set; once it is training, it stays so."""
         if data is not None and not self._trains.get(data, False):
             self._trains[data] = trains
 
@@ -43,7 +43,7 @@ class Roles:
 
 
 class Thread(threading.local):
-    """Activity of the calling thread: each thread sees only its activity.
+    """What the calling thread does in training (passes, steps, evaluation); thread-local.
 
     Most methods run the function they are given, inside the ranges that apply to it.
 
@@ -142,7 +142,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def step(self, optimizer: object, call: Call) -> Any:
-        """Run an optimizer's step, which may contain passes."""
+        """Run an optimizer's step in a range, which forward and backward passes may interrupt."""
         if self._in_step:
             return call()
         if self._steps.are_counted and not self._is_scaled:
@@ -193,7 +193,7 @@ class Thread(threading.local):
         return self.update(CLEAR, call)
 
     def update(self, name: str, call: Call) -> Any:
-        """Run another part of the weight update, in a range of this name."""
+        """Run a part of the weight update other than an optimizer's step, in a range `name`."""
         if name != CLEAR:  # gradients are cleared before the loss is computed, too
             self._resume()
         depth = self._spans.depth
@@ -286,7 +286,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def _run(self, call: Call, depth: int) -> Any:
-        """Run a function in the span opened last, and close that span."""
+        """Run a function inside the open spans, then close spans until `depth` are open."""
         self.is_inside = True
         try:
             return call()

@@ -16,7 +16,7 @@ def number_type(rows: int) -> type[np.signedinteger[Any]]:
 
 
 class Stack(NamedTuple):
-    """Stacks of open items, one stack per line (such as a thread), in shared arrays.
+    """Stacks of open ranges or other items, one per line (such as a thread), in shared arrays.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class OpenRanges(NamedTuple):
-    """Open ranges of each thread: the stack, and by slot the ids of range and path."""
+    """Ranges open on each thread: their stack, and by slot the ids of a range and of its path."""
 
     stack: Stack
     number: Array
@@ -58,9 +58,9 @@ class OpenAround(NamedTuple):
     stack
         The stack of each thread.
     number, level, flags
-        By slot: the range's number, its nesting depth (0: outermost), and its flags. Here `COVERED`
-        says that the range which gave `stage` is set apart (`APART`), and `APART` that this range
-        is.
+        By slot: the range's number, its nesting depth (0: outermost), and its flags. Here `APART`
+        says that this range belongs to evaluation and not to training, and `COVERED` that the range
+        which gave `stage` does.
     stage
         By slot: the stage of the range, or of the nearest range around it that has one; -1 for
         none.
@@ -79,7 +79,7 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Input of the nesting loop: one row per range, by start.
+    """Input of the loop that finds each range's parent: one row per range, ordered by start.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class Stretches(NamedTuple):
 
 
 class NamedRows(NamedTuple):
-    """Ranges by start: start, name id, and the training thread (team) that each belongs to."""
+    """Ranges ordered by start: start, name id, and the training thread (team) each belongs to."""
 
     team: Array
     start: Array
@@ -211,7 +211,7 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Context of calls, or of the calls that launched ops: thread, times, fields of `Found`."""
+    """Calls, or calls that launched ops: thread, start, end, innermost range, step, evidence."""
 
     thread: Array
     start: Array
@@ -222,14 +222,14 @@ class Context(NamedTuple):
 
 
 class RangeRows(NamedTuple):
-    """Ranges by start, one row each.
+    """Ranges ordered by start, one row each.
 
     Parameters
     ----------
     first
         Number of the first row's range.
     thread, process, start, end, team
-        Numbers of its thread, process and team; start and end, ns.
+        Numbers of its thread, process and team (training thread with helpers); start and end, ns.
     pushes
         Whether it is a push/pop range.
     name, flags
@@ -248,7 +248,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls by start, one row each; `launches` is False for calls without launched work."""
+    """Calls ordered by start, one row each; `launches` is False for those without launched work."""
 
     thread: Array
     process: Array
@@ -328,7 +328,8 @@ class Windows(NamedTuple):
     last
         By team: end of its last window.
     fed, used
-        By window: whether it counts as fed, and as used; see `note_launch`.
+        By window: whether work is launched in it, or between it and the window before (`fed`); and
+        whether a possible autograd thread launches work in it (`used`).
     begun, ended
         By team: times of its first and its latest launch so far.
     """
@@ -359,8 +360,8 @@ class Serving(NamedTuple):
     Parameters
     ----------
     during, inside
-        Number of launches between the first and the last backward window of the team, and number of
-        launches inside windows.
+        Number of launches between the first and the last backward window (interval in which a
+        backward pass may run) of the team, and number of launches inside windows.
     served, latest
         Number of units (backward passes) in whose windows it launches, and the unit of its latest
         such launch.
@@ -376,7 +377,7 @@ class Serving(NamedTuple):
 
 
 class OpRows(NamedTuple):
-    """Ops by start: device, start, end, whether a kernel, and the start of its launching call."""
+    """Ops ordered by start: device, start, end, whether a kernel, start of the launching call."""
 
     device: Array
     start: Array
@@ -404,7 +405,7 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops with the evidence for their stages; see `Launch`.
+    """Ops with the evidence for their stages, one entry per op; see `Launch`.
 
     `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
     size thresholds that the op's bytes reach.
@@ -423,7 +424,7 @@ class CaseRows(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Ops by start: process, stream, times and role (layer kernel, collective or neither).
+    """Ops ordered by start: process, stream, times and role (layer kernel, collective, neither).
 
     `first` is the number of the first row's op.
     """
@@ -518,7 +519,7 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Key of each op's case: two integers that encode all evidence on its stage; see `describe`."""
+    """Two integers per op that encode all evidence on its stage: its case, see `describe`."""
 
     who: Array
     what: Array
@@ -542,7 +543,7 @@ class Told(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Ops: step of the launch (-1: none), time of the launch, ns, and case."""
+    """Per op: step in which it was launched (-1: none), time of launch, ns, case (see `Told`)."""
 
     step: Array
     launch: Array

@@ -1,4 +1,4 @@
-"""Attribute a recording: launches, ranges, stages and iterations, one step after the other."""
+"""Find the launching call, range, stage and iteration of each op of a recording, in that order."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def _follow(
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
-    """Write ranges; return the contexts of calls, and the threads that run backward passes."""
+    """Write ranges; return the context of calls (range, step, evidence), and backward threads."""
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
@@ -309,7 +309,7 @@ def _follow(
 
 
 def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
-    """Mask the threads that may be autograd threads."""
+    """Mask the threads that may be autograd threads: not training, not named after a stage."""
     may = np.ones(roles.threads, np.bool_)
     busy = roles.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -434,7 +434,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """Attributed ops with the sums of `_Passed`, also by step."""
+    """A chunk of ops with their stages and iterations, and its part of the sums of `_Passed`."""
 
     ops: pl.DataFrame
     early: Array

@@ -88,7 +88,11 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 
 
 def _held_or_late(slack: int | None) -> str:
-    """Decide by the least delay of waits whether launches are held back or the clock is late."""
+    """Return a clause that says whether the GPU's clock is late, or its launches are held back.
+
+    `slack` is the least time from the end of work to the return of a wait for it, ns; None if
+    unknown.
+    """
     if slack is None:
         return "the clock of the GPU is late by about so much, or something holds back every launch"
     if slack < -THRESHOLDS.lead_steady_ns:
@@ -174,7 +178,10 @@ def steady_offset(
 
 
 def _steady_lead(leads: pl.DataFrame) -> int:
-    """Return the largest lead if most parts of the recording and each GPU share it; else 0."""
+    """Return the largest time by which an op starts before its call, ns; 0 if it is not steady.
+
+    It is steady if most parts of the recording, and each GPU, have an op that comes close to it.
+    """
     part = _parts(leads["start"], leads)
     most = int(leads["lead"].max())  # type: ignore[arg-type]
     near = pl.col("lead") > most - THRESHOLDS.lead_steady_ns
@@ -185,7 +192,7 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 
 
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
-    """Tell whether waits return about as long before the end of their work as ops start late.
+    """Tell whether waits of the host return as long before their work ends as ops start late.
 
     Starts of waits are on the clock of calls, and those of `leads` on the GPU clock, which is late
     by `lag`, ns; it is added to find the part of the recording in which a wait lies.
@@ -216,7 +223,7 @@ def _at_both_ends(parts: Array) -> bool:
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
-    """Return a chunk's ops: ``device, start, lead`` (start of their call less theirs, ns)."""
+    """Return ``device, start, lead`` of a chunk's ops: the call's start less that of the op, ns."""
     begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]
@@ -275,7 +282,7 @@ def find_returns(
 
 
 def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
-    """Return ``device, start, slack`` of waits for the work in chunks of `ended`."""
+    """Return ``device, start, slack`` of waits: from the end of their work to their return, ns."""
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
         own = waits.filter(pl.col("type") == name).with_row_index("wait")
@@ -344,10 +351,10 @@ then agree with them."""
 
 
 class Jumps:
-    """GPU clocks that jump ahead within the recording, which looks like idle time.
+    """Finds GPU clocks that jump ahead within the recording, which looks like idle time.
 
-    From then on a wait of the host, or a copy that it waits for, seems to return before the work
-    has ended; and every op seems to start late by as much or more. Neither is so before.
+    From the jump on, a wait of the host, or a copy that it waits for, seems to return before its
+    work has ended, and every op seems to start late by as much or more; before it, neither holds.
     """
 
     def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:
@@ -402,7 +409,10 @@ class Jumps:
             )
 
     def _returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield ``device, start, slack`` of waits and of copies that the host waits for."""
+        """Yield ``device, start, slack`` (from end of work to return, ns) of waits of the host.
+
+        Copies to pageable memory count as waits.
+        """
         keys = _integers(("process", "context", "stream"))
         launched = ops.sort("launch_end")
         rows = launched.select("device", *keys, until="end", returned="launch_end")
@@ -425,7 +435,7 @@ _OF_RETURNS = (
 
 
 def _least_of(delays: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, since, delay``: the least delay of each part of the ops of a device."""
+    """Return ``device, since, delay``: least time from call to op in parts of a device's ops."""
     begins = np.arange(0, delays.height, _PART)
     least = np.minimum.reduceat(delays["delay"].to_numpy(), begins) if begins.size else begins
     return delays[begins].select("device", since="start", delay=pl.Series(least))

@@ -39,7 +39,7 @@ _LAST = np.iinfo(np.int64).max
 
 
 class Follower:
-    """Merges ranges and calls in order of time, and finds the context of each.
+    """Merges ranges and calls in order of time, and finds the ranges and the step around each.
 
     Parameters
     ----------
@@ -102,12 +102,12 @@ class Follower:
         return pl.Series(windows.used | (windows.fed & is_whole))
 
     def chunks(self) -> Iterator[tuple[int, Array | Context]]:
-        """Yield the context of the rows of each chunk, in order of time.
+        """Yield the findings about the rows of each chunk, in order of time.
 
         Yields
         ------
         The number of the chunk; and for ranges the number of each range's path, for calls their
-        context.
+        context (innermost range, step, evidence for the stage).
         """
         ranges = _Chunks(self._range_chunk, len(self._ranges), _NO_RANGES)
         calls = _Chunks(self._call_chunk, len(self._calls), _NO_CALLS)
@@ -201,7 +201,7 @@ def _found(context: Context) -> Found:
 
 
 def _none(*dtypes: type[np.generic]) -> Iterator[Array]:
-    """Return empty columns of the types `dtypes`."""
+    """Return an empty array for each of the types `dtypes`."""
     return (given(pl.Series(np.zeros(0, dtype))) for dtype in dtypes)
 
 
@@ -233,7 +233,7 @@ class _Chunks(Generic[_Rows, _Told]):
     chunks
         Number of chunks.
     nothing
-        Stands for a chunk without rows.
+        Input and output arrays without rows, used after the last chunk.
     """
 
     def __init__(

@@ -80,14 +80,14 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the stage by place of each op from `first` on, counted from 1; 0 if unknown."""
+        """Return the stage (from 1; 0: unknown) that is found here for each op from `first` on."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
         return found
 
     def counts(self) -> pl.DataFrame:
-        """Return by ``process`` how many collectives belong to passes, or move ``weights``."""
+        """Count by ``process`` the collectives of passes (``own``), and those of ``weights``."""
         weights = pl.Series("weights", self.stage == STAGES.index("WU"))
         rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
         return rows.group_by("process").agg(
@@ -103,7 +103,7 @@ def find_places(
     structures: Structures,
     rules: Rules,
 ) -> Places:
-    """Find which collectives of training processes belong to passes, or move weights.
+    """Find which collectives of training processes are part of a pass, and which move weights.
 
     Parameters
     ----------
@@ -133,7 +133,10 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return the role of each kernel name by its code; the last entry is for ops without one."""
+    """Return by code of a kernel name whether it is a layer, a collective, or neither.
+
+    The last entry is for ops without a name.
+    """
     meant = classify_kernels(counted.unique("name"), rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
     role = meant.select(
@@ -198,10 +201,10 @@ def _with_stages(
     structures: Structures,
     rules: Rules,
 ) -> pl.DataFrame:
-    """Add ``process, thread``, ``on, symbol`` (stream and name), and stages ``own, before, after``.
+    """Add ``process, thread``, ``on, symbol`` (stream and name), stages ``own, before, after``.
 
-    These stages come from all evidence but names and places; for the layers before and after, the
-    threads are added as well.
+    These stages come from all evidence but kernel names and layers around; for the layers before
+    and after, the threads are added as well.
     """
     asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
@@ -247,7 +250,7 @@ def _launched(
 
 
 def _told(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` of collectives whose purpose follows from the layers around."""
+    """Return ``op, process, place`` (a stage) of collectives that the layers around explain."""
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
     place = _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside)
@@ -256,7 +259,7 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
 
 @cache
 def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
-    """Return an expression of the purpose of a collective; null where its place leaves it open."""
+    """Return an expression for a collective's stage by the layers around it; null if unclear."""
     passes = ["FP", "BP"]
     between = (
         pl.col("own").is_in(passes)
@@ -362,7 +365,7 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Return an expression: whether copies between two GPUs are those of a pipeline."""
+    """Return an expression for whether copies between two GPUs pass on a pipeline's activations."""
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
@@ -470,7 +473,7 @@ class Unnamed:
 
 
 class Returned:
-    """Input that may bring data back: half as many bytes or more are copied to the host."""
+    """Adds up large copies to the host, and large input copies, which may bring that data back."""
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}
@@ -500,6 +503,6 @@ class Returned:
 
 
 def _time_of(opinions: pl.DataFrame) -> int:
-    """Return the time of all ops."""
+    """Return the total duration of all ops in the table `opinions`, ns."""
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
     return int(opinions.filter(source == other)["total_ns"].sum())

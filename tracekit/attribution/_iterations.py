@@ -47,7 +47,7 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
 
 
 def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the canonical table ``iterations``, with the column ``open`` of the ranges.
+    """Return the canonical table ``iterations``, with ``open``: whether a step's range was cut off.
 
     Parameters
     ----------
@@ -248,12 +248,12 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
     """Add ``ops`` (number of ops) and ``whole`` (recorded in full), in place of ``open``.
 
-    The first and the last iteration with GPU work may have been cut. If iterations beyond it
-    contain no work, the recording was cut, most likely within that iteration: it counts as complete
-    only if it has as many ops as the largest iteration in the middle. Without other signs it counts
-    as cut if the middle ones are alike and it has over a tenth fewer ops than any of the middle
-    ones. The last of iterations found by repetition ends before the work that follows its ranges,
-    so its count proves nothing.
+    The first and the last iteration with GPU work may have been cut. If there are iterations before
+    that first or after that last one, without work, the recording was most likely cut within it: it
+    counts as complete only if it has as many ops as the largest iteration in the middle. Without
+    other signs it counts as cut if the middle ones are alike and it has over a tenth fewer ops than
+    any of the middle ones. The last of iterations found by repetition ends before the work that
+    follows its ranges, so its count proves nothing.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
@@ -370,9 +370,9 @@ class Opening:
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
 
-        That is so if the process runs fewer kernels before the first iteration than in it, nearly
-        all of these kernels also occur in it, and as many of these as in it belong to the weight
-        update alone.
+        That is so if a process runs fewer kernels before its first iteration than in it, nearly all
+        of these also occur in the iteration, and they include nearly all kernels that the weight
+        update, and no other stage, runs there.
         """
         ops, before = pl.col("ops"), pl.col("before")
         kernels = pl.concat(self._parts).group_by("process", "name").agg(

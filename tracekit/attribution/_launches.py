@@ -44,7 +44,7 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches whose kernel was not recorded: their count, that of all launches, and time span, ns.
+    """Launches whose kernel was not recorded: their count, the count of all, and time span, ns.
 
     ``late``: launches after the last recorded kernel; ``dark``: launches of processes without any
     recorded kernel, beside others that have some. 0 if too few for a warning.

@@ -58,7 +58,10 @@ evaluating when it begins. BEGINS: it is the outermost range with APART."""
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items of stack `line` that end by `now` or before `end`; return its new top slot."""
+    """Pop items from the stack of `line` (a thread) that end by `now` or before `end`.
+
+    Returns the slot of the new top item.
+    """
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):
@@ -71,9 +74,9 @@ def close(line: int, now: int, end: int, stack: Stack) -> int:
 
 @inner
 def put(line: int, end: int, stack: Stack) -> int:
-    """Push an item that is open until `end` on a line's stack; return its slot.
+    """Push an item (a range) that is open until `end` on the stack of `line` (a thread).
 
-    The stack must have a free slot.
+    The stack must have a free slot, which is returned.
     """
     place: int = stack.free[0]
     stack.free[0], stack.below[place] = stack.below[place], stack.tops[line]
@@ -85,7 +88,7 @@ def put(line: int, end: int, stack: Stack) -> int:
 def advance(team: int, now: int, stretches: Stretches) -> int:
     """Move a training thread (team) to its last interval that has begun at `now`; return its row.
 
-    Before the team's first interval this is the row before that of its first one.
+    If none has begun yet, that is the row before the team's first one.
     """
     place: int = stretches.at[team]
     while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:

@@ -237,7 +237,7 @@ def count_in_steps(
     ops
         Step, launch time and case of each op.
     parts
-        By case: which part of a step it is.
+        By case: code for input, the backward pass, the weight update, or another part of a step.
     iterations
         By step: number of its iteration.
     sums

@@ -66,7 +66,7 @@ def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFra
 
 
 def _containers(passes: pl.DataFrame) -> pl.Series:
-    """Return ranges named after a pass that enclose passes, so that their name is not a pass."""
+    """Return ranges named after a pass that enclose other passes, and so are no pass themselves."""
     if passes["around"].null_count() == passes.height:
         return passes["around"].clear()
     own = passes.select(around="range", own="stage")
@@ -82,7 +82,10 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
 
 
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges that end no later than an earlier range of their process; ends of steps stay."""
+    """Drop ranges that end no later than an earlier range of their process.
+
+    Weight updates of no length stay: they only mark the end of a step.
+    """
     before = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
     ends_a_step = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))
     kept = (pl.col("end") > before).fill_null(value=True) | ends_a_step.fill_null(value=False)

@@ -141,7 +141,7 @@ class Verdicts:
     verdicts
         ``process, verdict, given, evidence, trains, infers``.
     structures
-        Stages and steps of ops found by structure.
+        Stages and steps of ops found by structure (threads and launch order).
     decides
         Processes whose stages structure decides.
     counts_steps
@@ -348,9 +348,9 @@ def _filled(
 
     Returns
     -------
-    ``process, thread, fills``, one row per thread that launches kernels: whether structure agrees
-    on the thread's own launches, if ranges tell more than a little of these; else ``all_agree``,
-    whether it agrees on all launches of the process.
+    ``process, thread, fills``, one row per thread that launches kernels: whether both agree on the
+    thread's own launches, if ranges give stages to enough of these; else ``all_agree``, whether
+    they agree on all launches of the process.
     """
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")

@@ -1,4 +1,4 @@
-"""Labels of ranges that stay the same from step to step."""
+"""Labels of ranges (names without step numbers), which stay the same from step to step."""
 
 from __future__ import annotations
 

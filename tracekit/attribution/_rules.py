@@ -71,7 +71,8 @@ class Rules:
     verdict
         Verdict that the user sets for every process (never `unknown`), or None.
     step
-        The user's definition of a step, one of `STEP_READINGS`, used if structure finds steps.
+        The user's definition of a step, one of `STEP_READINGS`, used where steps are inferred from
+        the order of launches.
     file
         The user's rules file, or None.
     given
@@ -111,7 +112,7 @@ class Rules:
         verdict
             Verdict for all processes (never `unknown`); replaces the one found.
         step
-            Definition of a step if structure finds steps: `update`, `input` or `period`.
+            Definition of a step where launch order shows the steps: `update`, `input` or `period`.
 
         Raises
         ------
@@ -191,7 +192,7 @@ class Rules:
         Parameters
         ----------
         of
-            The question that the meanings answer; each question has a separate cache.
+            Name of the kind of meaning, such as ``step``; each kind has a separate cache.
         names
             The names, in one column or several, without duplicate rows.
         look_up

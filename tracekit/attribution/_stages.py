@@ -123,7 +123,7 @@ _OF_LAUNCHES = [
 
 @dataclass(frozen=True)
 class Launch:
-    """Evidence for the stages of a chunk's ops beside their names: one entry per op.
+    """Evidence for the stages of a chunk's ops, other than their names: one entry per op.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Launch:
     threads
         The launching thread, -1 if unknown.
     structure
-        Stage by structure, as index in the list of stages; -1 for none.
+        Stage inferred from threads and launch order, as index in the list of stages; -1 for none.
     on_input_stream
         Whether the launch is unknown and all other work on the op's stream is input.
     relayed
@@ -170,7 +170,7 @@ class Staged:
         Parameters
         ----------
         again
-            By op: 1 if structure finds that it recomputes forward, 0 if not, -1 if unknown.
+            By op: 1 if it is found to compute a part of a forward pass again, 0 if not, else -1.
         """
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.said]
@@ -179,7 +179,7 @@ class Staged:
         return [*columns, recomputed.to_series()]
 
     def parts(self) -> Array:
-        """Return the part of a step that each case belongs to, in the codes of `count_in_steps`."""
+        """Return for each case a code: input, backward pass, weight update or another part."""
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         updates = (stage == "WU") & (kind == "compute")
         part = (
@@ -261,7 +261,7 @@ class Stages:
         return reached
 
     def _decide(self) -> None:
-        """Decide the stages of cases that are new."""
+        """Decide the stages of cases (combinations of evidence) that are new."""
         who, what = (column[self._said.height :] for column in self._cases.keys)
         if not who.size:
             return
@@ -328,7 +328,7 @@ class Stages:
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
-        """Classify new names and kinds; return the places of all in the list of kinds."""
+        """Classify new names and kinds; return for each key its row in the list of kinds."""
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
         # What another thread looks at stays as it is.
         places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
@@ -459,7 +459,7 @@ _NO_TEXT = pl.lit(None, pl.String)
 
 
 def _by_place(rules: Rules) -> pl.Expr:
-    """Mask collectives whose purpose by place decides: no user rule covers them."""
+    """Mask collectives whose stage the layers around them may decide: no user rule covers them."""
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
     said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
     return pl.col("trains") & pl.col("place").is_not_null() & ~said
@@ -548,7 +548,7 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
 
 
 class Cases:
-    """All cases of a report, collected chunk by chunk."""
+    """Distinct combinations of evidence (cases) of a report's ops, collected chunk by chunk."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)

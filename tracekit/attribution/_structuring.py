@@ -172,7 +172,7 @@ def _part(
 
 
 class _Apart:
-    """Spill file of the ops of chosen processes, to be read process by process."""
+    """Spill file of the ops of chosen processes, which is read process by process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._spool = Spool(workspace)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds. A share is a fraction of 1; every other name contains its unit."""
+    """Thresholds of attribution. A share is a fraction of 1; every other name contains its unit."""
 
     # Backward passes, steps and transfers, as ranges tell them.
 

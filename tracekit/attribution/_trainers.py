@@ -51,7 +51,7 @@ class Teams:
         return trainer
 
     def apart(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return ranges with team ids in place of process ids."""
+        """Return ranges with team ids (training threads with helpers) in place of process ids."""
         return ranges.with_columns(process=self.of(ranges))
 
 
@@ -150,7 +150,7 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of further teams that match an iteration."""
+    """Return the steps of a process's second and further teams that match an iteration."""
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")
@@ -198,7 +198,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the arrays for the compiled loops, each team before its first interval."""
+        """Return the arrays for compiled loops, each team at a place before its first interval."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))

@@ -172,7 +172,7 @@ def judge(
     """Return the verdict on each process.
 
     Training: ranges mark backward passes, or both forward passes and weight updates; or a thread
-    runs backward passes; or structure says so; or kernels named after gradients run beside kernels
+    runs backward passes; or `claims` says so; or kernels named after gradients run beside kernels
     of an optimizer or an exchange of gradients, or compute gradients of weights. Inference: the
     process serves requests, marks forward passes, or runs layers of several names, and nothing can
     be part of training: no kernel is named after gradients or an optimizer, and (unless it serves)
@@ -193,7 +193,8 @@ def judge(
     signs
         Hints in kernel names, from `kernel_hints`.
     claims
-        Process -> whether structure finds that it trains; processes without structure are absent.
+        Process -> whether it is found to train by threads and launch order; processes that were not
+        examined so are absent.
     rules
         The rules, with the user's verdict if there is one.
 

@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def in_order() -> list[str]:
-    """Return modules and questions in the order of the help; unlisted ones come last."""
+    """Return the names of modules and questions that are commands, in the help's order."""
     from tracekit.runs import DECLARED
 
     return [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
@@ -54,7 +54,7 @@ def _register(name: str) -> None:
 
 
 def _home(each: CommandInfo) -> str:
-    """Return the question or function behind a command."""
+    """Return the name of the function behind a command."""
     return each.callback.__name__ if each.callback else ""
 
 

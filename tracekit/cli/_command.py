@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """An answer, its exit code, and whether a terminal shows nothing."""
+    """An answer to write, the exit code, and whether a terminal shows nothing of it."""
 
     answer: Answer
     exit_code: int
@@ -184,7 +184,7 @@ def action(
 
 
 def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answering:
-    """Return a function that has the declared options of `takes` before those of opening."""
+    """Add to a function the declared options of `takes`, before those for opening runs."""
     own = inspect.signature(function)
     *named, _ = own.parameters.values()
     place = next(n for n, each in enumerate(named) if each.name in {"rules", "store"})
@@ -301,7 +301,7 @@ def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
 
 
 def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Return option values, those of a group combined into its dataclass."""
+    """Return option values; those that are fields of a dataclass are put into one."""
     made = {
         name: group(**{each.name: options.pop(each.name) for each in dataclasses.fields(group)})
         for name, group in groups.items()

@@ -113,10 +113,10 @@ def gate(
     store: Folder = None,
     **asked: Any,
 ) -> Judged:
-    """Check that B is no slower than A by more than a limit, and that nothing new is wrong with it.
+    """Check that B is no slower than A by more than a limit, and that it has no new findings.
 
-    Exits with 0 if both are shown, 1 if the contrary is, and 3 if undecided. Outliers are left out,
-    and named.
+    Exits with 0 if all checks pass, 1 if one fails, and 3 if the data cannot decide. Outlier steps
+    are left out, and named.
     """
     if not against:
         if len(runs) != _TWO:
@@ -139,7 +139,7 @@ _TWO = 2
 
 
 def _of_both(**said: str) -> Said:
-    """Return declarations of the same keys for run A and run B, which not all answers have."""
+    """Declare JSON keys for run A and the same for run B, optional in an answer."""
     return {f"{side}_{name}?": text.format(side.upper(), lower=side)
             for side in "ab" for name, text in said.items()}  # fmt: skip
 
@@ -381,10 +381,10 @@ def compare(
 ) -> Judged:
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
-    The first line says how much the step changed, whether that is shown, and what carries it. What
-    only one run has is listed too. Runs that are not comparable get no verdict, and the reasons
-    are said. Two recordings tell of these two alone; several a side (--against) tell programs
-    apart.
+    The first line says how much the step changed, whether the data show it, and which parts make
+    up the change. Groups that only one run has are listed, too. Runs that are not comparable get
+    no verdict, but the reasons. A verdict on two recordings is about these two alone; to compare
+    programs, give several recordings of each (--against).
     """
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):

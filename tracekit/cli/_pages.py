@@ -114,7 +114,7 @@ def view(
 ) -> None:
     """Scroll through whole runs in a browser, and select a time to break it down.
 
-    The page is served on 127.0.0.1, to whoever has the printed address alone, until Ctrl-C;
+    The page is served on 127.0.0.1, only to those who have the printed address, until Ctrl-C;
     docs/view.md explains it. Without RUN it is the run ingested last.
     """
     from tracekit.view import View

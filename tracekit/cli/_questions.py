@@ -96,7 +96,7 @@ def _of_files(spec: Declaration, *, store: Path | None = None, **options: Any) -
 def _opened(
     spec: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
 ) -> dict[str, Any]:
-    """Return the runs among the options, opened."""
+    """Return those options of a question that are runs, each opened: name -> run."""
     named = {name: options[name] for name in _runs_among(spec) if options[name] is not None}
     return {name: open_run(each, store, **opening) for name, each in named.items()}
 

@@ -201,8 +201,8 @@ def check(
 ) -> Judged:
     """Say what is odd about a topology file or a run's machine; exit with 1 if anything is.
 
-    Of a run, that is also what of its copies cannot have been on this machine: those that are
-    faster than their links, and those where it has no way.
+    For a run, that includes copies that this machine cannot have made: copies faster than their
+    links, and copies between devices without a route.
     """
     import polars as pl
 

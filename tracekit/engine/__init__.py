@@ -1,7 +1,7 @@
 """Engine: streams a run's ops once into sums by window, stage, group and range.
 
 Busy time (the length of the union of intervals) is computed here alone: `StageTally`, `GroupTally`
-and the tallies of ranges add up the ops of a whole run, ordered by start, in compiled loops;
+and the aggregators of ranges add up the ops of a run, ordered by start, in compiled loops;
 `union_length` and `layered_lengths` take frames of intervals in any order. Every sum is a whole
 number of ns or ops. Sums of several reports can be added in any order, except for a GPU that occurs
 in several reports: its union is computed over all its ops.

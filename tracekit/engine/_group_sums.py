@@ -155,7 +155,7 @@ _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.In
 
 
 class Durations:
-    """Durations of ops, each with the row of sums that counts it.
+    """Durations of ops, each with the row (of the sums by group and window) that counts it.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Durations:
 
     @classmethod
     def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
-        """Merge the frames of several parts; `rows` says how many rows of sums each part has."""
+        """Merge results of `frame` for parts of a run; `rows`: number of rows of sums of each."""
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [
@@ -237,11 +237,12 @@ class GroupTally:
     keys
         Columns of ops that define a group within a window.
     named
-        The keys whose values are in another table: key -> where.
+        Keys whose values are stored in another table: key -> how to look them up.
     keeps_durations
         Whether each op's duration is kept, for medians.
     of_pieces
-        Whether rows are pieces of a range; only the first piece (`is_first`) is counted.
+        Whether rows are pieces of NVTX ranges in place of ops; in the number of ops, each range
+        counts once, with its first piece (`is_first`).
     """
 
     def __init__(
@@ -257,13 +258,13 @@ class GroupTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
         keys = (self._named[key].columns if key in self._named else (key,) for key in self._keys)
         pieces = ("is_first",) if self._of_pieces else ()
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the tally for these windows, in the form that `LinesInWindows` takes."""
+        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -350,7 +351,7 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; for devices as windows, with their first start and last end."""
+        """Return the windows; if each device is one, it lasts from its first op to its last."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:

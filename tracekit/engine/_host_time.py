@@ -96,7 +96,7 @@ def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Cut nested ranges into pieces in which each is the innermost on its thread.
+    """Cut nested ranges into intervals in which each is the innermost one on its thread.
 
     A range is innermost from its start; after a range ends, the innermost is the last one that
     began at the level below.
@@ -124,7 +124,10 @@ def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, range, start, end``: when a range is innermost on its thread (and domain)."""
+    """Return ``line, range, start, end`` of intervals in which a range is innermost on its line.
+
+    A line is a thread, or a thread and an NVTX domain.
+    """
     owner = pl.col("owner").forward_fill().over("line", "level")
     return (
         _events(ranges)
@@ -214,7 +217,7 @@ def host_windows(trace: Trace) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Work:
-    """A run with its ops, or, for host time, with pieces of its ranges in their place."""
+    """A run with its ops; or, for host time, with pieces of its NVTX ranges in place of ops."""
 
     trace: Trace
     is_host: bool = False

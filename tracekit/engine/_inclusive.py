@@ -1,4 +1,4 @@
-"""Work launched in ranges, nested ranges included: by path, by range, by path and kernel."""
+"""GPU work launched in NVTX ranges, nested ones included: by path, by range, by path and kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """Adds up the ops launched directly in each push/pop range, and overlaps within each path.
+    """Adds up the ops launched directly in each push/pop range, and their overlaps by path.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class RangeTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
         return ("range", "kind", *self.counting.columns)
 
     def clear(self) -> None:
@@ -134,7 +134,7 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return ns counted twice per path: by it with the paths below it, and by it alone."""
+        """Return per path the overlap of ops, ns: with all paths below it, and in it alone."""
         own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
         alone[own["node"].to_numpy()] = own["twice"].to_numpy()
@@ -220,7 +220,7 @@ def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
 
 
 def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
-    """Mark the ranges that begin between the start of the first kept iteration and the last end."""
+    """Add ``kept``: whether a range begins in its process's iterations after the first `skip`."""
     if not skip:
         return ranges.with_columns(kept=True)
     steps = trace.read("iterations").sort("process", "start")
@@ -279,7 +279,7 @@ _OF_INSTANCES = (
 
 
 def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
-    """Return the rows of push/pop ranges, each path followed by those inside it."""
+    """Return the rows of the answer for push/pop ranges: each path, then the paths inside it."""
     tree = held.tree
     table = held.lengths.with_columns(
         node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
@@ -295,13 +295,13 @@ def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
 
 
 def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
-    """Return the rank of each path among those below the same parent, the busiest first."""
+    """Return each path's position in the table: parents first, and siblings by busy time."""
     busy, host = (-table[name].fill_null(0).to_numpy() for name in ("busy_ns", "host_ns"))
     return laid_out(np.lexsort((tree.paths, host, busy, tree.depths)), tree.parents)[0]
 
 
 def _opened(held: _Held) -> pl.DataFrame:
-    """Return the rows of start/end ranges; they do not nest and so are not in the tree."""
+    """Return the rows of the answer for start/end ranges, which do not nest and form no tree."""
     table = held.opened.group_by("path").agg(_OF_INSTANCES)
     rows = table.join(held.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
@@ -347,7 +347,7 @@ class KernelTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
         launch = ("process", "launch_start") if self.opened.height else ()
         return (*_KERNEL, *self.outside.columns, *launch, *self.counting.columns)
 
@@ -371,14 +371,14 @@ class KernelTally:
             ]
 
     def own(self) -> pl.DataFrame:
-        """Return ``range, outside``, the kernel, ``ops, total_ns, min_ns, max_ns``.
+        """Return ``range, outside``, the kernel's columns, and ``ops, total_ns, min_ns, max_ns``.
 
         ``outside`` is the reason why the op is in no push/pop range; null if it is in one.
         """
         return pl.concat(self._own).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
     def during(self) -> pl.DataFrame:
-        """Return ``path``, the kernel, ``launching, ops, total_ns, min_ns, max_ns``.
+        """Return ``path``, the kernel's columns, ``launching, ops, total_ns, min_ns, max_ns``.
 
         These are the kernels launched while start/end ranges are open, by path; ``launching`` is
         the number of ranges that launch the kernel.
@@ -433,7 +433,7 @@ def inclusive_kernels(
 
 
 def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of push/pop ranges, with ``path``, each path followed by those inside it."""
+    """Return the kernels launched in push/pop ranges: each ``path``, then the paths inside it."""
     at = pl.int_range(pl.len()).alias("at")
     launches = own.join(tree.ranges.select("range", at), on="range").with_columns(
         kernel=pl.struct(_KERNEL).rank("dense").cast(pl.Int64)
@@ -453,7 +453,10 @@ def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the rows of kernels per path, and the row of each launch; see `find_holders`."""
+    """Return the row that each launch counts in, and the rows (kernels by path).
+
+    `find_holders` explains both.
+    """
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))
     columns = (given(launches["kernel"]), given(launches["at"]))

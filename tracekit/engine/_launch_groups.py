@@ -129,7 +129,10 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return each line's index of its process among those with iterations; else their count."""
+        """Return for each line (a device) the index of its process among those with iterations.
+
+        It is the number of these processes if there is none.
+        """
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)
 

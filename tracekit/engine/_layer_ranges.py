@@ -68,7 +68,10 @@ class _Ranges:
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
-        """Return the outermost marked range of each range and those around it, inside any stop."""
+        """Return for each range the outermost marked one of itself and those around it.
+
+        A range where `stop` is true, and those around it, count for none.
+        """
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
         compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
@@ -156,7 +159,7 @@ def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
-    """Give engine markers without a number in NVTX that of the first range inside them."""
+    """Give autograd markers without a sequence number that of the first marker inside them."""
     inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())
@@ -185,7 +188,7 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
 
 
 def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return each module's name: its label below those of the modules around it."""
+    """Return each module's name: the labels of the modules around it, then its own label."""
     paths = ranges.table["path"]
     around = _gathered(pl.Series(module), ranges.parents)
     rows = ranges.table.select("path", "module", above=_gathered(paths, around))
@@ -205,7 +208,7 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
 
 
 def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return by row the name and ordinal of a pass's outermost operator."""
+    """Return per range its name and ordinal if it is a pass's outermost operator, else null."""
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)

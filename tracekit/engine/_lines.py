@@ -231,7 +231,7 @@ class LinesInWindows:
 
     @property
     def count(self) -> int:
-        """Capacity of the arrays, in lines."""
+        """Number of lines (devices, or processes on devices) for which the arrays have room."""
         return int(self.course.ends.size)
 
     def of(self, rows: pl.DataFrame) -> Array:
@@ -243,7 +243,7 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return the window id for rows of the windows as sorted for loops."""
+        """Return the window ids for rows of the windows as ordered by line (device) and start."""
         numbers = self._lines.owners["device"] if self._given is None else self._numbers
         return numbers.gather(rows).alias("window")
 

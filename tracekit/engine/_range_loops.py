@@ -76,7 +76,7 @@ def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array)
 def part(
     place: int, now: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Add the time for which two neighbouring active nodes overlap to their common ancestor."""
+    """Add to the common ancestor of two neighbouring active nodes the time they overlap."""
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
     if node >= 0:
@@ -87,7 +87,7 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Remove the active node at position `place` from the `size` active nodes."""
+    """Remove the active node at position `place` of `size`; add the overlaps that end with it."""
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -273,7 +273,7 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
     parents, own, found
         As of `inherit`.
     stops
-        Where true, neither this range nor those around it count for the ranges inside.
+        Where true, this range and the ranges around it do not count for the ranges inside it.
     """
     for row in range(len(parents)):
         found[row] = -1 if stops[row] else own[row]

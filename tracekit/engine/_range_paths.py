@@ -34,7 +34,7 @@ determines stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
-    """Return an index into `OUTSIDE`: why an op is in no range, by its ``launch_thread``."""
+    """Return an index into `OUTSIDE`, the reasons why an op is in no range (by its thread)."""
     by_threads = trace.read("verdicts").filter(
         (pl.col("structure") == "threads") & pl.col("decides")
     )
@@ -52,9 +52,9 @@ def outside_code(trace: Trace) -> pl.Expr:
 
 
 def named_ranges(trace: Trace) -> Named:
-    """Return ops' grouping key `range`: the path id of the innermost range around the launch.
+    """Return how ops are grouped by range: by path id of the innermost range at their launch.
 
-    It is negative for an op outside of all ranges; `outside_text` gives the reason.
+    The id is negative for an op outside of all ranges; `outside_text` gives the reason.
     """
     ranges = trace["ranges"].select("range", "path").collect()
     paths = (ranges if ranges["range"].is_sorted() else ranges.sort("range"))["path"]
@@ -91,7 +91,7 @@ def numbered_paths(trace: Trace) -> pl.DataFrame:
 
 
 def path_labels(trace: Trace) -> pl.DataFrame:
-    """Return ``path, label``: the last part of each path's name."""
+    """Return ``path, label``: the label of the innermost range of each path."""
     return trace.read("paths").select(path_number(), "label")
 
 
@@ -165,7 +165,7 @@ def path_tree(trace: Trace) -> PathTree:
 
 
 def _above(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``path, above``: paths in order of their first range; the parent's row, -1 if none."""
+    """Return ``path, above``: paths by their first range, and each one's parent's row or -1."""
     firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
     of_ranges = ranges.select(parent="range", above="path")
     rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
@@ -263,7 +263,7 @@ class OpenTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
         return ("process", "launch_start", "kind", *self.counting.columns)
 
     def clear(self) -> None:
@@ -298,7 +298,7 @@ class OpenTally:
         })  # fmt: skip
 
     def held(self) -> pl.DataFrame:
-        """Return the ranges with `SUMS`, ``first, last``; these two are null without ops."""
+        """Return the ranges with `SUMS` and ``first, last``: edges of their work, null if none."""
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))
         )
@@ -340,7 +340,7 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, path, start, end`` of the intervals with a range of the path open."""
+    """Return ``process, path, start, end`` of intervals in which a range of the path is open."""
     owner = ["process", "path"]
     reached = pl.col("end").cum_max().shift(1).over(owner)
     part = (pl.col("start") > reached).fill_null(value=True).cum_sum().over(owner)

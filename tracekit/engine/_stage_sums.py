@@ -37,7 +37,7 @@ class DeviceSums:
         self._kernels: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count the next ops of the canonical table."""
+        """Add the next chunk of ops to the sums; ops come ordered by start."""
         if self._tally is None or not self._tally.add(ops):
             self._tally = None  # where they do not come by start, unions take more than one go
             return
@@ -67,7 +67,7 @@ class StageSums:
     Parameters
     ----------
     windows
-        The windows; for devices as windows, with their first start and last end.
+        The windows; if each device is one, it lasts from its first op to its last.
     stages
         ``window, stage, ops, busy_ns, exposed_ns``.
     groups
@@ -87,7 +87,7 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Merge the `frames` of parts of a run that share no window."""
+        """Merge the `frames` of several parts of a run, no two of which have a window in common."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
@@ -120,7 +120,8 @@ class StageTally:
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of a range; only the first piece (`is_first`) is counted.
+        Whether rows are pieces of NVTX ranges in place of ops; in the number of ops, each range
+        counts once, with its first piece (`is_first`).
     of_stages_alone
         Whether to add up stages only: sources and launches are not read.
     """
@@ -132,13 +133,13 @@ class StageTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
         pieces = ("is_first",) if self._of_pieces else ()
         others = () if self._of_stages_alone else ("stage_source", "launch_thread")
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the tally for these windows, in the form that `LinesInWindows` takes."""
+        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
@@ -175,7 +176,7 @@ class StageTally:
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; for devices as windows, with their first start and last end."""
+        """Return the windows; if each device is one, it lasts from its first op to its last."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Cut windows by step, limit a run to some steps, and split steps by what the host is in.
+"""Cut time into steps, limit a run to some steps, and split steps by the iteration the host is in.
 
 A step lasts until the next one begins, so the time after an iteration belongs to it. Time before
 the first step of a device and after its last one belongs to no step.
@@ -192,7 +192,7 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
 
 
 def _edges(trace: Trace) -> tuple[int | None, int | None]:
-    """Return the first start and the last end of all ops and ranges, ns."""
+    """Return when the first of all ops and ranges starts, and when the last one ends, ns."""
     work = trace["ops"] if has_ops(trace) else trace["ranges"]
     edges = work.select(first=pl.col("start").min(), last=pl.col("end").max())
     first, last = edges.collect(engine="streaming").row(0)  # whose memory is that of a few batches
@@ -249,7 +249,10 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a cutter that also cuts where the host enters or leaves an iteration."""
+    """Return a cutter that also cuts where the host enters or leaves an iteration.
+
+    The column ``on_host`` tells whether the host is in one.
+    """
 
     def cut(trace: Trace) -> pl.DataFrame:
         begun = host_marks(trace.read("iterations"))

@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """How to count each op once although windows split it into pieces."""
+    """Expressions that count each op once, even where windows split it into pieces."""
 
     is_op: pl.Expr | None
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Limit a mask of pieces to one piece per op."""
+        """Limit a mask of rows (pieces into which windows cut ops) to one row per op."""
         return where if self.is_op is None else where & self.is_op
 
 
@@ -57,11 +57,11 @@ HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",
 
 
 class Tally(Protocol):
-    """Interface of an aggregator that takes ops cut at windows, in segments."""
+    """Interface of an aggregator that takes ops cut at window borders, in segments (see `feed`)."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the tally reads."""
+        """Names of the columns of ops that this aggregator reads."""
 
     def clear(self) -> None:
         """Set all sums to zero."""
@@ -71,23 +71,23 @@ class Tally(Protocol):
 
 
 class Sweep(Protocol):
-    """Interface of an aggregator that takes whole ops ordered by start, and windows."""
+    """Interface of an aggregator that takes uncut ops, ordered by start, and sums up by window."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that the sweep reads."""
+        """Names of the columns of ops that this aggregator reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset the sweep for these windows, in the form that `LinesInWindows` takes."""
+        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Count ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; for devices as windows, with their first start and last end."""
+        """Return the windows; if each device is one, it lasts from its first op to its last."""
 
     def sums(self) -> Any:
-        """Return the sums: an object with `frames`, whose class merges parts by `merged`."""
+        """Return the sums; their class has `merged`, which joins the `frames` of several parts."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Line:
 def feed(
     batches: Iterable[pl.DataFrame], line: str, take: Callable[[pl.DataFrame], None]
 ) -> pl.DataFrame | None:
-    """Pass intervals on in segments.
+    """Pass intervals on in segments, at whose edges no interval of their line (a device) is open.
 
     Parameters
     ----------
@@ -222,8 +222,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
     receivers
         The aggregators.
     skip
-        Option of `chosen_windows`: each device is one window; with 0 it is cut to the run's
-        stretch.
+        Number of iterations to leave out at the beginning; see `chosen_windows`.
 
     Returns
     -------
@@ -237,7 +236,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums of a run: those in windows, those in each device's whole window, and the windows."""
+    """Sums of a run: by window, and for each device as a whole; and the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]
@@ -245,7 +244,7 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Factory of aggregators (sweeps only) for a part of a run; `repr` is its key in the cache."""
+    """Factory of aggregators (`Sweep` only) for a part of a run; its `repr` is its cache key."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
@@ -268,7 +267,7 @@ def sum_up(
     cutter: Cutter = run_windows,
     with_paths: bool = False,
 ) -> Summed:
-    """Add up the ops of each part of a run, in any process, and merge the sums.
+    """Add up the ops of each part of a run, perhaps in other processes, and merge the sums.
 
     Parameters
     ----------
@@ -307,7 +306,7 @@ def _of_devices(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[Any]:
-    """Merge the sums of each sweep over all parts."""
+    """Merge the sums of each aggregator over all parts of a run."""
     return [
         each.merged([_within(part, f"{of} {place} ") for part in parts])
         for place, each in enumerate(classes)
@@ -352,7 +351,7 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return the windows, and those of the run as a whole; None for one window per device."""
+    """Return the windows, and those not cut by iteration; None stands for one per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     _require_ops(launch_groups(trace).height)
@@ -436,7 +435,7 @@ def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator
 def _fed(
     batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Pass all ops to tallies; return each device as a window."""
+    """Pass all ops, cut at windows, to tallies; return each device's first start and last end."""
     if not tallies:
         for _ in batches:
             pass

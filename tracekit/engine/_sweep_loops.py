@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The furthest end so far of each stage and of each source, a row per device or process."""
+    """Latest end so far of ops by stage, and by source of stage; a row per device or process."""
 
     stages: Array
     sources: Array
@@ -79,7 +79,10 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Advance a line to an op; return the window in which it starts, or the last window before."""
+    """Move a line (a device) on to the window that an op starts in, or the last before it.
+
+    Returns that window.
+    """
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)
     window, last = course.windows[line], windows.first[line + 1]
@@ -133,7 +136,7 @@ def expose(
 
 
 def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Sums) -> int:
-    """Add up ops in windows.
+    """Add up number, durations, busy and exposed time of ops, by window and stage.
 
     Returns
     -------

@@ -119,7 +119,7 @@ Cutter = Callable[["Trace"], pl.DataFrame]
 
 
 def run_windows(trace: Trace) -> pl.DataFrame:
-    """Return the result of `iteration_windows` for a run, which is worked out once."""
+    """Return the result of `iteration_windows` for a run, computed once and cached."""
     return trace.once(_run_windows, of_all=True)
 
 
@@ -186,7 +186,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
 
 def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, part, iteration, start`` of the launched ops on each device.
+    """Return ``process, device, part, iteration, start``: where each iteration or gap begins.
 
     ``lost`` is the end of the work that runs there before all launched ops.
 
@@ -244,7 +244,8 @@ def chosen_windows(
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
-    Windows are cut to the run's stretch; a step that the edge of the stretch cuts is no step.
+    Windows are cut to the time span or steps that the run is limited to (its stretch); a step that
+    an edge of it cuts is no step.
     Without steps each device is one window, whose process is null.
 
     Parameters
@@ -284,7 +285,7 @@ def chosen_windows(
 
 
 def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return a single window per device, from its first op to its last."""
+    """Return one window per device, from its first op to its last."""
     edges = ops.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
     return edges.select(
         "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)

@@ -146,7 +146,7 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges that overlap the intervals `spans`, or the launches of `ops`."""
+    """Return the ranges open during `spans`, or since the first launch of `ops`, by process."""
     whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
     whole = whole.join(begun, on="process", how="left").with_columns(
@@ -188,7 +188,7 @@ class Lanes:
         self._open: list[list[int]] = []
 
     def place(self, start: int, end: int) -> int:
-        """Return the first row on which a slice overlaps no other or nests inside the last one."""
+        """Return the first row with room for a slice: none is open there, or it fits inside."""
         for lane, ends in enumerate(self._open):
             while ends and ends[-1] <= start:
                 ends.pop()

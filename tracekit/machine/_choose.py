@@ -155,7 +155,7 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Return the number of GPUs, MIG slices excepted, at the bus of another GPU of their host."""
+    """Count GPUs, other than MIG slices, with the same PCI address as another GPU of the host."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
@@ -371,7 +371,7 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     Raises
     ------
     UsageError
-        If an active device has no place, or two have the same.
+        If an active device matches no GPU of the machine, or two match the same.
     """
     active = devices.filter(pl.col("active"))["device"].to_list()
     if len(active) > len(machine.gpus):

@@ -150,7 +150,7 @@ class Machine:
     warnings
         Sentences to display about it.
     source
-        Source of the information about it, in words; None if it was read from a dump.
+        Origin of the information about it, in words; None if a tool's output was read.
     tells_peers
         Whether links between GPUs other than PCIe are known, or known to be absent. If False, no
         route between two GPUs is known.
@@ -192,7 +192,7 @@ class Machine:
         return cls(name, graph, origin, tuple(warnings), source)
 
     def with_links(self, links: Iterable[Link]) -> Machine:
-        """Return the same nodes, joined by other links."""
+        """Return a machine with the same nodes, joined by the links `links` instead."""
         nodes = dict(self.graph.nodes(data=True))
         return replace(self, graph=Machine.of(self.name, nodes, links).graph)
 
@@ -273,7 +273,7 @@ class Machine:
 
     @cached_property
     def hosts(self) -> list[frozenset[str]]:
-        """The nodes of each host, in order of their GPUs; one set of all nodes without a fabric."""
+        """The nodes of each host, in order of GPUs; one set of all nodes if there is no fabric."""
         inside = self.graph.subgraph(set(self.graph) - set(self.nodes("fabric")))
         parts = [frozenset(part) for part in nx.connected_components(inside)]
         if not self.nodes("fabric"):
@@ -403,7 +403,7 @@ class Machine:
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
     def _by_memory(self, way: list[str]) -> list[str]:
-        """Return the nodes from a GPU to a NIC through the host memory nearest to the GPU."""
+        """Detour a path from a GPU to a NIC through the host memory (CPU) nearest to the GPU."""
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
         return way if up is None or across is None else [*up.nodes, *across[1:]]
@@ -457,7 +457,7 @@ def _reached(graph: nx.Graph, start: str) -> set[str]:
 
 
 def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
-    """Return the shortest path without a third GPU or NIC on it, or None."""
+    """Return the shortest path with no GPU or NIC between its ends; None if there is none."""
     near = _reached(graph, start)
     if end not in near:
         return None
@@ -543,7 +543,7 @@ def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machi
 def _with_used(
     machine: Machine, used: Set[tuple[int, int]], staged: Set[tuple[int, int]]
 ) -> Machine:
-    """Add NICs that the machine lacks, linked to their GPUs; those of `staged` to CPUs."""
+    """Add the NICs of (GPU, NIC) pairs, linked to the GPU; for `staged` pairs to its CPU."""
     by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for gpu, nic in used | staged:
         by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))

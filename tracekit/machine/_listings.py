@@ -87,7 +87,7 @@ def relay_table(machine: Machine) -> pl.DataFrame:
     Returns
     -------
     ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best`` (no other relay of this
-    pair is wider); one row per pair and relay.
+    pair has more NVLinks on its narrower hop); one row per pair and relay.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):
@@ -102,7 +102,7 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
 
 def _bricks(machine: Machine, gpu: int) -> int | None:
-    """Return the number of NVLinks of a GPU; None if it is unknown for any bond."""
+    """Return the number of NVLinks of a GPU; None if unknown for any of its connections."""
     own = [link.bricks for link in machine.links if link.is_peer and f"GPU{gpu}" in link.ends]
     known = [bricks for bricks in own if bricks is not None]
     return sum(known) if len(known) == len(own) else None
@@ -158,7 +158,7 @@ def problems(machine: Machine) -> tuple[str, ...]:
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
     """List the types of links with unknown bandwidth, a sentence per type.
 
-    This is no problem of a topology: few inputs give the bandwidth of links between sockets, and
+    This is not one of the `problems`: few inputs give the bandwidth of links between sockets, and
     `nvidia-smi topo -m` gives none at all, though GPU names in a run do.
     """
     found = []

@@ -1,4 +1,4 @@
-"""Find the communicator of each line of an NCCL log.
+"""Find the communicator that each line of an NCCL log is about.
 
 A member is one rank of one communicator, as one process knows it: a pointer, from its Init START
 line (before NCCL 2.17: COMPLETE) to the next Init of the same pointer. Members are put into
@@ -129,9 +129,9 @@ class Communicators:
     def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
         """Add ``communicator`` to lines without a pointer, null if unknown.
 
-        The thread that wrote a line decides. If that leaves it open, or contradicts the line, the
-        line belongs to the only communicator of the process in which a member of that GPU may have
-        written it. A log without any Init is taken to have one communicator.
+        The Init or call that the writing thread is in gives the communicator. If there is none, or
+        it contradicts the line, it is the only communicator of the process with a fitting member
+        on the line's GPU; null if there are several. A log without any Init has one communicator.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Communicators:
             Lines with ``own_rank`` (rank that the line is about, null if of none) and ``top_rank``
             (highest rank in it).
         by_calls
-            Whether these lines follow a collective call, and never occur during an Init.
+            Whether these lines occur only in a collective call, never during an Init.
         """
         members = self.members
         marks = self._marks.filter(pl.lit(not by_calls) | (pl.col("stage") == "CALL"))
@@ -244,7 +244,7 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return member -> the member it was split off: the latest earlier member of that pointer."""
+    """Return member -> member it was split off: the latest before with the parent's pointer."""
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)
@@ -310,7 +310,7 @@ def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
 
 
 def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
-    """Return sets of members linked by connections, in the order of the log."""
+    """Group members that connections link; each group, in log order, has no rank or GPU twice."""
     by_rank: dict[int, list[Member]] = defaultdict(list)
     for each in kind:
         by_rank[each.rank].append(each)
@@ -331,13 +331,13 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:
-    """Split a set that has a rank or a GPU twice, as it cannot be one communicator."""
+    """Split a set of members into single ones if a rank or GPU is in it twice."""
     ranks, seats = {each.rank for each in part}, {each.seat for each in part}
     return [part] if len(ranks) == len(part) == len(seats) else [[each] for each in part]
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Tell whether two members that connect to each other may share a communicator."""
+    """Tell whether log lines allow that two members that connect share a communicator."""
     mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
     for a, b, own_peers in ((one, other, mine), (other, one, theirs)):
         device, near = own_peers.get(b.rank, (None, False))
@@ -370,7 +370,7 @@ def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the log lines from which a thread's communicator follows.
+    """Return the log lines that show which communicator a thread is working for.
 
     Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
     CALL; ``marked`` is the member.
@@ -383,11 +383,11 @@ def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``: the one whose Init, or else whose latest call, the writing thread is in.
+    """Add ``member``, found from the Init or call during which its thread wrote each line.
 
-    If the next Init line of the thread is a COMPLETE, the line belongs to it: before NCCL 2.17
-    there is no START, and since then no other line comes between. Otherwise it belongs to a START
-    that was never completed, or to a call (``called``).
+    If the next Init line of the thread is a COMPLETE, the line belongs to that Init: before NCCL
+    2.17 there is no START, and since then no other line comes between. Otherwise it belongs to the
+    last START, never completed, or to the last call (then ``called`` is true).
     """
     inits = marked.filter(pl.col("stage") != "CALL").rename({"stage": "next", "marked": "ending"})
     keys: dict[str, Any] = {"on": "line", "by": list(_THREAD), "check_sortedness": False}

@@ -213,7 +213,7 @@ def _versions(lines: pl.DataFrame) -> list[str]:
 
 
 def _written(lines: pl.DataFrame) -> pl.DataFrame:
-    """Split lines into writer and message: ``line ... device, message, whole``."""
+    """Split lines into writer (``host, pid, tid, device``), ``message``, ``whole`` (not cut)."""
     plain = pl.col("text").str.replace_all(_ANSI, "").str.strip_chars_end()
     return (
         lines.select("line", plain.str.extract_groups(_PREFIX).alias("groups"))

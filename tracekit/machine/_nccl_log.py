@@ -290,7 +290,7 @@ Successors = dict[tuple[str, int], dict[int, int | None]]
 
 
 def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[Order]]:
-    """Return the rings that rank 0 prints."""
+    """Return (communicator, channel) -> ring orders that its rank 0 prints."""
     dots = pl.col("dots").is_not_null()
     # The last number before the dots may have lost digits, if none but them comes after it.
     text = pl.when(dots).then(pl.col("order").str.replace(r"\d+$", "")).otherwise("order")
@@ -310,7 +310,7 @@ def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[O
 
 
 def _neighbours(lines: Lines, known: Communicators) -> Successors:
-    """Return the neighbours in ``Ring 00 : 3 -> 0 -> 1``, which ranks print with SUBSYS=GRAPH."""
+    """Return rank -> next rank from lines ``Ring 00 : 3 -> 0 -> 1`` (NCCL_DEBUG_SUBSYS=GRAPH)."""
     table = lines["neighbours"].with_columns(
         own_rank="rank", top_rank=pl.max_horizontal("before", "rank", "after")
     )
@@ -357,7 +357,7 @@ def _channels(
     printed: Mapping[tuple[str, int], list[Order]],
     successors: list[Successors],
 ) -> list[tuple[str, int]]:
-    """Return the channels that have rings: those below the printed number of channels, else all.
+    """Return the channels with rings: numbers below the printed channel count, or all if unknown.
 
     Send and receive calls may use further channels.
     """
@@ -382,7 +382,7 @@ def _channels(
 def _ring(
     size: int | None, printed: list[Order], successors: list[dict[int, int | None]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return a ring from rank 0 on, and an empty text; or an empty ring, and the reason.
+    """Return a ring's ranks from rank 0 on, and an empty text; or no ranks, and the reason.
 
     The ring is the one that rank 0 prints if that is complete, else it follows from neighbours,
     else from connections; it must continue the printed part.
@@ -415,7 +415,7 @@ def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
 
 
 def _walk(after: Mapping[int, int | None], start: int, length: int) -> tuple[int, ...]:
-    """Follow successors from `start`; return the ring, or nothing if it is not of that length."""
+    """Follow successors from `start`; return the ring, or nothing if its length is not `length`."""
     if length < 1 or len(after) < length:
         return ()
     found = [start]
@@ -477,7 +477,7 @@ def _nodes(elements: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Drop channels in which a rank has two parents."""
+    """Drop the trees of channels in which a rank has two parents; return the rest, and warnings."""
     key = ["communicator", "channel"]
     once = trees.unique(maintain_order=True)
     twice = once.filter(pl.struct(*key, "rank").is_duplicated()).select(key).unique().sort(key)
@@ -491,7 +491,7 @@ def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
-    """Return rank 0's choices; the communicator follows from the pointer, call or process."""
+    """Return algorithm and protocol that rank 0 chose for each collective, and its communicator."""
     # Of a process's members, only one of rank 0 can have written it.
     table = lines["tunings"].with_columns(
         own_rank=pl.lit(0, pl.Int64), top_rank=pl.lit(None, pl.Int64)
@@ -549,7 +549,7 @@ def _nics(lines: Lines) -> pl.DataFrame:
 
 
 def _collective(name: pl.Expr) -> pl.Expr:
-    """Translate NCCL's name of a collective; an unknown name gives ``unknown``, none gives null."""
+    """Translate NCCL's name of a collective; ``unknown`` for an unknown name, null for null."""
     known = name.replace_strict(_COLLECTIVES, default="unknown")
     return pl.when(name.is_not_null()).then(known)
 

@@ -222,7 +222,7 @@ def _width(pci: ET.Element) -> int | None:
 
 
 def _nvlinks(found: _Found, source: str) -> list[Link]:
-    """Return the NVLinks between GPUs and to switches; record those that lead elsewhere."""
+    """Return the NVLinks from GPUs to GPUs and switches; warn about those to unknown devices."""
     by_bus = {str(found.nodes[gpu]["pci_bus"]): gpu for gpu in found.gpus
               if "pci_bus" in found.nodes[gpu]}  # fmt: skip
     links: list[Link] = []
@@ -239,7 +239,7 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
 
 
 def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
-    """Return (GPU, other end) -> number of link elements of a kind."""
+    """Return (GPU, node at the other end) -> number of links of a kind; warn about invalid ones."""
     joined: Counter[tuple[str, str]] = Counter()
     lost, back = 0, Counter[str]()
     for gpu, element in found.gpus.items():
@@ -265,7 +265,7 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Tell whether to take a pair from this side; both GPUs of a pair must agree."""
+    """Tell whether to use a pair as listed by `one`, so that each counts once; check they agree."""
     if not other.startswith("GPU"):
         return True
     here, there = joined.get((one, other)), joined.get((other, one))
@@ -278,7 +278,7 @@ def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source:
 
 
 def _target(nvlink: ET.Element, by_bus: Mapping[str, str]) -> str | None:
-    """Return the other end of NVLinks: a GPU, `NVSwitch0` or `CPU`; None if unknown."""
+    """Return the node at the other end of an NVLink: a GPU, `NVSwitch0` or `CPU`; else None."""
     kind = (nvlink.get("tclass") or "").lower()
     gpu = by_bus.get(pci_bus(nvlink.get("target") or "") or "")
     if gpu or not kind or kind.startswith((_GPU_CLASS, _ACCELERATOR_CLASS)):

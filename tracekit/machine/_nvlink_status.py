@@ -185,7 +185,7 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
 
 
 def _own_buses(status: Status) -> dict[str, str]:
-    """Return PCI address -> GPU if links lead to the GPUs themselves; else nothing.
+    """Return PCI address -> GPU if NVLinks join the GPUs directly; empty if not.
 
     nvidia-smi numbers GPUs in the order of their addresses.
     """
@@ -231,7 +231,7 @@ def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
 
 
 def _is_switched(status: Status) -> bool:
-    """Tell whether links lead to devices shared by GPUs: no GPU links to itself."""
+    """Tell whether NVLinks lead to switches: GPUs that share any remote device share all."""
     sets = [frozenset(bus for bus, _ in _remotes(gpu)) for gpu in status.values()]
     return (
         len(sets) > 1

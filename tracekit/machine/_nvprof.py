@@ -173,7 +173,7 @@ def _bonds(
 
 
 def _npus(rows: Sequence[_Row]) -> dict[object, str]:
-    """Return id of an NVLink's CPU side -> name of the host, on POWER9."""
+    """Return id of the CPU at the other end of NVLinks (POWER9) -> name of its node."""
     ids = {
         row[f"idDev{side}"]
         for row in rows

@@ -201,7 +201,7 @@ def load_preset(name: str) -> Machine:
 
 
 def recognise(products: Sequence[str | None]) -> Machine | None:
-    """Return the most likely machine for GPUs of these names.
+    """Return the machine that GPUs of these product names most likely belong to.
 
     A machine is recognised if GPUs of these names are sold on one board in this number; its
     warnings list what remains open. Otherwise a plain box is assumed: GPUs are joined by PCIe only,

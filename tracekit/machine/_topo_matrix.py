@@ -263,7 +263,7 @@ def _add_row(block: _Block, line: str, source: str) -> None:
 
 
 def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
-    """Return the cells of a row behind those of devices: CPU and NUMA affinities.
+    """Return the cells of a matrix row that follow the cells for devices: CPU and NUMA affinity.
 
     nvidia-smi puts tabs between cells, and two before the last one, which some of its versions add
     for width alone. A cell may be empty. If tabs were lost and a row has fewer words than there are
@@ -379,7 +379,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
 
 
 def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -> int:
-    """Return the first host to which nothing in a group has the relation SYS, or a new host."""
+    """Return the first host with no SYS relation to any device of the group, or a new host."""
     far = {
         host for other, host in hosts.items()
         if any(matrix.relations.get((device, other)) in _SOCKETS for device in group)
@@ -433,9 +433,9 @@ def _nvlinks(matrix: Matrix, active: Mapping[str, int], warnings: list[str]) -> 
 
 
 def _could_be_switched(rows: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the NVLinks per GPU of three or more GPUs if all could lead to a switch; else None.
+    """Return the NVLinks per GPU if all could lead to a switch; None if not, or for two GPUs.
 
-    For two GPUs it makes no difference.
+    That is so if each pair of GPUs has the same number, and a GPU can have this number in all.
     """
     counts = {count for row in rows.values() for count in row}
     every = all(len(row) == len(rows) - 1 for row in rows.values())
@@ -460,7 +460,7 @@ def _wires(matrix: Matrix, hosts: Mapping[str, int]) -> dict[str, Wire]:
 
 
 def _hides_switches(matrix: Matrix, hosts: Mapping[str, int]) -> bool:
-    """Tell whether NVLinks hide the PCIe relation of two GPUs, and no NIC near them reveals it."""
+    """Tell whether the PCIe relation of any two GPUs is hidden: by NVLinks, with no NIC near."""
     groups = _groups(matrix, _SWITCHES)
     known = {
         frozenset((place, other))

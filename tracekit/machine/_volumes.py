@@ -436,7 +436,7 @@ class _Search:
         )
 
     def _cycles(self, left: Bricks, width: int) -> Iterator[tuple[int, ...]]:
-        """Yield rings whose edges all have `width` NVLinks left, in order of GPU numbers."""
+        """Yield rings whose edges all have `width` or more unused NVLinks, in order of GPUs."""
         self.steps -= 1
         wide = {
             gpu: [

@@ -1,4 +1,4 @@
-"""Answer to a question: a table, its meta, title and warnings.
+"""Result of an analysis, called an answer: a table, its meta, title and warnings.
 
 The options that choose and order its rows (`where`, `sort`, `top`) are parsed here too.
 
@@ -54,7 +54,7 @@ Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to a question: a table, with its meta, title and warnings.
+    """Result of an analysis: a table, with its meta, title and warnings.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Answer:
     is_whole
         Whether all rows are there: no condition and no `top` has left any out.
     parts
-        The answers to several questions, displayed one after the other: name -> answer.
+        Results of several analyses, displayed one after the other: name -> answer.
     as_records
         Whether each row is displayed as a block of lines, and not as a line of a table.
     command
@@ -355,7 +355,7 @@ class Traits:
         Order in which columns are left out of a table that is too wide: the lowest number first.
         None for a column that is left out only after all others.
     needs
-        `spare` applies only if one of these columns, which say about the same, is there.
+        Columns that say about the same: `spare` applies only if the table has one of them.
     essential
         Whether it is left out last of all, since the table is no answer without it.
     prose
@@ -365,7 +365,7 @@ class Traits:
     names
         Whether its integers are identifiers (such as ranks), shown without thousands separators.
     kernel_beside
-        Columns, perhaps itself: its texts are kernel names if the table has one of these.
+        Its texts are kernel names if the table has one of these columns, perhaps itself.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
 

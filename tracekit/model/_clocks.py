@@ -244,7 +244,7 @@ def _is_time(column: Column) -> bool:
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Return sentences that list reports aligned by calls, messages or the user, and unaligned."""
+    """Return sentences on reports aligned by calls, messages or the user, and on unaligned ones."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

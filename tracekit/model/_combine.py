@@ -1,9 +1,8 @@
 """Combine the reports of a run into one trace.
 
-The tables of the run are those of the reports one below the other, renumbered so that numbers are
-unique in the run. A table is combined when it is first asked for, and only small ones are read at
-once. Beforehand only GPUs are matched: which of them, in several reports, are the same physical
-one.
+A table of the run joins the rows of the reports' tables, renumbered so that numbers are unique in
+the run. A table is combined when it is first asked for, and only small ones are read at once.
+Beforehand only GPUs are matched: which of them, in several reports, are the same physical one.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ class _Changes:
     """Renumbering and clock correction of each report.
 
     `added` has one row per report: ``offset, drift, since`` of its clock, and the amounts added to
-    its numbers; for clocks with `steps` steps also ``at0, by0, at1, ...``. `devices` maps each
-    report's device numbers to those of the run.
+    its numbers; and for `steps` jumps of the clock ``at0, by0, at1, ...`` (time and offset).
+    `devices` maps each report's device numbers to those of the run.
     """
 
     added: pl.DataFrame
@@ -163,7 +162,7 @@ class _Changes:
 
 
 def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
-    """Return the columns of a clock's step number `number`; zeros if it has no such step."""
+    """Return time and offset of a clock's jump number `number`, by column; zeros if none."""
     at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
     return [(f"at{number}", at), (f"by{number}", by)]
 
@@ -236,7 +235,7 @@ class _CombinedTables(LaterTables):
     def parts(
         self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[LaterTables]:
-        """Return the tables of each part of the run, if its rows still are those of its reports."""
+        """Return the tables of each part of the run; of the run itself if it is not divided."""
         parts = self.reports_of_parts(together)
         return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
 
@@ -246,7 +245,7 @@ class _CombinedTables(LaterTables):
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows about ops of this part of the run; see `Trace.own_ops`."""
+        """Keep the rows whose `op` is in this part of the run; see `Trace.own_ops`."""
         if not self._is_part:
             return rows
         spans = self._of_run["op"].cast(rows.schema["op"])
@@ -368,7 +367,7 @@ class _CombinedTables(LaterTables):
         return rows.with_columns(each for each in changes if each.meta.output_name() in columns)
 
     def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
-        """Return a table of all reports as recorded, and the number of rows of each report."""
+        """Return a table of all reports, joined as recorded, and the number of rows of each."""
         if read := self._read.get(name):
             return pl.concat(read), [frame.height for frame in read]
         return read_together(self._traces, name)
@@ -404,7 +403,7 @@ def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]:
-    """Merge groups of reports up to a limit of ops; the result does not depend on the workers."""
+    """Merge groups of reports up to a limit of ops, whatever the number of worker processes."""
     bundles: list[list[int]] = []
     rows = 0
     for group in groups:
@@ -615,7 +614,7 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Merge warnings of reports that are equal but for the digits in them."""
+    """Merge warnings that differ in digits alone into one text, which names their reports."""
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

@@ -110,7 +110,7 @@ def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array
 
 
 class PathTree:
-    """Tree of paths that grows in a loop.
+    """Tree of paths of nested ranges, to which a compiled loop adds paths.
 
     Parameters
     ----------

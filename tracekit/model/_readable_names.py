@@ -105,7 +105,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
 
 
 def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield each name of a family with its short form and the words that distinguish it."""
+    """Yield each name of a family (of one short form), and this form made distinct by words."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
@@ -130,7 +130,7 @@ def _difference(
     words: Mapping[str, Mapping[tuple[str, int], None]],
     frequency: Mapping[tuple[str, int], int],
 ) -> str:
-    """Return the fewest words that distinguish a name from all others of its family.
+    """Return the fewest words that distinguish a name from the others of its short form.
 
     Of equally distinguishing words, types are preferred to numbers and namespaces, and earlier
     words to later ones.

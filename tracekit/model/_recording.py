@@ -1,4 +1,4 @@
-"""What a trace reader returns for a report: small tables as frames, large ones in chunks."""
+"""Tables that a trace reader returns for a report: small ones as frames, large ones in chunks."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ class Recording:
     warnings
         Warnings about the report for users, one sentence each.
     passing
-        Tables that may be large and go into the store nearly unseen: name -> function that yields
-        their rows in batches, and may be called repeatedly.
+        Tables that may be large, and are stored almost without being analysed: name -> function
+        that yields their rows in batches, and may be called repeatedly.
     labels
         Labels that the program gave its run through NVTX: name -> value.
     late

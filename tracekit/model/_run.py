@@ -1,4 +1,4 @@
-"""Interface of a run for questions to it."""
+"""Interface of a run that analyses use."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """Interface of a run for questions to it, implemented by `tracekit.Run`."""
+    """Interface of a run that analyses use, implemented by `tracekit.Run`."""
 
     @property
     def id(self) -> str:

@@ -220,11 +220,11 @@ class Trace:
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows about ops of this part, with `op` converted to the part's op ids."""
+        """Keep rows whose `op` is in this part of the run, converted to the part's op id."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert the ids in `op` and `range` from this part's to the run's."""
+        """Convert the ids in the columns `op` and `range` from those of this part to the run's."""
         return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
 
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
@@ -268,7 +268,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace with only some rows of `tables`; what is known of all stretches stays."""
+        """Return a trace with fewer rows in `tables`; values cached for the whole run are kept."""
         part = self.with_lazy(tables)
         object.__setattr__(part, "_known_of_all", {**self._known_of_all})
         return part
@@ -343,11 +343,11 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     @property
     def name(self) -> str:
-        """Name of the part of a run that these tables are."""
+        """Name of the part of a run that these tables hold; empty if they hold a whole run."""
         return ""
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows about ops of this part; see `Trace.own_ops`."""
+        """Keep the rows whose `op` is in this part of the run; see `Trace.own_ops`."""
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -432,7 +432,7 @@ def read_together(
 ) -> tuple[pl.DataFrame, list[int]]:
     """Return a table of several traces, concatenated, and the number of rows of each trace.
 
-    All columns, or those named.
+    Only the given `columns` are read, or all.
     """
     found = _at_once(traces, name, columns)
     if found is not None:
@@ -462,7 +462,7 @@ def _scanned(parts: Sequence[Path]) -> pl.LazyFrame:
 
 
 class TraceWriter:
-    """Writes the tables of one report into a folder, part by part.
+    """Writes the tables of one report into a folder, each in one or more files (parts).
 
     Parts of different tables may be appended from several threads at once. What is written counts
     only once the writer is closed: the list of all parts is written last.
@@ -543,7 +543,7 @@ def _packed(frame: pl.DataFrame) -> bytes:
 
 @cache
 def _empty_file(table: str) -> bytes:
-    """Return the Parquet bytes of an empty table, kept: a report has many."""
+    """Return the Parquet bytes of an empty table, cached since a report has many of these."""
     return _packed(TABLES[table].empty())
 
 
@@ -558,7 +558,7 @@ def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
 
 
 def missing_files(folder: Path, status: Status = status_of) -> list[str]:
-    """Return the files that the folder of a report lacks; `status` tells of each whether it is."""
+    """Return the files that a report's folder lacks; `status` returns None for an absent file."""
     try:
         parts = {
             table: [_name(table, number) for number in range(len(rows))]

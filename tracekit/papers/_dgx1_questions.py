@@ -38,7 +38,7 @@ def number_of(value: object, form: str) -> str:
 
 
 def ends(rows: pl.DataFrame, name: str, form: str) -> str:
-    """Return least and greatest value of a column with their configurations; once if equal."""
+    """Return as text the least and greatest value of a column, each with its configuration."""
     known = rows.drop_nulls(name).sort(name)
     if known.is_empty():
         return _UNKNOWN
@@ -134,16 +134,16 @@ class Measured:
 
     @property
     def strong(self) -> pl.DataFrame:
-        """The study without runs that only belong to weak scaling."""
+        """The study without runs that are only for weak scaling."""
         return self.study.filter((pl.col("scaling") != "weak").fill_null(value=True))
 
     @property
     def most(self) -> int:
-        """The largest number of GPUs."""
+        """The largest number of GPUs of any run."""
         return max(self.study["gpus"].drop_nulls(), default=0)
 
     def epochs(self) -> pl.DataFrame:
-        """Return `scaling` of the published data set, for configurations with a run on one GPU."""
+        """Return `scaling` (epoch times, speedups) for the published data set, based on one GPU."""
         rows = scaling(self.strong, images=self.published.images).rows
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
 
@@ -220,7 +220,7 @@ def _scales(measured: Measured) -> Answer:
 
 
 def _off_lenet(rows: pl.DataFrame) -> pl.Series:
-    """Return the differences of alexnet's speedups from lenet's, percent."""
+    """Return by how many percent alexnet's speedups differ from lenet's, up or down."""
     lenet, alexnet = (rows.filter(network=name).select(*_KEY[1:], "speedup") for name in _SMALL)
     both = alexnet.join(lenet, on=_KEY[1:], nulls_equal=True, suffix="_of_lenet")
     ratio = both["speedup"] / both["speedup_of_lenet"]
@@ -300,7 +300,7 @@ def _network_size(measured: Measured) -> Answer:
 
 
 def _bars(stages: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of bars in the figure, without names of runs if these are not needed."""
+    """Return the figure's rows, without run names if other columns tell the bars apart."""
     bars = stages.drop("run")
     is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()
     return bars if is_told else stages
@@ -390,7 +390,7 @@ def _memory_rows(measured: Measured) -> pl.DataFrame:
 
 
 def _apart(rows: pl.DataFrame) -> pl.Series:
-    """Return the excess of memory with one method over another, percent."""
+    """Return by how many percent the memory of methods differs, per network and batch."""
     used = pl.col("root_bytes")
     apart = 100 * (used.max() / used.min() - 1)
     pairs = rows.group_by("network", "batch").agg(apart=apart, both=pl.len())

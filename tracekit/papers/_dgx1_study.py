@@ -175,7 +175,10 @@ def _measured(chosen: Sequence["OpenedRun"], topology: StrPath | None, skip: "Sk
 def _routes(
     chosen: Sequence["OpenedRun"], study: "pl.DataFrame", topology: StrPath | None
 ) -> "pl.DataFrame":
-    """Return the times of copies between GPUs, by kind of route, of P2P runs on most GPUs."""
+    """Return a table of copies between GPUs by type of route, from P2P runs.
+
+    Of each network and batch size, one run on the most GPUs is taken.
+    """
     import polars as pl
 
     most = study.filter(method="p2p", basis="gpu").filter(pl.col("gpus") == study["gpus"].max())
@@ -231,7 +234,7 @@ def _labels() -> dict[str, str]:
 
 
 def _names(networks: Sequence[str]) -> list[str]:
-    """Return the names of the jobs: strong scaling of all batches, weak scaling of the smallest."""
+    """Return the names of the study's simulated jobs: of these networks, or of all."""
     asked = ["--network", *networks] if networks else []
     output = _simulator("study-names", *asked)
     out, _ = output.communicate()
@@ -241,7 +244,7 @@ def _names(networks: Sequence[str]) -> list[str]:
 
 
 def _made(names: Sequence[str], folder: Path) -> Iterator[str]:
-    """Yield the name of each job whose trace has been written."""
+    """Simulate jobs; yield each job's name once its trace has been written to `folder`."""
     with _simulator("study", str(folder), *names) as process:
         try:
             yield from map(str.strip, process.stdout or ())

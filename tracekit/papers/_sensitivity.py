@@ -63,7 +63,7 @@ def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _figures(known: Published) -> pl.DataFrame:
-    """Return published speedups, with lenet's repeated for alexnet, published as similar."""
+    """Return published speedups; alexnet's, published as similar to lenet's, repeat those."""
     speedups = known.speedups.select(*_FIGURE, "published", "relation")
     alike = speedups.filter(network="lenet").with_columns(
         network=pl.lit("alexnet"), relation=pl.lit("~")
@@ -72,7 +72,7 @@ def _figures(known: Published) -> pl.DataFrame:
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
-    """Tell whether a range, widened by a relative `slack`, contains the published value."""
+    """Tell whether a range of speedups, widened by `slack` percent, reaches the published."""
     published, relation = pl.col("published"), pl.col("relation")
     near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
     between = (low <= published * (1 + near)) & (high >= published * (1 - near))
@@ -143,7 +143,10 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
 
 
 def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
-    """Return predicted speedups, by fitting the host's cost of a collective on each curve."""
+    """Fit the host's cost of a collective to one published speedup, and predict the others.
+
+    There is one fit per assumption whose value is that cost.
+    """
     network, method, gpus = _POINT
     wanted = figures.filter(network=network, method=method, gpus=gpus)["published"]
     parts = []
@@ -181,7 +184,7 @@ def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
 
 
 def _crossing(costs: Sequence[float], values: Sequence[float], wanted: float) -> float | None:
-    """Return the least cost at which the line through the points has a value; None if none."""
+    """Return the least cost at which the interpolated values reach `wanted`; None if none."""
     for (cost, a), (next_cost, b) in pairwise(zip(costs, values, strict=True)):
         if min(a, b) <= wanted <= max(a, b) and a != b:
             return cost + (wanted - a) / (b - a) * (next_cost - cost)

@@ -1,4 +1,4 @@
-"""Shared parts of figures: stacked bars, series of points, panels, and labels of runs."""
+"""Shared parts of figures: stacked bars, series of points, grids of plots, and labels of runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GAP = 0.3
 
 
 def described(key: str, value: object) -> str:
-    """Return the text of one label of a run, such as ``4 GPUs``: plain, and cut if too long."""
+    """Return a run's property `key` as text without markup, such as ``4 GPUs``; cut if too long."""
     if key == "run" and value is None:
         return "median of several"
     if value is None:
@@ -70,14 +70,14 @@ def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
 
 
 def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
-    """Return a note with the number of runs behind each median; empty if no runs are pooled.
+    """Return a note with the number of runs behind each median; empty if all values are of one run.
 
     Parameters
     ----------
     table
-        A table that may have the columns ``runs`` and ``baseline_runs``, numbers of pooled runs.
+        A table that may have ``runs`` and ``baseline_runs``, numbers of runs behind each value.
     ranges
-        Whether the figure draws the least and the greatest value.
+        Whether the figure also draws the least and the greatest value of the runs.
     """
     numbers = [name for name in ("runs", "baseline_runs") if name in table.columns]
     if not numbers:
@@ -139,7 +139,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:
-    """Return error bars from the least to the greatest value; None if no runs are pooled."""
+    """Return error bars from column `low` to column `high`; None if these have no values."""
     if not {low, high} <= {*rows.columns} or not rows[low].count():
         return None
     above, below = (
@@ -153,7 +153,7 @@ def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: floa
 
 
 def not_shown(hidden: int, what: str) -> list[str]:
-    """Return a note with the number of items that a figure leaves out; empty if none."""
+    """Return a note that a figure leaves out `hidden` items named `what`; empty if none."""
     return [f"not shown: {hidden:,} more {what}"] if hidden else []
 
 
@@ -164,14 +164,14 @@ def distinct(table: pl.DataFrame, key: str) -> list[Any]:
 
 
 class Row(NamedTuple):
-    """Position and label of one row of a figure."""
+    """Position and label of one bar of a figure, or of a heading."""
 
     place: float
     label: str
 
 
 class Rows(NamedTuple):
-    """The rows of a figure from top to bottom, under headings where several rows share one."""
+    """Positions and labels of a figure's bars from top to bottom, and of headings above groups."""
 
     rows: list[Row]
     headings: list[Row]
@@ -179,7 +179,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(table: pl.DataFrame, above: Sequence[str], beside: Sequence[str]) -> Rows:
-    """Return one row of a figure per row of a table.
+    """Return positions and labels of bars, one per row of a table, and of headings above groups.
 
     Parameters
     ----------
@@ -354,7 +354,7 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the segments of stacked bars: each row of the table is one, a bar has several.
+    """Return the segments of stacked bars; each row of the table is one segment of one bar.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def _amount(value: float, decimals: int) -> str:
 
 
 def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float) -> go.Bar:
-    """Return horizontal segments; long enough segments have their length written inside."""
+    """Return one segment of each horizontal bar, with its length written inside if it fits."""
     decimals = decimals_of(longest / unit[0])
     ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
     return _bars(part, rows, *unit, is_upright=False).update(
@@ -442,7 +442,7 @@ def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float
 def intervals(
     spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Return intervals as whiskers: of each its place across the bars, and its ends along them."""
+    """Draw whiskers; each span: position across the bars, low and high end along the bars."""
     across = [at for place, *_ in spans for at in (place, place, None)]
     along = [end for _, *ends in spans for end in (*ends, None)]
     line = {"color": INK, "width": 1.2}
@@ -566,7 +566,7 @@ def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
 
 
 def cell(place: int, across: int) -> dict[str, int]:
-    """Return row and column (from 1) of panel number `place` with `across` panels in a row."""
+    """Return row and column (from 1) of panel `place` (from 0) in a grid of `across` columns."""
     return {"row": place // across + 1, "col": place % across + 1}
 
 
@@ -581,7 +581,7 @@ def paneled(
     subtitle: str,
     notes: Sequence[str],
 ) -> go.Figure:
-    """Return a figure of panels in columns, of equal height, under a legend.
+    """Return an empty figure with a grid of plots (panels) of equal height under a common legend.
 
     Parameters
     ----------

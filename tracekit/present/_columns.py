@@ -112,7 +112,7 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
 
 
 def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Drop columns without any value, except the first; return the rest, and the labels dropped."""
+    """Drop columns of nulls, except the first column; return the rest, and the dropped labels."""
     unknown = [each for each in columns[1:] if each.texts and {*each.texts} <= {NULL, ""}]
     return [each for each in columns if each not in unknown], [each.label for each in unknown]
 
@@ -123,7 +123,7 @@ def unknown_note(labels: Sequence[str]) -> list[str]:
 
 
 def _indented(columns: Sequence[ShownColumn], frame: pl.DataFrame) -> list[ShownColumn]:
-    """Show ranges as a tree: the last part of each path, indented below its parent."""
+    """Show paths of nested ranges as a tree: only the last name of each, indented by its depth."""
     depths = frame["depth"].to_list()
     return [
         replace(column, texts=[*map(_branch, column.texts, depths)])
@@ -147,7 +147,7 @@ def time_unit(frame: pl.DataFrame) -> str | None:
 
 
 def time_scale(frame: pl.DataFrame, name: str) -> Scale:
-    """Return the scale of a column of times."""
+    """Return unit, divisor and decimals with which a column of times is displayed."""
     return _time_scales(frame)[name]
 
 
@@ -186,9 +186,9 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
 
 
 def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
-    """Choose a common unit for columns that readers compare: totals, windows, statistics.
+    """Choose one unit per group of time columns that readers compare, such as all statistics.
 
-    It suits the largest value; in tables by message size, the median value.
+    It suits the group's largest value; in tables by message size, its median value.
     """
     by_size = any(traits(name).exact for name in frame.columns)
     typical = _median if by_size else _largest
@@ -263,7 +263,7 @@ OF_WHICH = "of which recomputed"
 
 
 def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add, below the BP rows of a breakdown, rows for the part that recomputes the forward pass."""
+    """Add below each BP row of a breakdown a row for its recomputation of the forward pass."""
     import polars as pl
 
     if not meta.get("recomputed") or not {"stage", "ops", "busy_ns"} <= {*frame.columns}:
@@ -280,14 +280,14 @@ def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _are_parts(frame: pl.DataFrame) -> list[bool]:
-    """Tell for each row whether it is a part of the row above."""
+    """Tell for each row whether it was added by `with_parts`, as a part of the row above."""
     if "stage" not in frame.columns:
         return [False] * frame.height
     return [stage == OF_WHICH for stage in frame["stage"].cast(str).to_list()]
 
 
 def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a breakdown by stage with its closing rows."""
+    """Add rows to a breakdown by stage: idle time and window, or the step that it adds up to."""
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
     if frame.columns[:1] in (["stage"], ["part"]) and "a_ns" in frame.columns:
         return _with_step(frame, meta)
@@ -309,7 +309,7 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add to the parts of the step of two runs a closing row: the step."""
+    """Add to a comparison of two runs by part of the step a last row: the whole step."""
     step = meta.get("step")
     if not step or step["a_ns"] is None:
         return frame
@@ -319,7 +319,7 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add the typical step (median) of both runs and its shift, which is not a sum of parts."""
+    """Add a row with the median step of both runs and its change, which is no sum of other rows."""
     step = meta["step"]
     if step.get("shift_low_ns") is None:
         return frame
@@ -337,9 +337,9 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
-    """Add the rounding difference between the parts and their total, before the last row.
+    """Add, before the last row (the total), a row with the rounding error of the displayed sum.
 
-    The parts are shown as computed, and never as zero unless they are zero.
+    The other rows are displayed as computed, and never as zero unless they are zero.
     """
     quantum = scale.divisor / 10**scale.decimals
     shown_as = [(pl.col(name) / quantum).round() for name in ("a_ns", "b_ns")]
@@ -351,7 +351,7 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
 
 
 def _blank_below(texts: list[str], height: int, parts: list[bool]) -> list[str]:
-    """Empty the cells of parts and closing rows that have no value."""
+    """Blank the null cells of rows that `with_parts` or `with_totals` added."""
     may_be = [*parts, *(True for _ in texts[height:])]
     return [
         "" if blank and text == NULL else text for text, blank in zip(texts, may_be, strict=True)

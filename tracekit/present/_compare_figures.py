@@ -1,4 +1,4 @@
-"""Figures of comparisons: both breakdowns, contributions to the change, and groups.
+"""Figures of comparisons of two runs: step time by stage, and the groups that changed most.
 
 A is the base run, B the run compared with it; a change is B - A.
 """
@@ -83,7 +83,7 @@ def comparison_figure(
     subtitle: str,
     devices: pl.DataFrame | None = None,
 ) -> go.Figure:
-    """Return both steps as bars by stage, and below a waterfall from A's step time to B's.
+    """Return the steps of A and B as stacked bars, and below a waterfall from A's to B's step time.
 
     Above, each run is a bar: exposed time by stage, and idle time. Below, each stage adds its
     change to the step time of A until that of B is reached; labels give the change and its share of
@@ -136,7 +136,7 @@ def comparison_figure(
 
 
 def _rows(more: int) -> tuple[go.Figure, int]:
-    """Return a figure of two wide plots above `more` rows of panels, and its height."""
+    """Return a figure of two wide plots above `more` rows of small plots, and its height."""
     heights = [_BARS, _WATERFALL, *[_PANEL] * more]
     high = sum(heights) + _BETWEEN * (len(heights) - 1)
     wide = [{"colspan": ACROSS}, *[None] * (ACROSS - 1)]
@@ -148,7 +148,7 @@ def _rows(more: int) -> tuple[go.Figure, int]:
 
 
 def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
-    """Return a run's step time as text; as a lower bound if a stage is unknown."""
+    """Return a run's step time as text; as a lower bound if a stage's time is unknown."""
     more = "≥ " if any(getattr(part, run) is None for part in parts) else ""
     return f"<b>{more}{total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
 
@@ -209,7 +209,7 @@ def _change_text(delta: float | None, before: float, unit: tuple[int, str], deci
 
 
 def _decimals(parts: Sequence[Part], unit: tuple[int, str]) -> int:
-    """Return the common number of decimals of step times and changes, so that they add up."""
+    """Return the number of decimals for step times and changes alike, so that they add up."""
     largest = max(abs(part.delta or 0) for part in parts) / unit[0]
     return min(decimals_of(largest), decimals_of(total(parts, "a") / unit[0]) + 1)
 
@@ -308,7 +308,7 @@ def changes_figure(
 
 
 def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, Any]]:
-    """Return the groups that changed most; a group without a known change counts by its time."""
+    """Return the groups that changed most; one without a known change ranks by its time."""
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
     others = [name for name in keys if name != "name"] if "name" in keys else []
@@ -356,7 +356,7 @@ def _has_interval(group: dict[str, Any]) -> bool:
 
 
 def _reach(groups: Sequence[dict[str, Any]]) -> float:
-    """Return the largest absolute change, intervals included."""
+    """Return the largest absolute value among the changes and the ends of their intervals."""
     changes = (group[name] for group in groups for name in ("delta_ns", "low_ns", "high_ns"))
     return max((abs(change) for change in changes if change is not None), default=0)
 
@@ -404,7 +404,7 @@ def _change_hover(group: dict[str, Any], unit: tuple[int, str]) -> str:
 
 
 def _taken(value: float | None, unit: tuple[int, str]) -> str:
-    """Return the time of a group in one run as text, also for a group absent from the run."""
+    """Return the time of a group in one run as text; `-` if the run lacks the group."""
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 

@@ -105,7 +105,7 @@ def to_markdown(
 ) -> str:
     """Return a Markdown table as displayed to readers, with a title above and notes below.
 
-    If all rows are there (`is_whole`), it is closed by their totals.
+    If no rows were left out (`is_whole`), totals follow as last rows.
     """
     rows = with_parts(rows, meta)
     columns = shown_with_totals(rows, meta, is_whole=is_whole)
@@ -191,7 +191,7 @@ def to_sarif(answer: Answer, version: str) -> str:
 
 
 def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, Any]:
-    """Return a SARIF result: only failures have a level, only findings a baseline state."""
+    """Return a finding or check as SARIF result; only a failure has a level."""
     kind = "fail" if row.get("sure") else _KINDS[row["outcome"]]
     level = _LEVELS.get(row.get("sure") or "", "error") if kind == "fail" else "none"
     values = {name: row[name] for name in _NUMBERS if name in row}
@@ -245,7 +245,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
 
 
 def _close(case: ET.Element, row: Mapping[str, Any], tag: str | None) -> None:
-    """Add the result to a test case; a passed one gets its explanation, if any."""
+    """Add a finding's text to its test case, in an element `tag`; None: passed, as plain output."""
     state = [f"since the base: {row['state']}"] if row.get("state") else []
     lines = [*state, *(row.get("evidence") or ()), *filter(None, [row.get("advice")])]
     if tag is None:
@@ -273,7 +273,7 @@ class _Renderer:
         return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Draw the figure of this name; a figure without data states what to record."""
+        """Draw the figure `drawing` of an answer; without data it tells how to record these."""
         from tracekit.present._drawings import DRAWINGS
         from tracekit.present._figures import NOTHING, RECORD_WITH
         from tracekit.present._link_figures import NO_TRANSFERS

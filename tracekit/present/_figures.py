@@ -204,7 +204,7 @@ def text_width(texts: Iterable[str], size: int = 12) -> int:
 
 
 def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], int]:
-    """Return the settings of a horizontal axis with a label at 0, 1, 2 and so on, and its height.
+    """Return the settings of a horizontal axis with `labels` at 0, 1, 2 and so on, and its height.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def colour_scale() -> list[tuple[float, str]]:
 
 
 def colour_at(share: float) -> str:
-    """Return the colour of a share; a share outside of 0 to 1 gets that of the nearer end."""
+    """Return the colour of a share on the colour scale; the share is first clipped to 0 to 1."""
     place = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(SCALE) - 1)
     first = min(int(place), len(SCALE) - 2)
     ends = zip(_channels(SCALE[first]), _channels(SCALE[first + 1]), strict=True)
@@ -287,7 +287,7 @@ DARK_SCALES = {
 
 
 def readable_on(colour: str) -> str:
-    """Return the colour of a text on a colour, which stays readable on dark pages."""
+    """Return the colour for a text on background `colour`, readable on dark pages as well."""
     ink = ink_on(colour)
     return "white" if colour in DARK and ink == "#fff" else ink  # `DARK` turns both
 
@@ -355,7 +355,7 @@ def _template() -> dict[str, Any]:
 
 
 def _line(text: str, across: int, up: int, name: str) -> dict[str, Any]:
-    """Return a text annotation, offset in pixels from the left end of an edge of the plot."""
+    """Return a text annotation `across` and `up` pixels from the left end of a plot's edge."""
     return {
         "name": name, "text": text, "showarrow": False, "align": "left",
         "xref": "paper", "x": 0, "xanchor": "left", "xshift": across - 2,

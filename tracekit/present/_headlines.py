@@ -1,4 +1,4 @@
-"""First line above a table: the answer in one sentence, as its question declares it."""
+"""First line above a table: the result in one sentence, by a function of the analysis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracekit.support.wording import FIRST_LINES
 
 
 def with_headline(answer: Answer) -> Mapping[str, Any]:
-    """Return the meta of an answer with a ``headline``, unless it has one or its rows give none.
+    """Return an answer's meta with a ``headline`` (its result in one sentence), if rows give one.
 
     Answers with rows left out get none, since the row that matters may be missing.
     """

@@ -88,7 +88,7 @@ def heat_figure(
 def _grid(
     names: Sequence[str], texts: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
 ) -> go.Figure:
-    """Return an empty map with the names of its rows and columns."""
+    """Return a heat map without cells, with the names of its rows and columns."""
     left = text_width(names) + 52
     each = min(max((_WIDTH - left - _SCALE) / len(texts), 40), 120)
     ticks, below = fitting_ticks(texts, each)
@@ -114,7 +114,7 @@ def _add_cells(
     downs: Sequence[Any],
     acrosses: Sequence[Any],
 ) -> None:
-    """Add the cells of a map, and marks where a value is unknown."""
+    """Add the cells of a heat map, and ``?`` where a value is unknown."""
     values = {(down, across): value for down, across, value in table.iter_rows()}
     known = [value for value in values.values() if value is not None]
     whole = all(isinstance(value, int) for value in known)

@@ -37,9 +37,9 @@ _SIDES = {"l": 84, "r": 40}
 def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     """Return the latency of collectives by message size.
 
-    One line per run, library and collective, at most 12, through the medians. With at most 4 lines
-    each has a band from the 5th percentile to the 95th; from the shortest to the 95th if the table
-    has no 5th, from the shortest to the longest if it has neither. Both axes are logarithmic.
+    One line per run, library and collective, at most 12, through the medians. If there are at most
+    4 lines, each has a band from the 5th percentile (else the minimum) to the 95th percentile (else
+    the maximum), as far as the table has these columns. Both axes are logarithmic.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     Raises
     ------
     UsageError
-        If the table has no sizes, but classes of them.
+        If the table has size classes (ranges of sizes) instead of sizes.
     """
     if "size_bytes" not in table.columns:
         raise UsageError("classes of sizes are no curve", "choose buckets of a size")
@@ -107,7 +107,7 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
 
 
 def _look(names: Sequence[str], place: int) -> dict[str, Any]:
-    """Return the legend settings of a series, whose entry toggles the line and its band."""
+    """Return a series' legend name and group; the group makes its entry toggle line and band."""
     name = figure_text(names[place]) if names else "median"
     return {"name": name, "legendgroup": str(place)}
 
@@ -117,7 +117,7 @@ def _colour(place: int) -> str:
 
 
 def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter:
-    """Return the line of one series."""
+    """Return the line through the median latencies of one series."""
     return series(
         rows["size_bytes"], rows["p50_ns"], colour=_colour(place), mode="lines+markers",
         marker={"symbol": SYMBOLS[place % len(SYMBOLS)]}, is_named=bool(names),
@@ -130,7 +130,7 @@ def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter
 
 
 def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
-    """Return the band around the line of one series; for a single size, a vertical line."""
+    """Return the band between two percentiles of one series; for a single size, a vertical line."""
     known = rows.filter((rows[low] > 0) & (rows[high] > 0))
     sizes, single = known["size_bytes"].to_list(), known.height == 1
     return go.Scatter(
@@ -147,7 +147,7 @@ def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
 
 
 def binary_size(size: int) -> str:
-    """Return a size as text in binary units, of which messages are usually a whole number."""
+    """Return a message size in bytes as text with a binary unit, such as ``64 KiB``."""
     name, unit = next((each for each in _BINARY if size >= each[1]), _BINARY[-1])
     return f"{size / unit:.4g} {name}"
 
@@ -239,7 +239,7 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
 
 
 def _bucket(size: int) -> int:
-    """Return the exponent k of a size's bucket; below 0 for empty messages."""
+    """Return the exponent k of the bucket [2^k, 2^(k+1)) of a size; below 0 for size 0."""
     return size.bit_length() - 1
 
 

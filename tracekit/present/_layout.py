@@ -65,7 +65,7 @@ class Placed:
 
     @property
     def least(self) -> int:
-        """Least width of the column: numeric texts are not shortened, long texts are."""
+        """Least width of the column: numbers need their full width, long texts can be cut."""
         least = _LEAST_PROSE if self._wraps else _LEAST_NAME
         return self.width if self.column.numeric else min(self.width, least)
 
@@ -115,7 +115,7 @@ def natural(column: ShownColumn) -> Placed:
 
 
 def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Merge all prose columns into one, texts one below the other: it wraps better when wide."""
+    """Merge all columns of prose into one, with their texts below each other, to wrap less."""
     prose = [column for column in columns if traits(column.name).prose]
     if len(prose) < 2:  # noqa: PLR2004 - a column alone has nothing to merge with
         return list(columns)
@@ -155,7 +155,7 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out next: one that follows from others, or the last.
+    """Return the column to leave out next: one that other columns imply, or else the last.
 
     An essential column is left out only if nothing else is left but the first column.
     """
@@ -171,14 +171,14 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
 
 
 def _spare(name: str, others: Collection[str]) -> int | None:
-    """Return a column's rank in the order of leaving out; None if it is not to be left out."""
+    """Return a column's rank (lowest is left out first); None if no other column implies it."""
     special = traits(name)
     is_said = not special.needs or not special.needs.isdisjoint(others)
     return special.spare if is_said else None
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:
-    """Distribute the width that short columns leave among long columns, the shortest first."""
+    """Give short columns their full width, and divide the remaining width among long columns."""
     long = sorted((p for p in placed if p.least < p.width), key=lambda p: p.width)
     left = width - total_width(placed) + sum(p.width for p in long)
     widths: dict[str, int] = {}

@@ -168,7 +168,7 @@ def _name(device: int) -> str:
 
 
 def _blanks(devices: Sequence[int], recorded: Collection[int] | None) -> go.Heatmap:
-    """Return pale cells between all different devices, drawn below the cells with traffic.
+    """Return pale cells for all pairs of different devices, drawn below the cells with traffic.
 
     A GPU that was not recorded gets none as a sender, since its traffic is unknown.
     """
@@ -308,9 +308,9 @@ def utilisation_figure(
 ) -> go.Figure:
     """Return the utilisation of links over time, one track per link and direction.
 
-    In each interval a bar shows the share of the link's peak that was in use: by its darkness, and
-    by its height relative to a round share that no track exceeds. The forty tracks that carried
-    most are drawn; a note gives the number left out.
+    In each interval a bar shows the share of the link's peak that was in use, by its darkness and
+    its height; the full height of a track is a round share above all values. The forty tracks that
+    carried most bytes are drawn; a note gives the number left out.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
 
 
 def _top(spans: pl.DataFrame) -> float:
-    """Return the smallest round share that no track exceeds."""
+    """Return the smallest round number that is at least the highest utilisation."""
     shares = [spans[name].max() for name in ("utilisation", "counted")]
     most = max((float(share) for share in shares if share is not None), default=1.0)  # type: ignore[arg-type]
     return next((top for top in _TOPS if top >= most), 1.0)
@@ -389,7 +389,7 @@ def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
 
 
 def _natural(names: Sequence[str]) -> list[str]:
-    """Return sort keys for names, by which digits in them sort as numbers."""
+    """Return sort keys that order numbers within names by value: GPU2 before GPU10."""
     return [re.sub(r"\d+", lambda digits: digits[0].zfill(12), name) for name in names]
 
 
@@ -580,7 +580,7 @@ def _end_name(host: str | None, nic: str | None, evidence: str) -> str:
 
 
 def _panels(names: Sequence[str], title: str, subtitle: str, notes: Sequence[str]) -> go.Figure:
-    """Return four panels side by side that share the names of NICs on the left."""
+    """Return a figure of four empty plots side by side, with the names of NICs on the left."""
     height = max(_EACH * len(names), _LEAST_HIGH)
     layout = figure_layout(
         title, subtitle, width=_WIDTH, height=height + 112 + 62,

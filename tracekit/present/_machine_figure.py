@@ -110,7 +110,7 @@ def machine_figure(
 
 
 class _Flow(NamedTuple):
-    """Traffic through a wire in one direction."""
+    """Traffic in one direction through a wire, i.e. the links between two boxes."""
 
     wire: Wire
     points: tuple[Point, ...]
@@ -166,7 +166,7 @@ def _directions(wire: Wire) -> list[tuple[str, str]]:
 
 
 def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
-    """Return the line of one direction of traffic: on the right side of the wire, as on a road."""
+    """Return the line for one direction of traffic, shifted to the right of the wire."""
     points = wire.points if is_onward else wire.points[::-1]
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
@@ -176,7 +176,7 @@ def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
 
 
 def _lane(wire: Wire) -> float:
-    """Return the width of the line of one direction of traffic."""
+    """Return the width, in pixels, of the line that shows one direction of traffic on a wire."""
     return max(0.7 * _width(wire), 3.0)
 
 
@@ -204,7 +204,7 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 def _wire_traces(
     wires: Sequence[Wire], flows: Sequence[_Flow], unplaced: int, *, is_plain: bool
 ) -> list[go.Scatter]:
-    """Return the wires without traffic in both directions, one trace per type and width."""
+    """Return the wires that lack traffic in some direction, one trace per type and width."""
     alike: dict[tuple[str, float], list[Wire]] = {}
     for wire in wires:
         alike.setdefault((_label(wire), _width(wire)), []).append(wire)
@@ -261,7 +261,7 @@ def _flow_traces(flow: _Flow) -> list[go.Scatter]:
 
 
 def _at(points: Sequence[Point], part: float) -> tuple[float, float, float]:
-    """Return the point at a fraction of a line, and the direction there in degrees from upward."""
+    """Return the point at fraction `part` of a line, and its angle there (degrees from up)."""
     place = part * (len(points) - 1)
     first = min(int(place), len(points) - 2)
     (x0, y0), (x1, y1) = points[first : first + 2]
@@ -287,7 +287,7 @@ def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
 
 
 def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], said: str) -> go.Scatter:
-    """Return invisible markers whose hover texts describe lines and boxes."""
+    """Return invisible markers on lines and boxes, with the hover texts of these."""
     busy = {id(flow.wire) for flow in flows}
     spots = [(*_at(flow.points, 0.5)[:2], _flow_text(flow)) for flow in flows]
     spots += [

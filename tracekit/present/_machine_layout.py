@@ -198,7 +198,7 @@ class _Tree:
         return [child for child in self.children.get(node, []) if child not in self.nics]
 
     def leaves(self, node: str) -> list[str]:
-        """Return the GPUs below a node in order, and the ends of branches without GPUs."""
+        """Return the GPUs below a node in order, and the last node of each branch without GPUs."""
         if node in self.gpus:
             return [node]
         found = sorted((self.leaves(child) for child in self.branches(node)), key=self._first_gpu)
@@ -222,7 +222,7 @@ def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
 
 
 def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
-    """Return column and row of each GPU, and of each end of a branch without GPUs."""
+    """Return column and row of each GPU, and of the last node of each branch without GPUs."""
     joined = nx.Graph()
     joined.add_nodes_from(machine.nodes("gpu"))
     links = (link.ends for link in machine.links if link.is_peer)
@@ -241,7 +241,7 @@ def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
 def _in_squares(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
     """Put the GPUs of each group at the corners of a square, and other nodes to its right.
 
-    Return nothing if a group has more GPUs, or a line between two squares would not be level.
+    Return nothing if a group has more than 4 GPUs, or a line between squares would not be level.
     """
     places: dict[str, Point] = {}
     corner: dict[str, tuple[int, int]] = {}
@@ -276,7 +276,7 @@ def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point
 
 
 def _put_switches(drawing: Drawing, machine: Machine) -> None:
-    """Put NVSwitches above the GPUs; those with the same GPUs are one bar."""
+    """Put NVSwitches above the GPUs; switches linked to the same GPUs are drawn as one bar."""
     bars: dict[tuple[str, ...], list[str]] = {}
     for switch in machine.nodes("nvswitch"):
         gpus = tuple(sorted(n for n in machine.graph.adj[switch] if n in drawing.boxes))
@@ -289,7 +289,7 @@ def _put_switches(drawing: Drawing, machine: Machine) -> None:
 
 
 def _put_told_nics(drawing: Drawing, machine: Machine) -> None:
-    """Put NICs that are linked only to GPUs below their host, since their slot is unknown."""
+    """Put NICs whose PCIe slot is unknown (their only links are to GPUs) below their host."""
     low = drawing.bounds[2] - _TIER
     for host, nodes in enumerate(machine.hosts):
         free = [nic for nic in machine.nics(host).values() if nic not in drawing.boxes]
@@ -369,7 +369,7 @@ def _path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
 
 
 def _facing(one: Box, other: Box) -> tuple[float, float]:
-    """Return the heights of the facing edges of two boxes, one above the other."""
+    """Return the y coordinates of the facing edges of two boxes, one of which is above."""
     up = 1 if other.y > one.y else -1
     return one.y + up * one.height / 2, other.y - up * other.height / 2
 

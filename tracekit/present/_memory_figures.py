@@ -49,7 +49,7 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     """Return the memory of each GPU: in use before and during training, and its capacity.
 
     One pair of bars per row of the table, at most 40, grouped by configuration. A capacity above
-    eight times the use is written, not drawn.
+    eight times the use is given as text, not drawn.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def _use_bars(
 
 
 def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, str]) -> go.Scatter:
-    """Return a mark across each row at its GPU's capacity."""
+    """Return a tick mark at the GPU's memory capacity for each row of bars."""
     known = [
         (row.place, value / unit[0])
         for row, value in zip(rows.rows, capacities, strict=True)
@@ -277,7 +277,7 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
 
 
 def _ends_inside(line: _Line) -> bool:
-    """Tell whether a line ends at its largest batch size, whose interval is known."""
+    """Tell whether a line ends at the largest batch size that fits, with a known interval."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 

@@ -80,7 +80,7 @@ def _is_usual(key: str, value: object) -> bool:
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:
-    """Return the other notes: entries with special wording, plain entries, then warnings."""
+    """Return notes on entries of meta: those with special wording, all others, then warnings."""
     worded = {key: NOTES[key](value) for key, value in meta.items() if key in NOTES}
     warned = worded.pop(_WARNINGS, [])
     plain = _plain({key: value for key, value in meta.items() if key not in NOTES})
@@ -100,7 +100,7 @@ def _plain(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _says_nothing(value: object) -> bool:
-    """Tell whether a value needs no note: nothing skipped, nothing unknown, no option used."""
+    """Tell whether a value needs no note, such as 0 skipped steps or an option not used."""
     return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
@@ -119,7 +119,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _cold(meta: Mapping[str, Any]) -> list[str]:
-    """Return a note on the share of cold steps in sums over the window."""
+    """Return a note on how much of the window the first steps (warm-up, left out of means) take."""
     if (cold := meta.get("cold")) is None:
         return []
     first = "cold first step" if cold["steps"] == 1 else f"{cold['steps']:,} cold first steps"

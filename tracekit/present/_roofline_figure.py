@@ -41,7 +41,7 @@ def roofline_figure(
     Parameters
     ----------
     rows
-        Rows of `Run.roofline`: its keys first, ``kernel_ns``, ``flops_per_byte``,
+        Rows of `Run.roofline`: key columns first, then ``kernel_ns``, ``flops_per_byte``,
         ``achieved_flops_s``, ``bound``.
     meta
         Meta of the answer, with ``peaks`` and ``memory_peaks`` of the GPUs.
@@ -80,7 +80,7 @@ def _ends(values: pl.Series) -> tuple[float, float]:
 
 
 def _labels(points: pl.DataFrame) -> list[str]:
-    """Return labels for a few points, largest first, that have no other point nearby."""
+    """Return a label per point; empty unless it is among the largest and near no labelled point."""
     taken: list[tuple[float, float]] = []
     texts = []
     for text, x, y in points.select(

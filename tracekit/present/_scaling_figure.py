@@ -52,7 +52,7 @@ _IDEAL = {"dash": "5px,4px", "width": 1}
 def scaling_figure(
     table: pl.DataFrame, *, value: str = "speedup", title: str, subtitle: str
 ) -> go.Figure:
-    """Return curves over the number of GPUs, with the ideal.
+    """Return curves of a measure over the number of GPUs, with its ideal (linear) scaling.
 
     One panel per network, at most 12; one colour per method; one dash and marker per batch size.
     Beyond four GPUs the axes are logarithmic, so that the ideal speedup stays straight.
@@ -94,7 +94,7 @@ def scaling_figure(
 
 
 def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
-    """Return curves of times or rates, each with an ideal curve; one panel per network."""
+    """Return curves of times or rates over GPUs, each with its ideal; one plot per network."""
     divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
     ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
     known = known.with_columns(
@@ -115,7 +115,7 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
 def _faceted(
     known: pl.DataFrame, title: str, subtitle: str, notes: Sequence[str]
 ) -> tuple[go.Figure, list[pl.DataFrame]]:
-    """Return panels under a common legend, and the rows for each panel."""
+    """Return a figure of one empty plot per network under a legend, and the rows per plot."""
     networks, keys = distinct(known, "network"), _curve_keys(known)
     shown = networks[:_MOST_FACETS]
     across = _across(len(shown))
@@ -149,7 +149,7 @@ def _far_axis() -> dict[str, Any]:
 
 
 def _own_ideals(own: pl.DataFrame, value: str) -> list[go.Scatter]:
-    """Return the ideal of each curve, starting at its first point."""
+    """Return for each curve the line of ideal scaling, starting at the curve's first point."""
     ideals = []
     for _, rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
         first = rows.row(0, named=True)
@@ -230,7 +230,7 @@ def _curves(
 
 
 def _spread(rows: pl.DataFrame, value: str) -> Any:
-    """Return error bars; those of an efficiency are derived from the speedup's."""
+    """Return error bars; those of an efficiency are the speedup's, scaled to the efficiency."""
     if value == "speedup" or "speedup" not in rows.columns:
         return error_bars(rows, value, "end_low", "end_high")
     each = pl.col(value) / pl.col("speedup")
@@ -239,7 +239,7 @@ def _spread(rows: pl.DataFrame, value: str) -> Any:
 
 
 def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
-    """Return the ideal from one end of the axis to the other."""
+    """Return the line of ideal scaling from one end of the axis to the other."""
     heights = [100, 100] if value == "efficiency" else axis
     return series(axis, heights, colour=INK, line=_IDEAL)
 

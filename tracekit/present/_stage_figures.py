@@ -124,9 +124,9 @@ def _stages(
 
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
-    """Return busy time coloured by stage or kind, and idle time of whole windows.
+    """Return segments: busy time coloured by stage or kind, and idle time of steps or GPUs.
 
-    Without busy times, sums of durations are drawn.
+    If the table has no busy times, sums of durations are drawn instead.
     """
     labels = rows["label"].to_list()
     busy = "busy_ns" if "busy_ns" in rows.columns else "total_ns"
@@ -237,7 +237,7 @@ def stage_bars_figure(
 
 
 def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the configurations, grouped by network, and their times by ``row``."""
+    """Return the configurations, grouped by network, and stage times by ``row``, their index."""
     keys = [key for key in _STUDY if key in study.columns]
     runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
     parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]
@@ -260,7 +260,7 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the range of a configuration's steps; None if not known, or if it is one value."""
+    """Return the lowest and highest step time of a configuration; None if unknown or equal."""
     ends = row["low_ns"], row["high_ns"]
     return None if None in ends or row["runs"] is None or ends[0] == ends[1] else ends
 

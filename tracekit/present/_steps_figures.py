@@ -88,13 +88,13 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
 
 
 def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
-    """Return number and length of the outlier steps that are longest."""
+    """Return number and time (ns) of the longest outlier steps, longest first."""
     far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
     return list(far.select("iteration", "step_ns").iter_rows())
 
 
 def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
-    """Return the style of each run: runs on one side of the comparison share a colour."""
+    """Return the style of each run in the figure; runs of one side (A or B) share a colour."""
     groups: dict[str, str] = {}
     found = []
     for part in parts:
@@ -146,7 +146,7 @@ def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
 
 
 def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: str) -> go.Figure:
-    """Return steps over the values of a label, with levels between change points.
+    """Return step times over the values of a run label (such as a commit), with change points.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def _pooled(points: pl.DataFrame) -> list[str]:
 
 
 def _add_levels(figure: go.Figure, points: pl.DataFrame, divisor: int, unit: str) -> None:
-    """Draw the median of each level, labelled with its change from the level before."""
+    """Draw a line per level (runs between change points), and its change from the level before."""
     place = 0
     for part in points.partition_by("level", maintain_order=True):
         row = part.row(0, named=True)

@@ -53,7 +53,7 @@ _WORK = {"FP": "forward", "BP": "backward", None: "work"}
 def parts_figure(
     table: pl.DataFrame, colours: Mapping[str, str], *, title: str, subtitle: str
 ) -> go.Figure:
-    """Return stacked bars.
+    """Return stacked bars of times, one per row of a table.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the step under each change as a bar with its range, beside the recorded step.
+    """Return the estimated step time under each what-if change as a bar, and the recorded one.
 
     A bar without a single estimate ends where its range ends.
 

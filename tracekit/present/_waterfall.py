@@ -32,7 +32,7 @@ MOST_GPUS = 16
 
 
 class Part(NamedTuple):
-    """Time of one stage in the step of each run, and its contribution to the change."""
+    """Time of one stage per step in run A and in run B, and its contribution to the change."""
 
     stage: str
     a: float | None
@@ -70,7 +70,7 @@ def step_unit(largest: float) -> tuple[int, str]:
 
 
 def parts_of(contributions: pl.DataFrame) -> list[Part]:
-    """Return the stages with a known or possible time in either run, in order."""
+    """Return the stages in order, without those of zero time in both runs."""
     names = [f"{name}_ns" for name in Part._fields[1:] if f"{name}_ns" in contributions.columns]
     times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in names]
     rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
@@ -86,7 +86,7 @@ def total(parts: Sequence[Part], run: str) -> float:
 
 
 def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
-    """Return the step time before and after each contribution, in ns."""
+    """Return for each stage the running step time, ns, before and after its change is added."""
     levels, level = [], total(parts, "a")
     for part in parts:
         levels.append((level, level + (part.delta or 0)))
@@ -97,7 +97,7 @@ def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
 def reaches_of(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the lowest and highest step time of each contribution, its interval included."""
+    """Return for each stage the range of step times that its bar and interval cover, ns."""
     ends = [
         (*level, *(level[0] + end for end in (part.low, part.high) if end is not None))
         for part, level in zip(parts, levels, strict=True)
@@ -156,7 +156,7 @@ def waterfall(
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
-    """Return the contributions on each GPU; empty if there is only one GPU.
+    """Return (GPU, times and changes of its stages) for each GPU; empty if there is only one.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class _Job:
         return identity
 
     def answers(self, identity: str | None = None) -> dict[str, tuple[str, int] | None]:
-        """Return answers to a request: rank -> (kind, step), or None if to another request."""
+        """Return each rank's answer: rank -> (kind, step); None if it is to another request."""
         found: dict[str, tuple[str, int] | None] = {}
         for path in self.folder.iterdir():
             told = (
@@ -98,7 +98,7 @@ def attach(
 
     Returns
     -------
-    For each rank the first recorded step, and the first one after them: rank -> (first, end).
+    For each rank the first recorded step, and the step after the last: rank -> (first, end).
 
     Raises
     ------

@@ -72,9 +72,9 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order A B B A of two kinds of runs, in which a steady drift cancels out.
+    """Return the order of pairs of runs of two kinds, A B B A A B ...; true stands for B.
 
-    For an odd number of pairs the last pair starts with A.
+    With an even number of pairs (`times`), the effect of a steady drift cancels out.
     """
     return [is_second for pair in range(times) for is_second in (pair % 2 == 1, pair % 2 == 0)]
 
@@ -132,7 +132,7 @@ def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
 
 
 def _timed(plan: Plan, folder: Path) -> Plan:
-    """Return a plan that records into `folder`, and writes times there."""
+    """Return a plan that also times the program and its steps, with all files in `folder`."""
     watch = (sys.executable, "-I", "-S", _stopwatch.__file__, str(folder))
     at = plan.launch.local_rank_at
     launch = replace(
@@ -146,7 +146,7 @@ def _timed(plan: Plan, folder: Path) -> Plan:
 
 
 def _period(lines: str) -> float | None:
-    """Return the median time from a step of the first optimizer to its next; None if too few."""
+    """Return the median time between steps of the first optimizer, ns; None if too few."""
     steps = [line.split() for line in lines.splitlines()]
     times = [int(at) for at, optimizer in steps if optimizer == steps[0][1]]
     if len(times) < _FEWEST_STEPS:

@@ -200,7 +200,7 @@ def _spelt(option: str) -> str:
 
 
 def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launch:
-    """Make a launcher that runs Python scripts run any program, so that it can run nsys."""
+    """Change the options of a launcher of Python scripts, so that it can run nsys."""
     options = list(command[begin:end])
     runs_program = any(_spelt(each) == "--no-python" for each in options)
     is_module = {"-m", "--module"} & set(options)

@@ -50,7 +50,8 @@ class Nsys:
     def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:
         """Parse the abilities of an nsys from its outputs.
 
-        These are of ``nsys --version``, ``nsys profile --help``, and ``nsys status --environment``.
+        `version`, `profile_help` and `status` are the outputs of ``nsys --version``, ``nsys profile
+        --help`` and ``nsys status --environment``.
         """
         traces = _TRACE.search(profile_help)
         return cls(

@@ -69,7 +69,7 @@ def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
 
 
 def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
-    """Yield options that record one range, and do not end the program after it as nsys would."""
+    """Yield options to record one range, and let the program go on after it."""
     if capture_range == CUDA_RANGE:
         yield f"--{_has(nsys, 'capture-range')}=cudaProfilerApi"
     else:

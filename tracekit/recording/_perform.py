@@ -127,7 +127,7 @@ def _record(plan: Plan, wait: str) -> None:
 
 
 def _recorder(plan: Plan) -> str:
-    """Return the program that runs the recorded program: nsys, or its launcher."""
+    """Return the first program of the command: the launcher if there is one, else nsys."""
     return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 

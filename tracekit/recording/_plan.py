@@ -176,9 +176,9 @@ def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
 
 
 def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """Return the variable with the rank, and a command prefix that sets it from several.
+    """Return the environment variable that has the rank, and a command prefix to set it.
 
-    The first of several that is set counts, otherwise the rank is 0.
+    With several `names`, the prefix sets it to the first of them that is set, else to 0.
     """
     if names is None or "," not in names:
         return names, ()
@@ -202,7 +202,7 @@ def _loaded(library: str | None) -> tuple[str, ...]:
 
 
 def _by_nvtx(wanted: Wanted) -> bool:
-    """Tell whether nsys starts with an NVTX range, for which it accepts registered names only."""
+    """Tell whether an NVTX range starts recording; nsys then needs registered names."""
     return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 

@@ -61,7 +61,7 @@ class Configuration:
         return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
-        """Return the fixed options of a run's labels if they differ from these; else None."""
+        """Return the fixed options in a run's labels, if they are not these; else None."""
         recorded = labels.get(_FIXED)
         return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
 
@@ -264,7 +264,7 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
 def _arguments(
     key: str, values: Sequence[Value], table: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the words for each value of an option: value -> words."""
+    """Check and return the command-line words for an option's values: value -> words."""
     if {str(value) for value in values} != set(table):
         raise ValueError(f"arguments.{key} does not have the values that {key} has in the grid")
     if not all(isinstance(words, list) and all(type(w) is str for w in words)
@@ -276,7 +276,7 @@ def _arguments(
 def _left_out(
     entry: Mapping[str, Sequence[Value]], grid: Mapping[str, Sequence[Value]]
 ) -> dict[str, tuple[Value, ...]]:
-    """Return the values that a combination to leave out has: option -> values."""
+    """Check an entry of `without`, combinations to leave out; return option -> values."""
     for key, values in entry.items():
         if not isinstance(values, list) or not values or not set(values) <= set(grid.get(key, ())):
             raise ValueError(f"without has values of {key!r} that are not in the grid")

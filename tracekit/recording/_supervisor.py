@@ -214,11 +214,11 @@ class _Program:
             processes = _processes()
 
     def _going_tools(self, processes: _Processes) -> list[int]:
-        """Return the running processes of nsys, and interrupt those that lost their launcher.
+        """Return the running processes of nsys, and interrupt those that lost their program.
 
-        Such an nsys waits for its launcher's message that the program has ended, while its agent
-        polls for events; when interrupted, it writes its report. The program has become our child
-        then; if its launcher is still running, that one has given it up.
+        The program is then our child, although the process that started it still runs. Such an nsys
+        waits for a message that the program has ended, while its agent polls for events; when
+        interrupted, it writes its report.
         """
         for pid, starter in [*self._starters.items()]:
             if {pid, starter} <= processes.keys() and processes[pid].parent == os.getpid():
@@ -268,14 +268,17 @@ class _Program:
         return not self._primaries or any(not each.is_ended for each in going)
 
     def _learn_tools(self, tool: int, processes: _Processes) -> None:
-        """Store the process ids of nsys above the program: its parent, and that one's parents."""
+        """Store the ids of nsys processes above the program: `tool`, its parent, and so on."""
         folder, below = _installed(tool), _below({os.getpid()}, processes)
         while folder and tool in below and _installed(tool) == folder:
             self._tools.add(tool)
             tool = processes[tool].parent
 
     def _left(self, processes: _Processes) -> list[int]:
-        """Return the processes that the program left behind: with its mark, or started by nsys."""
+        """Return the processes that the program left behind.
+
+        They have the program's environment variable, or descend from what nsys started for it.
+        """
         mark = f"{MARK}={self._notes}".encode()
         below = _below({os.getpid()}, processes)
         folders = {_installed(tool) for tool in self._tools}
@@ -299,7 +302,7 @@ class _Program:
         return bool(self._ending) or now - self._ended_at >= longest
 
     def _does_work(self, left: list[int], since: float, processes: _Processes) -> bool:
-        """Tell whether any of the processes `left` has worked since the last look."""
+        """Tell whether any of the processes `left` has worked since the last call."""
         is_early = time.monotonic() - self._ended_at < _LOADING_S
         works = False
         for pid in left:

@@ -65,7 +65,7 @@ def verdict(subject: Subject) -> Markup:
 
 
 def _kinds(sides: Mapping[str, Close]) -> list[str]:
-    """Return sentences that name the kinds of steps that the means include."""
+    """Return a sentence per run whose steps form groups of different length, with medians."""
     return [
         f"Steps of {side} are of several kinds: {close.of_kinds} (medians)."
         for side, close in sides.items() if close.of_kinds
@@ -155,7 +155,7 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw the contributions to the change of the step, with intervals."""
+    """Draw how much each part of a step adds to the change of its time, with intervals."""
     answer = _compared(subject, "stage")
     parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
     step = answer.meta.get("step") or {}
@@ -186,7 +186,7 @@ def waterfall(subject: Subject) -> Markup:
 
 
 def _on_gpus(answer: Comparison) -> Markup | None:
-    """Draw the change on each GPU, with savings left of the middle and losses right of it."""
+    """Draw each GPU's change by part: savings to the left, losses right; None for one GPU."""
     rows = answer.on_devices
     if rows["device"].n_unique() < 2:  # noqa: PLR2004 - one GPU is the whole chart above
         return None
@@ -209,7 +209,7 @@ def _on_gpus(answer: Comparison) -> Markup | None:
 
 
 def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
-    """Lay out contributions from the middle outward: savings to the left, losses to the right."""
+    """Lay out one GPU's contributions side by side: savings to the left, losses to the right."""
     left = right = 50.0
     pieces = []
     for part, delta in own.select("part", "delta_ns").iter_rows():
@@ -229,7 +229,7 @@ def _step(answer: Comparison) -> dict[str, Any]:
 
 
 def _change(row: Mapping[str, Any], widest: float) -> Bar:
-    """Return a bar that extends to the left for a saving, to the right for a loss."""
+    """Return the bar of one part's change: to the left for a saving, to the right for a loss."""
     delta, low, high = row["delta_ns"], row.get("low_ns"), row.get("high_ns")
     shown = row.get("verdict") or "no verdict"
     part = stage_name(row["part"])
@@ -299,7 +299,7 @@ def aligned(subject: Subject) -> Markup:
 
 
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:
-    """List the groups that changed most."""
+    """List the values of the key `by`, such as kernels, whose time changed most."""
     answer = _compared(subject, by)
     rows = answer.for_people.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
     return frame_table(rows, key, title, is_open=True)

@@ -109,7 +109,7 @@ class Place(NamedTuple):
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return for each rule the longest example of its finding in the slowest step, or None."""
+    """Return for each rule of `diagnose` its longest example in the slowest step, or None."""
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
@@ -126,7 +126,7 @@ def places(close: Close) -> Mapping[str, Place | None]:
 
 
 def _place(start: int, end: int, step: int | None) -> Place:
-    """Return an interval, with margins of half its length."""
+    """Return a link to an interval of a step, shown with margins of half its length."""
     room = max(end - start, 1_000) // 2
     around = max(start - room, 0), end + room
     shown, chosen = (f"{a / 1e6:.6f}ms-{b / 1e6:.6f}ms" for a, b in (around, (start, end)))
@@ -135,7 +135,7 @@ def _place(start: int, end: int, step: int | None) -> Place:
 
 
 def _window(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the time that the chart of a step covers, the same for all GPUs on one clock.
+    """Return the intervals extended to the earliest start and latest end on their clock.
 
     A selection in the chart is converted to times of the run by this interval.
     """
@@ -270,7 +270,7 @@ _FIRST, _LAST = -1, 1 << 31
 
 @dataclass
 class Names:
-    """All names of ops, ranges, calls and layers, each stored once."""
+    """All names of ops, ranges, calls and layers, each stored once, with its index."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -282,7 +282,7 @@ class Names:
 
 
 def with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return intervals with the start time of the chart on their clock."""
+    """Add to intervals as `zero` the earliest start on their clock, where the chart begins."""
     return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
 
 

@@ -162,7 +162,7 @@ class Close:
 
     @cached_property
     def kinds(self) -> list[pl.DataFrame]:
-        """The steps of each kind, the kind with the shortest steps first; one frame if one kind."""
+        """The steps in groups of similar length (modes), the shortest first; usually one group."""
         ends = [own.max() for own in modes(self.lengths["step_ns"].to_numpy())]
         rest, kinds = self.lengths, []
         for end in ends[:-1]:
@@ -172,13 +172,13 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Text with number and median of the steps of each kind; empty with a single kind."""
+        """Text with number and median of the steps of each of `kinds`; empty with one group."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 
     @property
     def typical(self) -> tuple[int | None, str]:
-        """Number of the median step, and its description; with several kinds, of the costliest."""
+        """Number and name of the median step; of several `kinds`, of that with most time."""
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())

@@ -77,7 +77,7 @@ def cause_style() -> str:
 
 
 def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
-    """Lay out parts side by side, in percent of `whole`."""
+    """Lay out parts as segments of a bar, side by side, in percent of the length `whole`."""
     pieces, left = [], 0.0
     for part in parts:
         width = 100 * part.length / whole if whole else 0.0
@@ -219,7 +219,7 @@ def pair(*pieces: Markup) -> Markup:
 
 
 def dots(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:
-    """Return points; of very many, a sample with the same look."""
+    """Return points as an SVG path; points at the same rounded place are drawn once."""
     places = dict.fromkeys(_place(point, x, y) for point in points)
     return Line(look, "".join(f"M{across} {down}h0" for across, down in places))
 

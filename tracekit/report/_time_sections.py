@@ -192,7 +192,7 @@ def ranges(subject: Subject) -> Markup:
 
 
 def _least_of_most(rows: pl.DataFrame) -> int:
-    """Return the least busy time of a range to be listed, ns: 1, or more if ranges are many."""
+    """Return the least busy time of ranges to list, ns: 1, or more if not all of them fit."""
     busy = rows["busy_ns"].top_k(_MOST_RANGES)
     return max(1, int(busy.min() or 0)) if busy.len() == _MOST_RANGES else 1  # type: ignore[arg-type]
 

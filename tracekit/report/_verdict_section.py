@@ -76,7 +76,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_longest(subject: Subject) -> Iterator[str]:
-    """Yield notes on cold steps left out, or on the effect of an outlier or a short last step."""
+    """Yield a note on cold steps, or on the mean without the longest, or a short last, step."""
     steps = subject.close.lengths
     lengths = steps["step_ns"]
     cold, longest = subject.close.cold.steps, lengths.arg_max()

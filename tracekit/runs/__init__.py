@@ -2,8 +2,8 @@
 
 From the bottom up: an opened run (`_opened`); questions to opened runs (`_declared`, `_question`,
 `_comparisons`, `_gate`, `_report_page`); a `Run`, which has these questions as methods; making,
-opening and choosing runs (`_new_runs`, `_foreign`, `_opening`), and questions to chosen runs (the
-others).
+opening and choosing runs (`_new_runs`, `_foreign`, `_opening`), and questions to several runs, or
+to files (the others).
 """
 
 from __future__ import annotations

@@ -40,16 +40,16 @@ P = ParamSpec("P")
 
 
 class _Chosen(Selection):
-    """Runs that are opened on first access.
+    """Runs that a question is about, opened when they are first iterated over.
 
     Parameters
     ----------
     references, where, store, dask
         See `select_runs`.
     is_of_latest
-        Whether no reference means the run that was ingested last, and not all runs.
+        Whether, without references and labels, the run ingested last is meant, not all runs.
     needs
-        Names of the questions for which each run has to fit into memory; see
+        Names of questions: opening fails if a run has too little memory for one of them; see
         `OpenedRun.require_memory`.
     """
 
@@ -77,12 +77,12 @@ class _Chosen(Selection):
         return super().__iter__()
 
     def named(self, reference: Reference) -> OpenedRun:
-        """Return another run of the same store."""
+        """Return a further run of the same store, by name, start of its id, or trace file."""
         return select_runs([reference], store=self._store)[0]
 
 
 def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
-    """Return the library function for a declared question to several runs.
+    """Return the library function that answers a declared question about several runs.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def history(
     skip: Skip = "auto",
     store: StrPath | None = None,
 ) -> Answer:
-    """List the step of runs ordered by a label, and where it changed.
+    """List the mean step time of runs, ordered by a label, and the points at which it changed.
 
     See `tracekit.analysis.comparison.history`.
 

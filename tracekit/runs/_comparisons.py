@@ -1,4 +1,4 @@
-"""Comparison of two runs, or of several recordings a side."""
+"""Comparison of two runs, or of two programs by several recordings of each."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ def compare(
 ) -> "Comparison":
     """Compare two runs step by step, or two sides of several recordings each.
 
-    `a` and `b` are the run of each side, or several recordings of it. See
+    `a` and `b` are each one run, or several recordings of one program. See
     `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
     """
     from tracekit.analysis.step_sums import parse_compare_keys
@@ -102,5 +102,5 @@ def _both(a: "Recorded", b: "Recorded") -> Any:
 
 
 def _names(side: "Sequence[OpenedRun]") -> str:
-    """Return the display name of a side: the names of its recordings if these are few."""
+    """Return the names of one side's recordings; of many, the first and the number of others."""
     return listed([run.name for run in side])

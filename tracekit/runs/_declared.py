@@ -1,4 +1,4 @@
-"""Questions to a run that are declared beside their analysis, in the order of the help.
+"""Registers the questions (analyses) that a run can be asked, in the order of the help.
 
 One line here creates `run.x()`, `run.x.answer()` and `tracekit x`.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Add the figure of steps, which are computed only when it is drawn."""
+    """Ask a run, and add a figure of its step times, computed only when it is drawn."""
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
@@ -70,7 +70,7 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Add the verdicts on the run's processes, which decide how to read their traffic."""
+    """Ask a run, and add what each process does: training, inference or other work."""
     found = ask(run)
     said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
@@ -82,19 +82,19 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer that is not about a single run, ready for display."""
+    """Return an answer about several runs or none, with the renderer that displays it."""
     return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Return an answer with its run's name; for several runs, with the names of simulated runs."""
+    """Return an answer titled with its run's name; of several runs, name the simulated ones."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))
 
 
 class DeclaredQuestions:
-    """Questions to a run, as methods and as commands of the same names."""
+    """Questions (analyses) that a run answers, each a method with the name of its command."""
 
     breakdown = declared(breakdown, _with_steps)
     diagnose = declared(diagnose, _of_run)

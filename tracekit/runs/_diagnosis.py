@@ -1,4 +1,4 @@
-"""The question `diagnose`: time that a run need not take, and its causes."""
+"""The question `diagnose`: avoidable time of a run, and its causes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -77,9 +77,9 @@ def judged(
         ),
     ] = None,
 ) -> int:
-    """Return the exit code: 1 if `fail_on` applies to any finding, otherwise 0.
+    """Return the exit code of `diagnose`: 1 if a finding meets `fail_on`, otherwise 0.
 
-    For a finding of a least share the code is 3 if no steps are known.
+    If `fail_on` is a least share of a step, and the run's steps are unknown, the code is 3, not 1.
     """
     if fail_on is None:
         return 0
@@ -160,7 +160,10 @@ def diagnose(
 def _replays(
     run: "OpenedRun", rules: Iterable[str], traffic: "Traffic", *, price: bool
 ) -> dict[str, str]:
-    """Return for each rule the `whatif` command that prices it, and its result."""
+    """Return for each rule the `whatif` command that simulates its fix: rule -> text.
+
+    With `price` steps are replayed with the fix, and the text says how long they then are.
+    """
     from tracekit.analysis.dependencies import CHANGES, price_of
 
     named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
@@ -171,7 +174,7 @@ def _replays(
 
 
 def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
-    """Add to each finding its price by replay."""
+    """Add to each finding the text on its fix that `_replays` returned for its rule."""
     import polars as pl
 
     text = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
@@ -190,7 +193,7 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> "Answer":
-    """Return findings with their change since a base, without the outliers of both sides."""
+    """Diagnose runs, and compare each finding with a base; outlier steps of both are left out."""
     for run in (*base, *found):
         run.require_memory("diagnose")
 
@@ -209,7 +212,7 @@ def diagnosed_against(
 
 
 def outlier_steps(run: "OpenedRun") -> list[int]:
-    """Return the step numbers of a run's outliers, except cold steps."""
+    """Return the numbers of steps with outlying times; cold first steps are not considered."""
     found: list[int] = (
         comparison.steps_of_run(run.trace, run.name, skip="auto")
         .filter("is_outlier")["iteration"]

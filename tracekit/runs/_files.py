@@ -23,7 +23,7 @@ P = ParamSpec("P")
 def of_files(
     asked: Asked[Any, P, Answer], read: Callable[[Any], Any]
 ) -> Question[Concatenate[Any, P]]:
-    """Return the library function for a declared question to files.
+    """Return the library function that answers a declared question about files.
 
     Parameters
     ----------

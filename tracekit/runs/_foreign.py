@@ -1,4 +1,4 @@
-"""Detects reports that cannot belong to the same execution of the same job.
+"""Detects reports (trace files) that cannot belong to the same execution of the same job.
 
 Reports of one execution overlap in time, agree on ranks and communicators, and have one launcher.
 One tool recorded them, unless each states its rank, the number of ranks and the time. Programs,
@@ -29,7 +29,7 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """Statements of a report about its job, from which reports of other jobs are detected.
+    """Facts in a report (trace file) about its job, by which reports of other jobs are detected.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Said:
 
 
 def foreign(reports: Sequence[Said]) -> dict[int, str]:
-    """Return the reports that contradict an earlier report: index -> reason."""
+    """Return the reports that belong to another job than the others: index -> reason."""
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):
@@ -98,10 +98,10 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
-    """Return the reports that use NCCL without the communicator of all ranks: index -> reason.
+    """Return the reports that use NCCL, but not the communicator of all ranks: index -> reason.
 
-    A communicator has all ranks if none is larger, it is no smaller than the job, and it has a rank
-    for each report. It is the job's if more than half of the reports that use NCCL name it.
+    That is the largest communicator. The result is empty if it has fewer ranks than there are
+    reports, or than the job states, or if at most half of the reports that use NCCL name it.
     """
     seen = {n: report for n, report in enumerate(reports) if n not in left_out and report.named}
     sizes = {name: size for report in seen.values() for name, size in report.sizes.items()}
@@ -232,7 +232,7 @@ def _on_one_machine(one: Said, other: Said) -> bool:
 
 
 def said(trace: Trace, name: str) -> Said:
-    """Return a report's statements about its job."""
+    """Read from the tables of a report the facts about its job; `name` is the report's file."""
     reports = trace.read("reports")
     # Names that PyTorch gives its groups are those of every job.
     told = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
@@ -259,7 +259,7 @@ def said(trace: Trace, name: str) -> Said:
 
 
 def _called(trace: Trace) -> frozenset[str]:
-    """Return the communicators that NCCL calls name."""
+    """Return the ids of the communicators that NCCL calls of a report name."""
     named = read_calls(trace)["communicator"].drop_nulls().unique()
     return frozenset(named.filter(named.str.starts_with("0x")))
 
@@ -269,7 +269,7 @@ def _tool(kind: str | None) -> str | None:
 
 
 def _program(name: str) -> str:
-    """Return an executable's name without folder and version, in which ranks may differ."""
+    """Return an executable's name without folder and version, which may differ by rank."""
     return name.rpartition("/")[2].rstrip("0123456789.-") or name
 
 
@@ -289,7 +289,7 @@ def _mpi_ranks(trace: Trace) -> frozenset[int]:
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
-    """Return first start and last end of a report's GPU work, else of its ranges, Unix time, ns.
+    """Return first start and last end of GPU work, Unix time, ns; without any, of ranges.
 
     None if the report has neither, or does not state when recording began.
     """
@@ -304,7 +304,7 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return start and end of recording, else of the `work`, which lies within; None if unknown."""
+    """Return start and end of the recording; if unknown, those of the recorded `work`."""
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -48,13 +48,13 @@ def gate(
 ) -> "Answer":
     """Check that B's steps are no slower than A's by more than a limit, without new findings.
 
-    `a`, the base, and `b` are the run of each side, or several recordings of it. Outliers are left
-    out and named: see `tracekit.analysis.comparison.check_limit`.
+    `a` (the base) and `b` are each one run, or several recordings of one program. Outlier steps
+    are left out and named: see `tracekit.analysis.comparison.check_limit`.
 
     Returns
     -------
-    A row per check; ``meta`` has the overall ``outcome``, and ``steps_by``, how the steps of each
-    side are known.
+    A row per check; ``meta`` has the overall ``outcome``, and in ``steps_by`` the evidence by which
+    the steps of each side are known.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def gate(
 
 
 def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
-    """Return how the steps of the runs are known: ``ranges``, ``structure``, or not at all."""
+    """Return by which evidence the runs' steps are known: ``ranges``, ``structure``, or none."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
     )
@@ -121,7 +121,10 @@ def _findings_check(
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
-    """Return a row per finding of either side; a new or grown finding fails if certain enough."""
+    """Return a row per finding of either side, with the outcome of the check for new findings.
+
+    A new or grown finding fails if it is `measured` or `likely`, and its saving is known.
+    """
     import polars as pl
 
     if reasons:
@@ -141,7 +144,7 @@ def _findings_check(
 
 
 def _told(rows: Any, outcome: str) -> list[str]:
-    """Return sentences on the worst checks; on the limit of the step if all pass."""
+    """Return sentences on the checks with `outcome`, which is the worst of any check."""
     worst = rows.filter(outcome=outcome)
     steps = worst.filter(rule="step")["finding"].to_list()
     others = worst.filter(worst["rule"] != "step")

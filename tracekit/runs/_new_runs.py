@@ -60,9 +60,9 @@ class Request:
     files
         Files of the run, in the given order.
     is_many
-        Whether they were given as a sequence (the reports of one run), even if it is one.
+        Whether the files were given as a sequence (the reports of one run), even of one file.
     rules
-        Rules that give names their meaning.
+        Rules that find stages and iterations by names, as of ranges.
 
     The others are those of `tracekit.ingest`.
     """
@@ -112,7 +112,7 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Make one run of the files of a request, unless the store has it."""
+    """Make one run of a request's files, unless stored already; return it, and if it is new."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.
@@ -138,7 +138,10 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
 
 
 def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
-    """Make a run of a file; its digest is computed in parallel if the store cannot have it."""
+    """Make a run of a file.
+
+    The file's digest is computed first if a stored run may be equal, else while it is read.
+    """
     sources.check_readable(path)
     ingest.store.load()
     with DigestBeside(path, ingest.request.progress) as digest:
@@ -154,7 +157,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
 
 @dataclass(frozen=True)
 class _Ingest:
-    """Context of an ingest: store, options and executor, by which a run is made of its files."""
+    """Makes a run of its files, with the store, options and executor of one ingest."""
 
     store: Store
     request: Request
@@ -165,7 +168,10 @@ class _Ingest:
     def of(
         self, digests: Mapping[Path, str], beside: DigestBeside | None = None
     ) -> tuple[RunRecord, bool]:
-        """Make a run of files with these digests; a single file's digest may come from `beside`."""
+        """Make a run of the files in `digests` (file -> digest), unless the store has an equal run.
+
+        The digest of a single file may be computed by `beside` while the file is read.
+        """
         return self.store.add(
             digest=run_digest(list(digests.values())),
             options=options_text(self.request.rules, self.request.clocks, self.request.captures),
@@ -210,7 +216,7 @@ def options_text(
     clocks: Mapping[str, GivenClock] | None = None,
     captures: Sequence[Path] = (),
 ) -> str:
-    """Return the options that shape a run's columns, as canonical JSON."""
+    """Return the options that change the values in a run's tables, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
     known: dict[str, Any] = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
     if captures:
@@ -220,7 +226,7 @@ def options_text(
 
 @dataclass
 class _Failures:
-    """Policy for files that cannot be reports of the run, and the failures so far."""
+    """What to do with files that cannot be reports of the run; sentences on those left out."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -234,7 +240,7 @@ class _Failures:
 
 
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
-    """Return the digest of each readable file, in order."""
+    """Return the digest of each file's content, in order; unreadable files are failures."""
     found: dict[Path, str] = {}
     with DigestsSideBySide(request.files, request.progress) as digests:
         for path, result in digests:
@@ -248,7 +254,7 @@ def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
 
 
 def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, str]:
-    """Return the files without copies of earlier files, whose work would be counted twice."""
+    """Leave out files with the same content as an earlier file, as they would count twice."""
     first: dict[str, Path] = {}
     for path, digest in digests.items():
         other = first.setdefault(digest, path)
@@ -260,14 +266,14 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """A report's statements about its job and its collective calls, to compare with others."""
+    """Facts about a report's job, and its collective calls, to compare with other reports."""
 
     said: Said
     calls: Calls
 
 
 def _seen(path: Path, trace: model.Trace) -> _Seen:
-    """Return a report's statements about its job and its collective calls."""
+    """Return the facts about a report's job, and its collective calls."""
     from tracekit.analysis.clocks import clock_calls
     from tracekit.runs._foreign import said
 
@@ -306,7 +312,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Write clocks, and a digest computed in parallel, into the tables of the reports."""
+        """Align the reports' clocks; write these, and a digest from `beside`, into their tables."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())
@@ -332,7 +338,7 @@ def _put_digest(folder: Path, digest: str) -> None:
 def _named_reports(
     traces: Sequence[Trace], clocks: Mapping[str, GivenClock]
 ) -> dict[int, GivenClock]:
-    """Return the clocks that a user gives: index of the report -> correction."""
+    """Return the clock corrections given by rank or file: index of the report -> correction."""
     rows = [trace.read("reports").row(0, named=True) for trace in traces]
     names: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
@@ -351,7 +357,7 @@ def _named_reports(
 
 
 class _Overall:
-    """Passes on the progress of each report, and the number of reports done."""
+    """Tells the request's callbacks the progress of each report, and how many are done."""
 
     def __init__(self, request: Request, files: Sequence[Path]) -> None:
         self._request = request
@@ -373,7 +379,7 @@ def _single(request: Request) -> Callable[[int, str, int, int], None]:
 
 
 def _processes(request: Request) -> int:
-    """Return the number of processes to use: no more than have enough work."""
+    """Return the number of processes that read files: as given, else by cores and file sizes."""
     if not request.is_many:
         return 1
     most = request.processes or min(cores(), 1 + _size(request.files) // _WORTH_A_PROCESS)
@@ -385,7 +391,7 @@ def _size(files: Sequence[Path]) -> int:
 
 
 def _default_name(request: Request) -> str:
-    """Return the name of the file; of several, the name of the first file's folder."""
+    """Return the default name of a run: its file's, or of several the first one's folder's."""
     first = request.files[0].absolute()
     if request.is_many:
         return first.parent.name
@@ -493,6 +499,6 @@ class DigestsSideBySide:
 
 
 def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
-    """Raise an error in a thread that reads a file if its result is no longer needed."""
+    """Raise an error if the result of reading a file is unwanted, to end the reading thread."""
     if not is_wanted:
         raise InputError(f"{path} was not read to its end")

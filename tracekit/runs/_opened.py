@@ -45,7 +45,7 @@ class OpenedRun:
     record, store
         Catalogue entry of the run, and its store.
     rules
-        Rules by which its ops are attributed again; None keeps the stored attribution.
+        Rules by which the stages of its ops are found again; None keeps the stored stages.
     memory
         Limit of memory for a question, bytes; None for the free memory.
     workers
@@ -111,7 +111,7 @@ class OpenedRun:
 
     @cached_property
     def trace(self) -> Trace:
-        """Tables of the run; attributed again if it was opened with rules."""
+        """Tables of the run, all reports together; with rules, its stages are found again."""
         if self._rules is None:
             trace = replace(
                 model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
@@ -129,7 +129,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from the stored tables; None if the tables are not as stored."""
+        """Cache of values computed from the stored tables; None if the run's tables differ."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 
@@ -158,7 +158,7 @@ class OpenedRun:
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
 
     def _choose(self, ranks: str | Sequence[int]) -> None:
-        """Leave out the reports of other ranks, with a warning."""
+        """Keep the reports of these ranks only, with a warning about those left out."""
         import polars as pl
 
         from tracekit.analysis.calls import process_ranks
@@ -199,7 +199,7 @@ class OpenedRun:
         Parameters
         ----------
         question
-            Name of the question, as of its command.
+            Name of the question's command.
         iterations
             First and last step that it is limited to; None for the whole run.
         """
@@ -254,7 +254,7 @@ class OpenedRun:
     ) -> communication.Traffic:
         """Return the traffic between the run's GPUs, and on its links.
 
-        The result for the same options is cached, that of a long run as long as a caller holds it.
+        The result is cached by options; for a long run, only while a caller refers to it.
 
         Parameters
         ----------
@@ -288,12 +288,12 @@ class OpenedRun:
 
     @cached_property
     def _traffic(self) -> MutableMapping[tuple[object, ...], communication.Traffic]:
-        """Traffic by options; that of a long run only while a caller holds it: it may be large."""
+        """Results of `traffic` by options; of a long run (large), only while a caller has one."""
         ops = sum(report.height("ops") for report in self._reports)
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return counts of the run's contents, and shares of it with known launch and stage."""
+        """Return counts of GPUs, ops, ..., and the shares of them with a known launch, or stage."""
         return analysis.summarise(self.trace)
 
     def export(
@@ -318,7 +318,7 @@ class OpenedRun:
 
 
 def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
-    """Return the warnings from the attribution of stored reports, and from joining them."""
+    """Return warnings of stored reports: from finding stages, and from joining the reports."""
     names = ("verdicts", "opinions", "processes")
     found = (attribution.stored_findings({name: each.read(name) for name in names})
              for each in reports)  # fmt: skip

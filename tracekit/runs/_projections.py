@@ -73,7 +73,7 @@ class _Model:
         )
 
     def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add the number of workers that each job has on its present architecture."""
+        """Add as `nodes` the number of workers that each job has on its present architecture."""
         return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
 
 
@@ -105,7 +105,7 @@ def projected(
     pcie_share: int,
     skip: Skip,
 ) -> Answer:
-    """Answer the question `project`; its declaration lists options and columns.
+    """Return step times of jobs on other architectures or hardware; options as of `project`.
 
     Raises
     ------
@@ -136,13 +136,13 @@ def projected(
 
 
 def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
-    """Return a sentence: the number of jobs whose volumes are all known."""
+    """Return a sentence: how many jobs have known FLOPs, and memory, input and weight bytes."""
     known = rows.drop_nulls(["flops", "memory_bytes", "input_bytes", "weight_bytes"]).height
     return f"All that a step takes is known of {known:,} of {present.count(rows.height, 'job')}"
 
 
 def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the largest part of a step, or of the steps of most jobs."""
+    """Return a sentence: which component takes most of a step, or of most jobs' steps."""
     if "bound" not in rows.columns:
         return None
     known = rows.drop_nulls("bound")
@@ -172,7 +172,7 @@ def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the largest part of a step in the mean over all jobs."""
+    """Return a sentence: the component with the largest mean share of a step over all jobs."""
     of_all = rows.filter(architecture="all", weighting="job")
     if "speedup" in rows.columns:
         return _fastest(of_all.with_columns(job=pl.lit("the mean job")), {})
@@ -185,7 +185,7 @@ def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the part with the largest median share over jobs."""
+    """Return a sentence: the measure (such as a share of a step) with the largest median."""
     halves = rows.filter(pl.col("job_share") >= _HALF).unique("measure", keep="first")
     if halves.is_empty():
         return None
@@ -196,7 +196,7 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the difference of the modelled steps from the measured steps."""
+    """Return a sentence: the least and greatest error of modelled against measured steps."""
     errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
     if not errors:
         return "No step is both modelled and measured"
@@ -241,7 +241,7 @@ def _asked_for(jobs: pl.DataFrame) -> list[str]:
 
 
 def _gain(means: pl.DataFrame) -> str:
-    """Return a sentence: how many jobs gain, by step time of a replica and by total throughput."""
+    """Return a sentence: the shares of jobs with a shorter step, and with more samples/s."""
     of_all = means.filter(architecture="all", weighting="job")
     columns = ("to", "faster_share", "throughput_faster_share", "jobs")
     return "; ".join(
@@ -252,7 +252,7 @@ def _gain(means: pl.DataFrame) -> str:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out columns without values, and columns that the title states."""
+    """Leave out columns of nulls, and `evidence`, `peak` and `samples_per_s`."""
     hidden = {"evidence", "peak", "samples_per_s"}
     unknown = {
         name for name in rows.columns if rows.height and rows[name].null_count() == rows.height

@@ -1,4 +1,4 @@
-"""Questions to a run, or to several, as functions for rows and for whole answers."""
+"""Questions (analyses) as functions that return rows, with an `answer` that returns more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FEW = 3
 
 
 class Question(Protocol[P]):
-    """A function that returns the rows of an answer, and has `answer` for the whole answer.
+    """An analysis: a call returns the rows, `answer` the rows with title, meta and figures.
 
     >>> rows = run.breakdown(by="stage")  # doctest: +SKIP
     >>> answer = run.breakdown.answer(by="stage")  # doctest: +SKIP
@@ -53,7 +53,7 @@ class Question(Protocol[P]):
 
 
 class RunsQuestion(Protocol[P]):
-    """A `Question` to several runs, which are the first argument."""
+    """A `Question` about several runs, which are its first argument."""
 
     def answer(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
@@ -67,14 +67,14 @@ class RunsQuestion(Protocol[P]):
 
 
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
-    """Return the `Question` for a function that answers it."""
+    """Return a `Question` whose `answer` is this function."""
     text = inspect.getdoc(answer) or ""
     question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
     return question
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function for the rows of an answer, with this name, signature and docstring."""
+    """Return a function that calls `answer` and returns its rows, with this name and text."""
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
         rows: pl.DataFrame = answer(*args, **kwargs).rows
@@ -95,7 +95,7 @@ options bound, and the runs among these options. For several runs: these, and th
 
 
 class RunQuestion(Generic[R_contra, P]):
-    """A `Question` as an attribute of the class of runs; accessed on a run, it is bound to it.
+    """A `Question` as a method of runs: `run.x` is the question `x`, to be asked of this run.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class RunQuestion(Generic[R_contra, P]):
 def declared(
     asked: Asked[Any, P, Answer], finish: Finish | None = None
 ) -> RunQuestion[OpenedRun, P]:
-    """Return the method of a run for a declared question.
+    """Return a declared question as a method of runs.
 
     Parameters
     ----------
@@ -181,14 +181,14 @@ def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def needed(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the keys of `NEEDS` with the memory of a question with these options."""
+    """Return the keys under which `NEEDS` has the memory that a question needs."""
     command = name.replace("_", "-")
     asks = [f"{command} {flag}" for flag, value in options.items() if value is True]
     return [each for each in (command, *asks) if each in NEEDS]
 
 
 def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
-    """Return the method of a run for a declared question to several runs."""
+    """Return a question about several runs as a method that asks it about one run."""
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
@@ -218,11 +218,11 @@ class Selection:
         return iter(self.opened)
 
     def facts(self) -> dict[str, Any]:
-        """Return the verdicts on the processes of each run, and which runs are simulated."""
+        """Return what the processes of each run do (`verdicts`), and which runs are simulated."""
         return facts_of([*self])
 
     def named(self, reference: Any) -> OpenedRun:
-        """Return another run by name or id."""
+        """Return a further run, which here is given as the opened run itself."""
         run: OpenedRun = reference
         return run
 
@@ -234,7 +234,7 @@ class Selection:
 
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
-    """Return an answer with its run's name, ready for display."""
+    """Return an answer with the run's name in its title, and the renderer that displays it."""
     return replace(
         answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
         lacking=partial(_lacking, run, answer.command),
@@ -256,17 +256,17 @@ def called(run: OpenedRun) -> str:
 
 
 def is_simulated(run: OpenedRun) -> bool:
-    """Tell whether a run is simulated, by its label."""
+    """Tell whether a run has the label ``simulated=yes``."""
     return run.labels.get("simulated") == "yes"
 
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return the verdicts on the processes of a run."""
+    """Return what each process of a run does, such as training, as entries of `meta`."""
     return analysis.verdict_meta(run.trace)
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return ``verdicts`` on the processes of each run, and which runs are ``simulated``."""
+    """Return what processes of each run do (``verdicts``), and which are ``simulated``."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
 

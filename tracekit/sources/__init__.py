@@ -1,4 +1,4 @@
-"""Input formats, recognised by a file's content and a folder's tables, never by names."""
+"""Readers of input formats, recognised by the content of a file or folder, never by its name."""
 
 from typing import TYPE_CHECKING
 

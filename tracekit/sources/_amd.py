@@ -102,7 +102,7 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
 
 
 def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
-    """Return the warnings of `absences`; `record`, `mark`: how to record calls, and markers."""
+    """Return warnings that HIP calls or markers are absent; `record`, `mark`: how to get them."""
     no_calls = "no HIP calls were recorded, so no op's launch is known"
     no_ranges = "no markers were recorded, so only structure and names can tell stages"
     parts = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
@@ -110,7 +110,7 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
-    """Return the error for a file without GPU work and markers; it counts HIP calls, if any."""
+    """Return the error for a file without GPU work and markers; it gives the count of HIP calls."""
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
         f"{no_work(untimed)} and no markers in {path} ({product}){also}",

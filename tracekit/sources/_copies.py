@@ -1,4 +1,4 @@
-"""Decode kinds of copies, and the GPUs of a copy, from codes of CUPTI and nsys; name other ops."""
+"""Decode kind, source and target GPU of copies from CUPTI's codes; name memsets and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Copies:
     Parameters
     ----------
     host_memory, device_memory, managed_memory
-        Codes of the kinds of memory on the host (pageable, pinned), on a GPU, and on either.
+        Codes of memory on the host (pageable, pinned), memory on a GPU, and managed memory.
     here, source, target
         Columns with the GPU that ran a copy, its source GPU and its target GPU; the last two are
         null where the copy does not name them.
@@ -51,7 +51,7 @@ class Copies:
     target: str = "dst_device"
 
     def directed(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Add ``copy_kind, kind, host_memory`` to copies with ``copyKind, srcKind, dstKind``."""
+        """Decode ``copyKind, srcKind, dstKind`` of copies into ``copy_kind, kind, host_memory``."""
         known = copies.with_columns(copy_kind=_by_code(0), kind=self._by_memory(_by_code(1)))
         return known.with_columns(host_memory=self._of_host())
 
@@ -68,7 +68,7 @@ class Copies:
         return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(told)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Fill in source and target GPU of copies with a direction, mend their kind, and name them.
+        """Fill in missing source and target GPUs of copies, correct their kind, and name them.
 
         A copy from GPU to GPU through host memory is recorded as two copies, to the host and from
         it, each with device memory at both ends: their kind becomes ``staged``.
@@ -103,7 +103,7 @@ class Copies:
         )  # fmt: skip
 
     def _ends(self) -> list[pl.Expr]:
-        """Return source and target GPU; a copy that names none has the GPU that ran it."""
+        """Return source and target GPU; where a copy names none, the GPU that ran it stands in."""
         kind, source, target = pl.col("kind"), pl.col(self.source), pl.col(self.target)
         return [
             pl.when(kind == "p2p").then(source)
@@ -121,7 +121,7 @@ def memsets(ops: pl.DataFrame, target: str = "dst_device", here: str = "device")
 
 
 def graphs(ops: pl.DataFrame) -> pl.DataFrame:
-    """Add kind and names to whole CUDA graphs, which have ``graphId``."""
+    """Add kind and names to CUDA graphs recorded as one op each, with the column ``graphId``."""
     return _titled(ops, "graph", pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)))
 
 
@@ -134,7 +134,7 @@ _MEMORY = ("srcKind", "dstKind")
 
 
 def _by_code(part: int) -> pl.Expr:
-    """Return the direction of a copy as recorded (part 0), or its kind (part 1)."""
+    """Decode ``copyKind``: for `part` 0 to a direction such as ``HtoD``, for 1 to a kind."""
     return pl.col("copyKind").replace_strict(
         list(COPY_KINDS),
         [row[part] for row in COPY_KINDS.values()],

@@ -71,7 +71,7 @@ class ExportFile(Protocol):
         """Return the number of rows of an existing table."""
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of the integer column of each table in table -> column."""
+        """Return the first value of one integer column per table; `columns`: table -> column."""
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
@@ -85,7 +85,7 @@ class ExportFile(Protocol):
 
 
 class Strings:
-    """Texts that other tables of a file refer to by an integer id.
+    """Lookup of the texts that other tables of a file refer to by an integer id.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Strings:
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:
-    """Return a sentence for each column with values left out for their wrong type."""
+    """Return one sentence per column: how many of its values had a wrong type and became null."""
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()
@@ -134,7 +134,7 @@ def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint:
 
 @dataclass(frozen=True)
 class Feature:
-    """Tables of one kind of data in an export: what it is used for, and how to record it."""
+    """A kind of recorded data: its tables in an export, its use, and how to record it."""
 
     name: str
     tables: tuple[str, ...]
@@ -149,7 +149,7 @@ class Feature:
 def read_contents(
     file: ExportFile, features: Iterable[Feature], known: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the canonical table ``contents``: one row per feature, present or not.
+    """Return the canonical table ``contents``: per kind of data (feature), whether it was recorded.
 
     Parameters
     ----------
@@ -158,8 +158,8 @@ def read_contents(
     features
         The features.
     known
-        Table -> number of rows that need not be counted again; and feature -> number of rows, for
-        features that are a part of a table.
+        Numbers of rows that are known already: by table, or by feature where a feature is only
+        some of a table's rows.
     """
     rows = [_row(file, feature, known) for feature in features]
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)

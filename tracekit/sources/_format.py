@@ -28,7 +28,7 @@ class Opening:
     nsys
         The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
     captures
-        Traces recorded while the CUDA graphs that this trace replays were captured.
+        Further traces, recorded during the capture of the CUDA graphs that this trace replays.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""The formats that are read, in the order in which a file is compared with them."""
+"""List of all supported input formats, in the order in which they are tried on a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical tables from rows that name processes, threads and GPUs by the recorder's ids."""
+"""Convert the process, thread and GPU ids of a recorder to the indices of canonical tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return an id or number of 31 bits; null if it is not set or invalid."""
+    """Return an id that fits into 31 bits; null if it is larger, negative or not set."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
@@ -93,7 +93,7 @@ class Identities:
         )
 
     def streams(self, **more: Maker) -> dict[str, Stream]:
-        """Return table name -> rows of ops, calls and ranges; `more`: further columns of ranges."""
+        """Return the tables ops, calls, ranges by name; `more`: functions for columns of ranges."""
         return {
             "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
             "calls": Stream("calls", "call", self._calls.rows, self._columns.calls()),
@@ -121,9 +121,9 @@ class HostColumns:
     Parameters
     ----------
     processes
-        ``pid, process``: the number of each process id.
+        ``pid, process``: the index of each process id.
     threads
-        ``pid, tid, thread``: the number of each thread.
+        ``pid, tid, thread``: the index of each thread.
     origin
         Time 0 on the recorder's clock, ns.
     last
@@ -138,14 +138,14 @@ class HostColumns:
         self._origin, self._last = origin, last
 
     def times(self) -> dict[str, Maker]:
-        """Return column -> function that computes it, for start and end in all large tables."""
+        """Return start and end, the columns of all large tables, each with the function for it."""
         return {
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
 
     def calls(self) -> dict[str, Maker]:
-        """Return column -> function that computes it, for computed columns of calls."""
+        """Return the computed columns of calls: column name -> function that computes it."""
         return {
             **self.times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
@@ -153,7 +153,7 @@ class HostColumns:
         }
 
     def ranges(self) -> dict[str, Maker]:
-        """Return column -> function that computes it, for computed columns of ranges."""
+        """Return the computed columns of ranges: column name -> function that computes it."""
         closed = pl.max_horizontal(pl.lit(self._last), "start")
         end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
         return {
@@ -188,7 +188,7 @@ def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
 def contents(
     features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``, with the number of rows of each feature.
+    """Return the table ``contents``: number of rows of each kind of recorded data (feature).
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Yield once per step after reporting its start, and report the end of all."""
+    """Report progress: before each yield the start of the step in `names`, at last their end."""
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))
         yield

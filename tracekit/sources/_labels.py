@@ -65,8 +65,8 @@ def _job(variables: Mapping[str, str]) -> str | None:
 class RunLabels:
     """Labels found in names of NVTX events, collected while these are read.
 
-    Only the first `MOST` keys are kept, and for each whether it has one value: a program may write
-    another value in each iteration.
+    Only the first `MOST` keys are kept. A key with several values counts as ambiguous and gives no
+    label: a program may write another value in each iteration.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class RunLabels:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on the labels that were left out."""
+        """Warnings, one sentence each, on the labels that were left out."""
         losses = []
         for key, values in self._values.items():
             fault = next(filter(None, (label_fault(key, value) for value in values)), None)

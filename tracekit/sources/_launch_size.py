@@ -16,7 +16,7 @@ _INT32 = (1 << 31) - 1
 
 
 def launch_size(kernels: pl.DataFrame) -> pl.Series:
-    """Return blocks times threads per block; null if a factor is unknown or impossible."""
+    """Return the threads per launch: blocks x threads per block; null if unknown or impossible."""
     sizes = [kernels[name] for name in LAUNCH_SIZE]
     most = _most(sizes)
     if most is not None and most <= _MOST:
@@ -32,7 +32,7 @@ def launch_size(kernels: pl.DataFrame) -> pl.Series:
 
 
 def _most(sizes: Sequence[pl.Series]) -> int | None:
-    """Return the product of the largest values, an upper bound; None if a value is below 1."""
+    """Return an upper bound of the row-wise product of `sizes`; None if a value is below 1."""
     least, most = ([getattr(size, of)() for size in sizes] for of in ("min", "max"))
     return math.prod(most) if None not in least and min(least) >= 1 else None
 

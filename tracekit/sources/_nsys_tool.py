@@ -102,7 +102,7 @@ def read_report(
 def export_report(
     path: Path, folder: Path, tool: str | None = None, progress: Progress = lambda *_: None
 ) -> Path:
-    """Export the tables of a report that are read into an SQLite file in `folder`; return its path.
+    """Export the needed tables of a report to an SQLite file in `folder`; return its path.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def _numbers(version: re.Match[Any]) -> tuple[int, int]:
 
 
 def _known(path: Path, program: str) -> list[str]:
-    """Return the export options that this nsys has."""
+    """Return the options of ``nsys export`` to use: those that this version of nsys supports."""
     text = _said(path, program, "export", "--help")
     return [option for option in _OPTIONS if option.partition("=")[0] in text]
 

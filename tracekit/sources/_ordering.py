@@ -27,7 +27,7 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class _Slice:
-    """Rows of a piece from position `begin` up to `end`."""
+    """Rows `begin` up to `end` of one piece, i.e. of one batch as it arrived and was sorted."""
 
     piece: int
     begin: int
@@ -61,15 +61,15 @@ class Ordered:
     def settle(
         self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
-        """Sort the rows for good, and compute the columns that need sorted rows.
+        """Merge all rows into their final order, and compute the columns that need it.
 
-        Repeated reading then neither merges nor computes again. No more rows can be added.
+        Reading is then cheap, as often as needed. No more rows can be added.
 
         Parameters
         ----------
         given, make
-            Columns that are replaced, and the function that computes their new columns from those
-            of the old ones that exist.
+            Columns to replace, and the function that computes the new columns from the old ones
+            that exist.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
@@ -91,7 +91,7 @@ class Ordered:
         self._plan = settled
 
     def _is_whole(self, chunk: tuple[_Slice, ...]) -> bool:
-        """Tell whether a chunk is one entire piece."""
+        """Tell whether a chunk consists of exactly one batch as it arrived."""
         return (
             len(chunk) == 1 and chunk[0].end - chunk[0].begin == self._spool.heights[chunk[0].piece]
         )
@@ -102,7 +102,7 @@ class Ordered:
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
-        """Return the final rows of a chunk; of a chunk that is a whole piece only new columns."""
+        """Return the final rows of a chunk; only its new columns if it is one unchanged batch."""
         if self._is_whole(chunk):
             piece = chunk[0].piece
             there = _present(self._spool.columns[piece], given)
@@ -119,7 +119,7 @@ class Ordered:
 
     @property
     def heights(self) -> list[int]:
-        """Number of rows of each chunk."""
+        """Number of rows of each chunk, i.e. of each interval of time in which rows are read."""
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
@@ -168,7 +168,7 @@ class Ordered:
         yield from (tuple(chunk) for chunk in chunks if chunk)
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
-        """Yield the rows of a piece that fall into each chunk, with the index of the chunk."""
+        """Split a sorted batch at the times `cuts`; yield the index of each chunk and its rows."""
         (first, last), height = self._edges[piece], self._spool.heights[piece]
         before = np.where(cuts > last, height, 0)
         among = np.flatnonzero((cuts > first) & (cuts <= last))
@@ -182,17 +182,17 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _before(self, piece: int, time: int) -> int:
-        """Return how many rows of a piece start before a time that is later than its first."""
+        """Return how many rows of a sorted batch start before `time` (later than its first row)."""
         # The row that is no earlier comes after the last sample that is.
         begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
         rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))
         return begin + int(np.searchsorted(rows["start"].to_numpy(), time))
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Return the times at which chunks start, without that of the first chunk.
+        """Return the start times of all chunks but the first.
 
-        If a piece starts soon after the point at which a chunk is full, the next chunk starts with
-        it: then that chunk contains the rows of this piece and few others.
+        A chunk holds about as many rows as fit in memory; it ends a little earlier if a batch
+        starts there, so that the next chunk contains the rows of this batch and few others.
         """
         times = np.sort(np.concatenate(self._samples))
         every = max(self._workspace.rows // _SAMPLED, 1)
@@ -206,7 +206,7 @@ class Ordered:
 
 
 def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
-    """Return the columns with any value: a column of nulls costs as much to read and sort."""
+    """Return the columns that are not all null, to save reading and sorting the others."""
     return [column for column in columns if column.null_count() < len(column)]
 
 
@@ -225,7 +225,7 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Merge parts whose rows are each in order."""
+    """Merge frames that are each sorted by time into one sorted frame."""
     if len(parts) == 1:
         return parts[0]
     start, end = (np.concatenate([part[name] for part in parts]) for name in ("start", "end"))
@@ -233,9 +233,9 @@ def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
-    """Return the rows of all parts, concatenated and then reordered by positions `order`.
+    """Return the rows of all frames, concatenated and then reordered by positions `order`.
 
-    Runs of successive rows are not copied.
+    If `order` has long stretches of consecutive positions, slices save copying the rows.
     """
     follows = np.diff(order) == 1
     if np.count_nonzero(~follows) * RUN_ROWS < order.size:
@@ -247,7 +247,7 @@ def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFram
 def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
-    """Yield rows of the same part that follow each other in `order`, as slices of that part."""
+    """Yield each stretch of consecutive positions in `order` as a slice of one of the frames."""
     bounds = np.cumsum([0, *(part.height for part in parts)])
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
@@ -264,7 +264,7 @@ def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:
 
 
 def _sorted(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-    """Return the positions of rows in sorted order."""
+    """Return the positions of rows sorted by start; at equal starts the longest row is first."""
     order = np.argsort(start, kind="stable")
     ordered = start[order]
     tied = ordered[1:] == ordered[:-1]

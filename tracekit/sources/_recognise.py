@@ -49,7 +49,7 @@ def open_report(
     nsys_tool: str | None = None,
     captures: Sequence[Path] = (),
 ) -> Recording:
-    """Return the canonical tables of a trace file, not yet attributed.
+    """Read a trace file into the canonical tables; ops have no stage or launching call yet.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ _ROCPROF = (
 
 @dataclass(frozen=True)
 class _Other:
-    """A kind of file that is no trace: its first bytes, its name, and which file to give."""
+    """A known kind of file that is no trace: its first bytes, its name, what to use instead."""
 
     begins: str
     what: str
@@ -253,7 +253,7 @@ def refusal(path: Path) -> InputError:
 
 
 def _known(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of a file by its first bytes, and which file to give; None if unknown."""
+    """Return the kind of a file by its first bytes, and which to use instead; None if unknown."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
     for each in kinds:

@@ -1,4 +1,4 @@
-"""Distinct identities and latest time of a table's rows, collected while the rows are read once."""
+"""Collect distinct ids (processes, threads, GPUs) and the latest time while rows are read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Return the words for a file without GPU work to analyse, or with work without times only.
+    """Return the words of an error: a file has no GPU work, or only GPU work without times.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell 
 def absences(
     has_work: object, untimed: int, record: str, *parts: tuple[object, str, str]
 ) -> tuple[str, ...]:
-    """Return warnings of results that cannot be trusted because a file lacks data.
+    """Return warnings that a file lacks some kind of data, so that some results cannot be trusted.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Return a warning with the number of rows that end before they start (a reset clock)."""
+    """Return a warning that `count` rows (named `what`) end before they start, if there are any."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -74,7 +74,7 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows in order of time, with their distinct identities and latest time.
+    """Rows sorted by time, with the distinct ids in them and their latest time.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ class Seen:
     workspace
         Folder and memory budget for the rows.
     identities
-        Columns whose distinct values are kept.
+        Columns of ids, whose distinct combinations are kept.
     numbered
-        Whether these columns are replaced by `WHO`, the number of the combination of values.
+        Whether these columns are replaced by `WHO`, the index of the row's combination of ids.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Seen:
         self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
-        """Return the index of each row's combination of identities; new combinations are added."""
+        """Return the index of each row's combination of ids; new combinations are added."""
         absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
         ids = [
             batch[name] if name in batch.columns else absent.alias(name)
@@ -132,7 +132,7 @@ class Seen:
         return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
 
     def _numbers(self, some: pl.DataFrame) -> pl.Series:
-        """Return the index of each combination of identities; null for new combinations."""
+        """Return the index of each combination of ids; null if it was not met before."""
         known = self.distinct.with_row_index(WHO)
         found = some.join(
             known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"
@@ -156,7 +156,7 @@ _SLOTS = 64
 
 
 def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
-    """Return distinct rows of integers; a few duplicates may remain.
+    """Drop most duplicates from rows of integers, cheaply; a few may remain.
 
     Returns
     -------
@@ -176,7 +176,7 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
 def tell_apart(
     values: NDArray[Any], slots: tuple[NDArray[Any], ...], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:  # fmt: skip
-    """Drop rows that repeat a recent row, such as descriptions of processes and places.
+    """Drop rows of integers that equal a recent row, found through a small hash table.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ def _is_header() -> pl.Expr:
 
 
 def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
-    """Return the samples in lines with the same columns."""
+    """Parse lines below one header (or with columns `queried`) into samples."""
     names = [_name(field) for field in queried or _RECOMMENDED]
     places = {name: names.index(name) for name in dict.fromkeys(names)}
     if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):

@@ -1,4 +1,4 @@
-"""Decode waits for GPU work, and keep them with event records until they are stored."""
+"""Decode waits of the host for GPU work, and sort them and the records of CUDA events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return the kind of a wait, from which of ``stream, event, context`` its record names.
+    """Return a wait's kind, inferred from which of ``stream, event, context`` are not null.
 
     Recorders also number the kinds of waits, but nsys did so in three ways, and its table of names
     describes only one way.
@@ -30,13 +30,13 @@ def sync_type() -> pl.Expr:
 
 
 def by_call(records: pl.DataFrame) -> pl.DataFrame:
-    """Give event records their correlation ids as time, to sort by: most have no known time."""
+    """Set start and end of event records, most without times, to the correlation id for sorting."""
     number = pl.col("correlation").fill_null(0)
     return records.with_columns(start=number, end=number)
 
 
 def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
-    """Return waits by time; event records from `by_call` are sorted by call."""
+    """Return waits sorted by time, or event records from `by_call` sorted by correlation id."""
     rows = Ordered(workspace)
     for batch in batches:
         rows.add(batch)

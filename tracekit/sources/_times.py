@@ -1,4 +1,4 @@
-"""Limit times to those of one recording, so that differences and sums do not overflow.
+"""Drop rows with implausible times, so that differences and sums of times do not overflow.
 
 A recorder that fails writes times such as -2^63; a single row like that gives a total of minus nine
 billion seconds. Rows with times further than `REACH` from the others are dropped and counted. Any
@@ -62,7 +62,7 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Return whether a time is possible in this trace; null for an unknown time."""
+        """Tell whether each time is within 52 days of the trace's middle; null for a null time."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:
@@ -79,7 +79,7 @@ class Times:
         Raises
         ------
         DamagedTraceError
-            Raised by the returned filter, if rows last too long together.
+            Raised by the returned filter, if the total duration of the rows is too large.
         """
         passed = self._passed[what] = _Passed()
 
@@ -105,7 +105,7 @@ class Times:
         return pl.all_horizontal(held) | unknown
 
     def check_endless(self, what: str, count: int) -> None:
-        """Raise `DamagedTraceError` if `count` rows without an end may last too long together."""
+        """Raise `DamagedTraceError` if `count` rows, each as long as the trace, overflow a sum."""
         span = max(self._edges, default=0) - min(self._edges, default=0)
         self._check(f"{what} without an end", float(count * span))
 
@@ -119,13 +119,13 @@ class Times:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on the rows that were dropped so far."""
+        """Warnings, one sentence each, on the rows that were dropped so far."""
         known = self._passed.items()
         return tuple(f"{each.lost:,} {what} {LOST}" for what, each in known if each.lost)
 
 
 def _together(rows: pl.DataFrame) -> float:
-    """Return the total duration of rows with an end, ns (NumPy: a quarter of the time)."""
+    """Return the total duration in ns of the rows that have a start and an end."""
     start, end = rows["start"], rows["end"]
     if start.null_count() or end.null_count():
         start, end = rows.select("start", "end").drop_nulls()

@@ -94,7 +94,7 @@ def access_of(root: Path) -> Access:
 
 
 def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
-    """Return the content of a new ``store.json`` to replace a lost one, and the file's modes."""
+    """Return content and modes of a ``store.json`` that replaces a lost one."""
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})

@@ -94,7 +94,7 @@ class Kept:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code behind cached values, since code may change within a version."""
+    """Return a digest of the code that computes cached values: it may change within a version."""
     package, found = Path(__file__).parents[1], hashlib.sha256(pl.__version__.encode())
     for file in sorted(each for room in _ROOMS for each in (package / room).rglob("*.py")):
         found.update(file.read_bytes())

@@ -93,7 +93,7 @@ class Rows:
         self._connection.execute(sa.insert(_RUNS).values(store=self._store, **values_of(entry)))
 
     def update(self, entry: Entry) -> None:
-        """Replace the row of the run with the id of `entry`; its place in the order stays."""
+        """Replace the row of the run whose id is that of `entry`; the order of runs stays."""
         self._connection.execute(
             sa.update(_RUNS).where(self._is(entry.record)).values(**values_of(entry))
         )

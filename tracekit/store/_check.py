@@ -97,13 +97,13 @@ def again(entry: Entry) -> str:
 
 
 def unmarked(folder: Path) -> Finding:
-    """Return the finding for a folder with a run's name but without the store's mark."""
+    """Return the finding for a folder named like a run's, but without the store's marker file."""
     fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run stored in a folder; None without a copy of its row, or with faulty columns."""
+    """Return the run stored in a folder; None if the copy of its row or columns are faulty."""
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):
         return None

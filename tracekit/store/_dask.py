@@ -1,4 +1,4 @@
-"""Executor that does jobs as tasks of a Dask cluster."""
+"""Executor that runs jobs as tasks of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERSIONS = {"tracekit": __version__, "polars": version("polars")}
 
 
 class Cluster:
-    """Does jobs on the workers of a Dask cluster, one task per job.
+    """Runs jobs on the workers of a Dask cluster, one task per job.
 
     Dask gives the task of a lost worker to another one. Workers read and write the folder of the
     run, so they have to reach it by the same path as this process.
@@ -97,7 +97,7 @@ class Cluster:
             self._give_up(list(tasks), topic)
 
     def _next(self, heard: SimpleQueue[Any]) -> Any:
-        """Return the next message, unless no worker is left that could send one."""
+        """Wait for the next message of a worker; raise an error if no worker is left."""
         while True:
             try:
                 return heard.get(timeout=_LOOK_SECONDS)
@@ -219,7 +219,7 @@ def _message(event: tuple[float, tuple[int, str, int, int]]) -> tuple[int, str, 
 
 
 def _task(job: Job, topic: str, versions: Mapping[str, str]) -> Outcome:
-    """Do a job on a worker."""
+    """Run a job on a Dask worker, after comparing its package versions with the client's."""
     from distributed import get_worker  # noqa: PLC0415 - there it is
 
     _check_versions(versions)

@@ -44,9 +44,9 @@ def open_executor(
     dask
         Address of a Dask scheduler whose workers do the jobs instead; None for no cluster.
     apart
-        Whether to use a separate process even for one, since a job could kill its process.
+        Whether to use a separate process even if `processes` is 1: a job could kill its process.
     rooms
-        Subpackages of tracekit that jobs are likely to import; by default those that make reports.
+        Subpackages of tracekit that jobs are likely to import; by default those for ingesting.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _check_not_imported_again() -> None:
 
 
 class Workers:
-    """Processes, or a cluster, that work on parts of a run and are kept for further questions.
+    """Processes, or a cluster, that work on parts of a run; they stay for further analyses.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Workers:
         return opened.enter_context(executor)
 
     def __call__(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Do pieces of work, and return their results in order."""
+        """Call each function of `work` in some worker, and return the results in order."""
         jobs: list[Job] = [
             PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
             for number, each in enumerate(work)
@@ -119,7 +119,7 @@ class Workers:
 
 
 class ThisProcess:
-    """Does jobs one after the other in this process."""
+    """Runs jobs one after the other in this process."""
 
     def prepare(self, jobs: int) -> None:
         """Do nothing: jobs run in this process."""
@@ -131,7 +131,7 @@ class ThisProcess:
 
 
 class Processes:
-    """Does jobs in separate processes on this machine.
+    """Runs jobs in separate processes on this machine.
 
     Each is a fresh interpreter: nothing is forked, so no lock held by a thread of this process is
     copied, and the program that uses the library is not imported again. If a worker is killed, only
@@ -258,6 +258,6 @@ class _Worker:
 
 
 def _threads(workers: int) -> dict[str, str]:
-    """Return environment variables that limit each worker's threads to its share of the cores."""
+    """Return environment variables that limit threads per worker: cores divided by `workers`."""
     threads = str(max(cores() // workers, 1))
     return {"POLARS_MAX_THREADS": threads, "NUMBA_NUM_THREADS": threads}

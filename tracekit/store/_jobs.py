@@ -60,7 +60,7 @@ class Job(ABC):
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job with values reused from the previous job of the same process."""
+        """Return the job changed to reuse cached values of the previous job of this process."""
         return self
 
     def unseen(self) -> InputError | None:
@@ -115,7 +115,7 @@ class ReportJob(Job):
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the previous job's rules if these are equal, as they cache names."""
+        """Return the job with the previous job's equal rules, if any, to reuse their name cache."""
         if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
             return self
         return replace(self, options=replace(self.options, rules=before.options.rules))
@@ -185,12 +185,12 @@ class Executor(Protocol):
         Raises
         ------
         TracekitError
-            If something fails that is not the fault of a report.
+            If something other than a job fails, such as the cluster.
         """
 
 
 def lost(job: Job, how: str) -> Outcome:
-    """Return the outcome of a job whose process was lost too often."""
+    """Return the outcome (an error) of a job whose process died too often; `how`: in which way."""
     error = InputError(
         f"{job.name} was given up, the process that read it {how} {RETRIES + 1} times",
         "it may lack memory: let fewer run at once, or give a smaller --memory; or it is damaged",

@@ -1,4 +1,4 @@
-"""Making one report of a run: read it, attribute it, write its tables in a second thread."""
+"""Make one report of a run: read a trace, attribute it, write its tables in a second thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAITING = "waiting"
 
 
 class Behind:
-    """Makes and writes rows in another thread, in the order of the calls.
+    """Computes and writes rows of tables in another thread, in the order of the calls.
 
     Leaving the context waits until all is written. A failed write raises its error in a later call,
     or on leaving.
@@ -66,7 +66,7 @@ class _Adding(Protocol):
         """Count the next ops."""
 
     def table(self) -> pl.DataFrame:
-        """Return the sums as a table."""
+        """Return the sums over all added ops as a table."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ReportOptions:
         Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
     look
         Function of the report and its tables that returns values needed once all reports of the run
-        are there. It may run in several processes at once. None for no such values.
+        are made. It may run in several processes at once. None for no such values.
     """
 
     rules: Rules
@@ -169,7 +169,7 @@ def make_report(
 def _written(
     writer: TraceWriter, sums: _Adding | None
 ) -> Iterator[Callable[[str, pl.DataFrame], None]]:
-    """Yield a function that writes rows of a table, and adds up ops as they pass."""
+    """Yield a function that writes rows of a table, and passes ops to `sums` as well."""
     with ThreadPoolExecutor(1, "add") as adder:
 
         def append(table: str, rows: pl.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Making all reports of a run, by an executor, into the folder of the run."""
+"""Make all reports of a run with an executor, and write them into the folder of the run."""
 
 from __future__ import annotations
 
@@ -84,10 +84,11 @@ def make_reports(
         Called with the progress of each report: its index, step, amount done and total; at its end
         with an empty step.
     foreign
-        Function of the facts about all reports that returns those of another run: index -> reason.
+        Function of the values that `ReportOptions.look` found in all reports; it returns the
+        reports of another run: index -> reason.
     settle
-        Function that adds to the tables of the remaining reports what follows from all of them
-        together.
+        Function that adds data to the tables of the remaining reports that only all of them
+        together give.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def _check_visible(folder: Path) -> None:
 
 
 def _drop_attempts(folder: Path, reports: int) -> None:
-    """Remove the folders of failed or lost attempts."""
+    """Remove all folders of a run but those of its reports: left by failed or lost attempts."""
     wanted = {str(index) for index in range(reports)}
     for path in folder.iterdir():
         if path.name not in wanted:

@@ -235,8 +235,8 @@ def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
 def forget_run(folder: Path) -> None:
     """Remove the copy of a run's row from its folder, which is no longer needed.
 
-    It is replaced by a mark that the folder is the store's: earlier versions wrote none, and on a
-    full disk no new file could be written.
+    The copy is renamed to the marker file that the folder is the store's: earlier versions wrote no
+    marker, and a rename works on a full disk.
     """
     if is_real_folder(folder):
         with suppress(FileNotFoundError):

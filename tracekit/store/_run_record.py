@@ -157,7 +157,7 @@ def resolve(entries: Sequence[Entry], reference: str, where: str) -> Entry:
     entries
         All runs of the store, oldest first.
     reference
-        Text that the user wrote; of an id, at least four digits.
+        Text that the user wrote; the start of an id has at least four digits.
     where
         Name of the store in messages.
 

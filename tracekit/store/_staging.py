@@ -120,11 +120,11 @@ class Folders:
                 )
 
     def has_rows(self) -> bool:
-        """Tell whether any folder of a run has a copy of its row."""
+        """Tell whether any run's folder has a copy of the run's row in the catalogue."""
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
-        """Yield paths, in the store and in folders named like a store's, that are no store's."""
+        """Yield paths in the store, ``staging/`` and ``runs/`` whose names are not the store's."""
         for folder, form in (
             (self.root, _AT_ROOT),
             (self.staging, _STAGED_NAME),
@@ -135,11 +135,11 @@ class Folders:
                     yield str(path.relative_to(self.root))
 
     def published(self) -> list[Path]:
-        """Return the folders in ``runs/`` with the store's form of name and its mark."""
+        """Return the folders in ``runs/`` with a valid folder name and the store's marker file."""
         return [path for path in self._called_so() if self._is_own(path)]
 
     def unmarked(self) -> list[Path]:
-        """Return folders in ``runs/`` and ``staging/`` with the store's form of name, unmarked."""
+        """Return folders in ``runs/`` and ``staging/`` with a valid name but no marker file."""
         staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
         folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
         return [path for path in folders if not self._is_own(path)]
@@ -148,10 +148,10 @@ class Folders:
         return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
 
     def _is_own(self, folder: Path) -> bool:
-        """Tell whether a folder with the store's form of name is marked as the store's.
+        """Tell whether a folder with a valid name contains the store's marker file, or is empty.
 
-        The mark is written first and removed last. So an empty folder is new, or nearly removed; a
-        folder of an earlier version has a lock, or a copy of its run's row.
+        The marker is written first and removed last, so an empty folder is new, or nearly removed.
+        A folder of an earlier version has a lock, or a copy of its run's row, as its marker.
         """
         if not is_real_folder(folder):
             return False
@@ -162,7 +162,7 @@ class Folders:
         return self.staging / f"{name.removesuffix(_DROPPED)}{_LOCK_SUFFIX}"
 
     def create(self) -> None:
-        """Create the folders that do not exist."""
+        """Create the store's folders (root, ``runs/``, ``staging/``) that do not exist yet."""
         self.check()
         with file_errors(self.root):
             for folder in (self.root, self.staging, self.runs):
@@ -173,7 +173,7 @@ class Folders:
 
     @contextmanager
     def claim(self, prefix: str) -> Iterator[Path]:
-        """Yield a new folder in ``staging/``, locked until the end, so that no sweep removes it.
+        """Yield a new folder in ``staging/``, locked until the end, so that no clean-up removes it.
 
         The lock also holds once the folder is published. If it is still in ``staging/`` at the end,
         it is removed.
@@ -252,8 +252,8 @@ class Folders:
         named
             Function that returns the folders of all runs in the catalogue.
         is_owned
-            Function: whether a folder has a copy of a row: the catalogue may have lost its run, so
-            the folder stays.
+            Function that tells whether a folder has a copy of a catalogue row. Such a folder
+            stays, as the catalogue may have lost its run.
         dry_run
             Whether only to return the folders, without removing them.
         """
@@ -346,10 +346,10 @@ class _Lock:
                 return lock
 
     def release(self, *, keep: bool = False) -> None:
-        """Remove the file, unless it is to be kept, then unlock it; waiting processes find it void.
+        """Remove the lock file, unless `keep`, and unlock it; waiting processes see the removal.
 
         Windows does not remove an open file, nor one that another process has opened. If it cannot
-        be removed, it is unlocked nevertheless, and left to the next sweep.
+        be removed, it is unlocked nevertheless, and left to the next `sweep`.
         """
         if not _ON_WINDOWS and not keep:
             with suppress(OSError):
@@ -361,7 +361,7 @@ class _Lock:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Tell whether a path still is the file that was opened."""
+    """Tell whether a path still leads to the open file `descriptor`."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

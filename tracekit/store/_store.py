@@ -156,7 +156,7 @@ class Store:
         return cls(root, os.environ.get("TRACEKIT_CATALOG") or None)
 
     def runs(self, labels: Mapping[str, str] | None = None) -> list[RunRecord]:
-        """Return the runs, oldest first: all, or the runs with all of these labels."""
+        """Return all runs, or only those that have all of these labels; oldest first."""
         wanted = (labels or {}).items()
         records = [entry.record for entry in self._entries()]
         return [record for record in records if wanted <= record.labels.items()]
@@ -511,7 +511,7 @@ class Store:
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
-        """Create the store for its first run, once the run has been made."""
+        """Create the store and add its first run; if making the run fails, no store is left."""
         if self._catalog is not None:
             self._catalogue.identity()  # raises before the work where it cannot be used
         self._folders.create()
@@ -563,7 +563,7 @@ class Store:
             return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> Entry | None:
-        """Return the existing run, with its new labels and name; None if there is none."""
+        """Update name and labels of the requested run if the store has it; None if it has not."""
         entries = rows.entries()
         entry = _of_content(entries, request.digest)
         if request.name is not None:
@@ -659,7 +659,7 @@ class Store:
 
     @contextmanager
     def _writing(self, reference: str) -> Iterator[Rows]:
-        """Yield the rows of the store for changing a run; without that run nothing is touched."""
+        """Yield the store's rows in a transaction that changes a run; raise if it is absent."""
         self.find(reference)
         with self._catalogue.writing(make_id(self._folders)) as rows:
             yield rows
@@ -673,7 +673,7 @@ class Store:
 
 
 def _nearest(start: Path) -> Path:
-    """Return the nearest store upward from a folder, or the place for a new store."""
+    """Return the nearest ``.tracekit`` folder upward from `start`, or the path for a new one."""
     for store in (folder / _FOLDER for folder in (start, *start.parents)):
         with suppress(OSError):  # of folders that may not be looked into
             if store.is_dir():
@@ -716,7 +716,7 @@ def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:
 
 
 def _retouched(record: RunRecord, request: _Request) -> RunRecord:
-    """Return a run with the name and labels of a new ingest of the same content."""
+    """Return an existing run, renamed and with the labels of a new ingest of the same traces."""
     return replace(
         record, name=request.name or record.name, labels={**record.labels, **request.labels}
     )

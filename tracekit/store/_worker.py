@@ -1,4 +1,4 @@
-"""Process that does jobs for another process."""
+"""Main function of a worker process, which runs jobs for the process that started it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(descriptor: int, rooms: Sequence[str]) -> None:
 
 
 def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
-    """Put incoming jobs into the queue; end this process at once when the parent has ended."""
+    """Put incoming jobs into the queue; exit this process at once if the parent has ended."""
     try:
         while True:
             jobs.put(connection.recv())
@@ -75,7 +75,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def throttled(progress: Progress) -> Progress:
-    """Limit calls of `progress`: one for each new step, and occasional calls between."""
+    """Return `progress` with fewer calls: one at each new step, else at most now and then."""
     last: tuple[str, float] = ("", 0.0)
 
     def tell(step: str, done: int, total: int) -> None:

@@ -1,3 +1,3 @@
-"""Helpers for all packages, independent of traces: files, spools, compiled loops."""
+"""Helpers for all packages, independent of traces: files, out-of-core tables, compiled loops."""
 
 __all__: list[str] = []

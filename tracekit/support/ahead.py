@@ -19,9 +19,10 @@ _MOST_THREADS = 4
 def ahead(
     work: Callable[[Item], Result], items: Iterable[Item], waiting: int = 2
 ) -> Iterator[Result]:
-    """Yield `work(item)` for each item in order, computed `waiting` items per thread ahead.
+    """Yield `work(item)` for each item in order, computed ahead of the consumer by threads.
 
-    Results computed ahead wait in memory. There is one thread per core, up to a limit.
+    There is one thread per core, up to a limit; at most `waiting` results per thread are computed
+    or wait in memory.
     """
     if isinstance(items, Sized) and len(items) == 1:  # nothing is ahead of it
         yield from map(work, items)

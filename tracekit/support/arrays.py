@@ -63,7 +63,7 @@ class Packing:
         return values
 
     def _spread(self, name: str, read: _Read) -> pl.Series:
-        """Return the whole column, with nulls where there is no value."""
+        """Return the column with all rows, nulls included, from its packed non-null values."""
         places = read(_PLACES, 0, self.kept)
         values, absent = np.zeros(self.height, self.numbers), np.ones(self.height, np.bool_)
         values[places], absent[places] = self._values(read(_CODES, 0, self.kept)), False
@@ -128,7 +128,7 @@ def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int | None]:
-    """Return integers less their minimum, and it; if that saves too little, values and None."""
+    """Return values minus their minimum, and the minimum; unchanged values, None if not smaller."""
     narrow = [one for one in _NARROW if least_gain * one().itemsize <= values.itemsize]
     if not narrow or not values.size or values.dtype.kind == "f":
         return values, None
@@ -180,7 +180,7 @@ class ArrayFile:
 
 
 class Bits:
-    """Arrays of booleans, stored as bits and read or written as a whole.
+    """Arrays of booleans, by index, each stored in bits and read or written as a whole.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def stoppable(check: Callable[[int, int], None] | None) -> Iterator[None]:
     Parameters
     ----------
     check
-        The function of the number of rows read and that of all rows; None never stops the work.
+        Function that gets the number of rows read so far and of all rows; None to call nothing.
     """
     token = _BETWEEN.set(check)
     try:

@@ -1,4 +1,4 @@
-"""Keys and columns with the same meaning in the JSON of several commands."""
+"""Declarations of keys and columns that mean the same in the JSON output of several commands."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _COLUMNS: Said = {
 
 
 def keys(*names: str) -> Said:
-    """Return the declarations of the named keys of meta; an optional key's name ends in `?`."""
+    """Return declarations of the keys `names` of a JSON's ``meta``; `?` ends an optional name."""
     return {name: _KEYS[name.removesuffix("?")] for name in names}
 
 

@@ -33,7 +33,7 @@ ALWAYS = 1 << 62
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop` compiled if it has many rows, or some rows and a compiled version is cached."""
+    """Return `loop` compiled if `rows` are many, or if they are some and its code is cached."""
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return plain(loop)
     either = _compiled(loop)

@@ -53,7 +53,7 @@ class Compiled:
         return self._loop(*given)
 
     def if_kept(self, *given: Any) -> Any:
-        """Run the loop as machine code if that is cached, else uncompiled."""
+        """Run the loop's cached machine code; if there is none, run the loop as Python."""
         with suppress(native.UnfitError):
             taken = native.arguments(given)
             if run := self._found(taken):
@@ -114,7 +114,7 @@ def _numba() -> Any:
     Raises
     ------
     UsageError
-        If its settings would prevent compiling, or come from a place that others can write.
+        If its settings would prevent compiling, or come from a file that other users can write.
     """
     settings = Path(".numba_config.yaml")
     if settings.exists():  # as a folder of traces may hold; Numba follows it before it is asked

@@ -32,7 +32,7 @@ def mode_of(path: StrPath) -> int:
 
 
 def status_of(path: StrPath) -> os.stat_result | None:
-    """Return the status of a path, and not of what a link leads to; None if it does not exist."""
+    """Return the status of a path (of a link itself, not its target); None if it does not exist."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

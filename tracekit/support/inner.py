@@ -21,7 +21,7 @@ def inner(part: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `loop` uncompiled, on memory views, whose elements cost a third of NumPy's time."""
+    """Return `loop` as Python on memory views, three times as fast per element as arrays."""
     return lambda *given: loop(*map(_viewed, given))
 
 

@@ -14,7 +14,7 @@ _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def label_fault(key: str, value: str) -> str | None:
-    """Return the fault of a label, as a predicate of a sentence; None if the label is valid."""
+    """Return what is wrong with a label, as a predicate ("has ..."); None if it is valid."""
     both = key + value
     faults = {
         "has no key": not key.strip(),

@@ -1,4 +1,4 @@
-"""Memory of the machine and memory that questions need; refuses questions that do not fit."""
+"""Estimate the memory that an analysis needs, and refuse it if the machine has less."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _ARENAS, _LARGE = 4, 1 << 19
 
 @dataclass(frozen=True)
 class _Need:
-    """Memory that a question needs per row of ops, calls or ranges, whichever are most.
+    """Memory that an analysis needs per row of the run's largest table (ops, calls or ranges).
 
     Parameters
     ----------
     row_bytes
-        Bytes per row that the question looks at.
+        Bytes per row that the analysis reads.
     beside_bytes
-        Bytes per row outside of the steps in ``--iterations``; None if the question cannot be
+        Bytes per row outside of the steps in ``--iterations``; None if the analysis cannot be
         limited to steps.
     most_beside
         Number of rows of a run above which rows outside of the steps are not read.
     merged_bytes
-        Bytes per row of the whole run, for a question that adds up parts one by one; then
+        Bytes per row of the whole run, for an analysis that adds up parts of it one by one; then
         `row_bytes` applies to the largest part.
     """
 
@@ -93,7 +93,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Limit questions to runs opened without a limit to `size` bytes; None: free memory."""
+    """Limit analyses of runs opened without a limit to `size` bytes; None: to the free memory."""
     token = _ALLOWED.set(size)
     try:
         yield
@@ -107,7 +107,7 @@ def allowed() -> int | None:
 
 
 def is_in_parts(question: str) -> bool:
-    """Tell whether a question is answered part by part."""
+    """Tell whether an analysis processes a run in parts, and then adds up the results."""
     return NEEDS[question].merged_bytes is not None
 
 
@@ -118,20 +118,20 @@ def require(
     share: float = 1,
     largest: int | None = None,
 ) -> None:
-    """Raise `UsageError` if a question to so many rows needs more memory than there is.
+    """Raise `UsageError` if an analysis of so many rows needs more memory than allowed.
 
     Parameters
     ----------
     question
-        Name of the question, a key of `NEEDS`.
+        Name of the analysis, a key of `NEEDS`.
     rows
         Number of ops, calls or ranges of the run, whichever is largest.
     most
         Limit in bytes; by default that of `allowing`, else the free memory.
     share
-        Share of the rows in the steps that the question is limited to.
+        Share of the rows that are in the steps that the analysis is limited to.
     largest
-        Number of rows in the parts that are processed at the same time; by default all.
+        Number of rows in the parts of the run processed at the same time; by default all.
     """
     need = NEEDS[question]
     looked_at = rows if need.beside_bytes is None else int(share * rows)
@@ -211,11 +211,11 @@ def _lines(path: Path) -> list[str]:
 
 
 def keep_small() -> None:
-    """Make polars read ahead less, and glibc return freed memory to the system sooner.
+    """Reduce memory: make polars read ahead less, and glibc return freed memory sooner.
 
-    Polars otherwise decodes several groups of rows per processor ahead, half of the peak of the
-    view. With glibc, each thread may have an arena that keeps freed memory. For 16 million kernels
-    that is a fifth of the peak; returning it takes a quarter more processor time.
+    Otherwise polars decodes several row groups per processor ahead, half of the peak memory of the
+    interactive view; and each thread's glibc arena keeps freed memory, with 16 million kernels a
+    fifth of the peak. Returning it takes a quarter more processor time.
     """
     os.environ.update(dict.fromkeys(_READ_AHEAD, "1") | os.environ)
     if sys.platform != "linux":

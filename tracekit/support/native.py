@@ -308,7 +308,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return the source of all modules that a loop takes code from, and the constants it uses."""
+    """Return the source of a loop's module and of modules it calls, and the constants used."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:

@@ -1,6 +1,6 @@
-"""Settings of processes that tracekit starts itself: a command, or a worker.
+"""Settings of tracekit's own processes: the command-line program, and workers.
 
-In a program that uses tracekit as a library they are left to the program.
+In a program that uses tracekit as a library these settings are left to the program.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _theirs: int | None = None
 
 
 def users_stderr() -> int | None:
-    """Return the descriptor for the stderr of other programs; None if they inherit it."""
+    """Return the original stderr, to pass to other programs; None if it was not replaced."""
     return _theirs
 
 
 def users_environment() -> Mapping[str, str]:
-    """Return the original environment, for other programs: name -> value."""
+    """Return the environment without tracekit's own settings, for other programs."""
     return {name: value for name, value in os.environ.items() if name not in _OWN}

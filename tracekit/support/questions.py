@@ -1,4 +1,4 @@
-"""Declare a question once, beside its analysis; Python, command line and pages follow.
+"""Declare a question (an analysis of a run) once; Python API, command and docs are made from it.
 
     @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
     def flops(trace: "Trace", *, skip: AutoSkip = "auto", **_: Unpack[ChosenRows]) -> "Answer":
@@ -226,7 +226,7 @@ class ChosenOrder(TypedDict, total=False):
 
 
 class ChosenRows(ChosenOrder, total=False):
-    """Options that choose rows of an answer; every question takes them."""
+    """Options that filter the rows of an answer (a result table); every question takes them."""
 
     top: Top
 
@@ -254,7 +254,7 @@ PartDask = Annotated[
 
 
 class ChosenRuns(TypedDict, total=False):
-    """Options that choose runs, and rows of the answer."""
+    """Options that choose the runs to analyse, and filter the rows of the answer."""
 
     where: Labels
     store: Folder
@@ -263,7 +263,7 @@ class ChosenRuns(TypedDict, total=False):
 
 
 class SummedRuns(ChosenRuns, total=False):
-    """Options that choose runs, and the Dask cluster that sums up their reports."""
+    """Options that choose the runs to sum up, and the Dask cluster for it."""
 
     dask: PartDask
 
@@ -274,7 +274,7 @@ _RUNS = ("references", "where", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """A question as declared: its options, columns, figures, examples and formats.
+    """Declaration of a question (an analysis): options, columns, figures, examples and formats.
 
     Parameters
     ----------
@@ -289,27 +289,27 @@ class Declaration:
     writes
         Columns and `meta` of its answers.
     also
-        The same for answers with other command names.
+        Columns and `meta` of answers that carry the name of another command.
     figures
         Figures of its answers: name of the figure -> description.
     opened
         Options of `tracekit.open` that its command has too.
     apart
-        Options handled before the question gets its subject: the stretch that a run is cut to, or
-        the choice of runs.
+        Options handled before the analysis: the time span or steps that a run is cut to, or the
+        choice of runs.
     is_of_runs
         Whether its subject is several runs, and not one.
     is_of_latest
-        Whether these are by default the run ingested last, and not all runs.
+        Whether the several runs are by default only the run ingested last, and not all.
     is_of_files
         Whether its subject is files that are no runs; they are the first parameter.
     check
         Function that raises an error for contradictory options, before any file is read.
     judge
         Function that returns the exit code for an answer; its keyword arguments are options of the
-        command, those of the question's names among them.
+        command, and may include options of the question.
     formats
-        Formats that its answers can be written in, besides those of all.
+        Formats that its answers can be written in, besides those of all questions.
     """
 
     name: str
@@ -341,11 +341,11 @@ class Declaration:
 
     @property
     def judging(self) -> list[inspect.Parameter]:
-        """Options of the function `judge`, which returns the exit code."""
+        """Options of the function `judge`, which returns the command's exit code for the answer."""
         return [] if self.judge is None else _options(inspect.signature(self.judge))
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
-        """Return the signature as a method of a run, or as a function of several runs."""
+        """Return the signature as a method of one run (`of_one`), or a function of several runs."""
         known = ("references", *self.apart) if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
@@ -417,7 +417,7 @@ class Chooses(Protocol):
 
     @property
     def typed(self) -> Callable[..., Any]:
-        """Function that casts columns to their declared types."""
+        """Function that casts the answer's columns to their declared types."""
 
 
 class Asked(Protocol[T_contra, P, A_co]):
@@ -451,8 +451,8 @@ def question(
     examples, writes, also, figures, opened, check, is_of_latest, judge, formats
         See `Declaration`.
     files
-        Type of the paths that its command takes, with an `Option`; the function gets what they
-        hold. None for a question to runs.
+        Type of the paths that its command takes, with an `Option`; the function gets the files'
+        content. None for a question about runs.
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
@@ -498,7 +498,7 @@ def _options(own: inspect.Signature) -> list[inspect.Parameter]:
 
 
 def require_valid(given: Mapping[str, Any], signature: inspect.Signature) -> None:
-    """Raise `UsageError` for an option of a wrong type, an unknown choice, or below its least."""
+    """Raise `UsageError` for a value of wrong type, not among the choices, or below the minimum."""
     options = {each.name: each for each in _options(signature)}
     for name in given.keys() & options.keys():
         value, least = given[name], option_of(options[name]).least
@@ -514,7 +514,7 @@ def require_valid(given: Mapping[str, Any], signature: inspect.Signature) -> Non
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Tell whether a value has a type, without checking the items of lists."""
+    """Tell whether a value is of type `kind`; items of lists are not checked."""
     origin = get_origin(kind)
     if origin is Literal:
         return value in get_args(kind)
@@ -532,7 +532,7 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
-    """Return the options behind a function's ``**_``, those of rows last."""
+    """Return the options in the TypedDict of a function's ``**_``; options on rows come last."""
     rest = [each for each in own.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
     chosen = get_args(rest[0].annotation)[0] if rest else ChosenRows
     kinds = get_type_hints(chosen, include_extras=True)

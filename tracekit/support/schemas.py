@@ -96,7 +96,7 @@ def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Sche
 
 
 def either(*names: str) -> list[Schema]:
-    """Return alternatives for a schema: each requires the keys in a text, separated by spaces."""
+    """Return JSON Schema alternatives, one per text, each requiring its space-separated keys."""
     return [{"required": each.split()} for each in names]
 
 
@@ -109,7 +109,7 @@ class Column:
     name
         Name of the column.
     type
-        Name of its polars type, or of those of different answers; None if polars has none for it.
+        Name of its polars type (several if answers differ); None if polars has no such type.
     unit
         Unit of its values, or None.
     meaning
@@ -154,7 +154,7 @@ def _column(name: str, said: str | Schema) -> Column:
 
 @dataclass(frozen=True)
 class Json:
-    """Declaration of the JSON that a command writes.
+    """Declaration of the JSON that a command writes, from which its JSON Schema is made.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Json:
     typed
         Command line of the command, if it is not its name.
     keys
-        Further keys beside meta and rows, or whole schemas that replace these.
+        Declarations of further keys beside meta and rows, or schemas that replace those two.
     """
 
     command: str

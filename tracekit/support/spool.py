@@ -1,4 +1,4 @@
-"""Spools for tables: kept in memory while they fit, and in files beyond that."""
+"""Out-of-core tables (spools): kept in memory while they fit, and in files beyond that."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _size(column: _Kept) -> int:
 
 @dataclass(frozen=True)
 class _InMemory:
-    """Columns in memory, and their size in bytes."""
+    """A chunk of rows in memory: its columns, and their size in bytes."""
 
     columns: Mapping[str, _Kept]
     size: int
@@ -178,7 +178,7 @@ class _InMemory:
 
 
 class _InFile:
-    """Packed columns in a file, and all others in a second file."""
+    """A chunk of rows on disk: packed columns in one file, and all others in a second file."""
 
     def __init__(self, columns: Mapping[str, _Kept], path: Path) -> None:
         self.columns: dict[str, Packing | None] = {}
@@ -212,5 +212,5 @@ class _InFile:
 
 
 def _array(column: str, array: str) -> str:
-    """Return the name of an array that belongs to a column."""
+    """Return the name in a file for one of the arrays that a packed column consists of."""
     return f"{array} {column}"

@@ -112,7 +112,7 @@ def _shared(one: str, other: str) -> int:
 
 
 def _from(text: str, place: int, width: int) -> str:
-    """Return the first third of a cut text, followed by the text from position `place`."""
+    """Shorten a text to `width` cells: its beginning, an ellipsis, the text from `place` on."""
     head = _beginning(text, width // 3)
     start = max(len(head), place)
     rest = text[start:]
@@ -213,7 +213,7 @@ def _decimal(value: float, decimals: int) -> str:
 
 
 def message_size(size: Number | None) -> str:
-    """Return a size as text without rounding: in KiB, MiB and so on if it is a whole number."""
+    """Return a size as text without rounding, in the largest of KiB, MiB, ... that divides it."""
     if size is None:
         return NULL
     for unit, name in _BINARY_UNITS:
@@ -231,7 +231,7 @@ def decimals(largest: Number, divisor: int) -> int:
 
 
 def text_of(value: object) -> str:
-    """Return a value other than a column's number as text that is safe to print."""
+    """Return a value (other than numbers of a column) as text that is safe to print."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -282,12 +282,12 @@ def share_text(share: float | None) -> str:
 
 
 def part_text(number: int, of: int) -> str:
-    """Return a number out of a total as text; `all` if it is the total."""
+    """Return `number` as text, or `all` if it equals the total `of`."""
     return "all" if number == of else f"{number:,}"
 
 
 def skipped_text(skip: int | None) -> str:
-    """Return the end of a note on steps of which the first `skip` were left out."""
+    """Return `` after N skipped``, to append to a number of steps; empty if none was skipped."""
     return f" after {skip:,} skipped" if skip else ""
 
 
@@ -310,12 +310,12 @@ SUMMARIES: list[tuple[frozenset[str], frozenset[str], Callable[[Any], list[str]]
 
 
 def first_line(command: str) -> Callable[[F], F]:
-    """Declare the function below for `FIRST_LINES`."""
+    """Return a decorator that registers a function for the first line of a command's output."""
     return partial(_declare, FIRST_LINES, (command,))
 
 
 def note(*keys: str) -> Callable[[F], F]:
-    """Declare the function below for `NOTES`."""
+    """Return a decorator that registers a function: value of one of `keys` of meta -> notes."""
     return partial(_declare, NOTES, keys)
 
 
@@ -325,12 +325,12 @@ def _declare(among: dict[str, Any], keys: Iterable[str], function: F) -> F:
 
 
 def unsaid(_: object) -> list[str]:
-    """Return no note, for keys of meta that the first line, rows or warnings mention already."""
+    """Return an empty list of notes: for values shown in the first line, rows or warnings."""
     return []
 
 
 def summary(*keys: str, optional: Iterable[str] = ()) -> Callable[[F], F]:
-    """Declare the function below for `SUMMARIES`."""
+    """Return a decorator that registers a function: meta that has all of `keys` -> notes."""
 
     def declare(function: F) -> F:
         SUMMARIES.append((frozenset(keys), frozenset(optional), function))

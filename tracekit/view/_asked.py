@@ -306,9 +306,9 @@ class AskedRuns:
         return {**told, **alike, **launch, "name": name, **_place(seen, row)}
 
     def waited(self, query: Query) -> dict[str, Any]:
-        """Return the causes of idle time up to an op, and the other members of its collective.
+        """Return the causes of idle time up to an op, and the ops of its collective on all ranks.
 
-        They are ``cause, idle_ns`` in order of time; and places, by start.
+        ``idle``: rows ``cause, idle_ns`` in order of time; ``members``: where the chart shows them.
         """
         seen, op = self._op(query)
         trace, members = seen.around(op), op.clear()
@@ -360,7 +360,10 @@ class _Seen:
         return step_detail.details(trace, op).row(0, named=True)
 
     def around(self, op: pl.DataFrame) -> Trace | None:
-        """Return the run around the step of an op; outside of steps, all of it if it is short."""
+        """Return the run's tables around the step of an op.
+
+        If the op is outside of steps: all tables of a short run, else None.
+        """
         trace, step = self.run.trace, op["iteration"][0]
         steps = step_detail.step_spans(trace)
         if step in steps["iteration"].drop_nulls().to_list():
@@ -383,7 +386,7 @@ _LAUNCH = pl.coalesce("launch_start", "start")
 
 @dataclass(frozen=True)
 class _Near:
-    """The step of a process around an op: its interval, ranges, and a trace of that step alone."""
+    """The step around an op: its number, interval, ranges, and a trace of that step alone."""
 
     step: tuple[int, int | None]
     edges: tuple[int, int]

@@ -32,8 +32,8 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
 
     Blocks (bins of equal length) that lie wholly in the interval are taken from the sums; only the
     ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
-    that the page shows are filled in. By kernel, parts of the run replace blocks, and medians are
-    null.
+    that the page shows are filled in. By kernel, longer parts of the run are used in place of
+    blocks, and medians are null.
 
     The whole interval is broken down as usual instead if blocks cannot be used (sums without
     stages), would spare at most `MANY` ops, or if no GPU is busy at the ends.
@@ -86,7 +86,7 @@ def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
-    """Return the sums of the blocks `where`, by a key."""
+    """Return the sums over the blocks in the slice `where`: a row per value of the key `by`."""
     rows = []
     for (gpu, column, word), (busy, count, total) in sums.blocks.items():
         named = {"ops": count, "total_ns": total, "busy_ns": busy}

@@ -89,7 +89,7 @@ class Counter:
         return fitting[-1] if fitting else self._levels[0]
 
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
-        """Return samples like bins of no length, after the value that was valid before them."""
+        """Return single samples as bins of length 0, after the value still valid at `start`."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
         held = before.select(
             bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),
@@ -133,7 +133,7 @@ def samples_of(trace: Trace) -> pl.LazyFrame:
 def counters_of(trace: Trace, edges: tuple[int, int]) -> list[Counter]:
     """Return the counters of a run, with their samples between its edges in bins.
 
-    Those of a long run are kept.
+    The bins of a long run are cached.
     """
     given = pl.DataFrame({"first": edges[0], "last": edges[1]})
     found = trace.sums_of_parts([partial(_binned, trace, given)])[0]

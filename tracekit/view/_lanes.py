@@ -105,7 +105,7 @@ class _Drawn(Spans):
 
     @classmethod
     def of_no_op(cls, spans: Spans) -> _Drawn:
-        """Make drawn spans of intervals that are no ops."""
+        """Convert spans that are not ops, as of stages: their name is their style."""
         none = np.zeros_like(spans.start)
         return cls(spans.start, spans.end, spans.look, spans.look, none - 1, none, LOOKS)
 
@@ -119,7 +119,7 @@ class _Drawn(Spans):
         return self.at((self.start < end) & (self.end > start))
 
     def told(self, names: dict[str, int]) -> dict[str, Any]:
-        """Return the spans for the script: starts as differences, and everything else by index."""
+        """Return the spans as JSON for the page: starts as differences, names as indices."""
         used, place = np.unique(self.name, return_inverse=True)
         known = [names.setdefault(self.texts[each], len(names)) for each in used]
         return {
@@ -283,10 +283,10 @@ class RunLanes:
         }  # fmt: skip
 
     def flows(self, start: int, end: int) -> dict[str, Any]:
-        """Return the launches of the ops in an interval of time: ``lane, start, thread's, launch``.
+        """Return for each op in an interval its lane and start, and lane and time of its launch.
 
-        Lanes are null where none shows the op or its launching thread. More than ``most`` ops have
-        no flows.
+        A lane is null where none shows the op, or its launching thread. For more than ``most`` ops
+        the result is null.
         """
         inside = (pl.col("start") < end) & (pl.col("end") > start)
         columns = (*OF_OP, "launch_thread", "start", "launch_start")
@@ -385,8 +385,8 @@ class RunLanes:
     def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> dict[Key, _Drawn]:
         """Return ops or ranges that overlap an interval of time, by lane, and by GPU.
 
-        At least the `wanted` rows; others may be included, as reading those around them takes no
-        longer, and the next picture shows them.
+        All `wanted` rows are among them. Others may be, since rows around an interval that has few
+        are read with it, for the next picture.
         """
         begin, until, lanes = self._near.get(kind, (end, start, {}))
         if not begin <= start <= end <= until:

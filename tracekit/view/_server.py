@@ -67,7 +67,7 @@ class Turns:
         self, connection: socket.socket, progress: dict[str, tuple[int, int]] | None = None,
         path: str = "",
     ) -> Iterator[None]:  # fmt: skip
-        """Wait until the request may be handled; note its rows read, and all rows, in `progress`.
+        """Wait until the request may be handled; then keep its rows read, of all, in `progress`.
 
         Raises
         ------

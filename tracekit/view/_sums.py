@@ -340,7 +340,7 @@ def drawn_ranges(trace: Trace) -> pl.LazyFrame:
 
 
 def looks_of(rows: pl.DataFrame) -> pl.Series:
-    """Return the style of each row by its stage, an entry of `LOOKS`."""
+    """Return for each row the index of its stage in `LOOKS`, the styles of spans."""
     return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
 
 
@@ -358,7 +358,7 @@ def alone(ops: Spans, is_communication: Ints) -> Spans:
 
 
 def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return ``spans, hatched, first, last`` of each lane, ordered by its key."""
+    """Return for each lane the numbers of spans and hatched spans, first start and last end."""
     columns = frame.select(*by, "start", "end", "hatched")
     counts = (
         batch.group_by(by).agg(
@@ -378,7 +378,7 @@ class _DisorderError(Exception):
 
 
 def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
-    """Add up all rows, in intervals of time."""
+    """Add up all rows in order of start; sort them first if they are not in that order."""
     try:
         return begin().with_all(frame)
     except _DisorderError:  # several reports saw one GPU, and each has its ops by start
@@ -388,7 +388,7 @@ def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
 def _stretches(
     frame: pl.LazyFrame, by: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame, int, int]]:
-    """Divide rows into intervals of time.
+    """Divide rows, ordered by start, into consecutive time intervals per value of `by`.
 
     Yields
     ------
@@ -478,7 +478,7 @@ class _Adding:
     def _add_blocks(
         self, gpu: int, rows: pl.DataFrame, exposed: Mapping[str, Covered], begin: int, until: int
     ) -> None:
-        """Add ops of a GPU to the bins of its blocks."""
+        """Add ops of a GPU, from `begin` to `until`, to its sums in blocks (equal time bins)."""
         none = Spans(*np.zeros((3, 0), np.int64))
         own = {("exposed", look): (none, covered) for look, covered in exposed.items()}
         for by in ("stage", "kind"):

@@ -75,14 +75,14 @@ class Spans:
     look: Ints
 
     def by_look(self) -> dict[str, Covered]:
-        """Return the union of the spans of each style, by precedence."""
+        """Return for each style the union of its spans, styles in order of precedence."""
         every = {number: self.look == number for number in np.unique(self.look)}
         return {
             LOOKS[number]: Covered(self.start[own], self.end[own]) for number, own in every.items()
         }
 
     def exposed(self) -> Spans:
-        """Return when spans of a stage run while none of higher precedence does.
+        """Return the times in which a style's spans run and none of higher precedence does.
 
         The result is spans without overlap.
         """
@@ -230,7 +230,7 @@ class Summing:
         np.maximum.at(self._longest, place, length.astype(self._longest.dtype))
 
     def block(self) -> tuple[Ints, Ints, Ints]:
-        """Return busy time of any style, counts and summed lengths, per bin."""
+        """Return per bin the busy time, the number of spans that start, and their length."""
         busy = self._busy.get("", self._count)
         return small(busy), small(self._count), small(self._longest)
 

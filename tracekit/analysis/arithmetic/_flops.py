@@ -1,8 +1,8 @@
 """FLOPs by operator, layer, stage or step with the share of the peak, and rooflines.
 
-The bound of an operator in the roofline model is the time of its FLOPs at the peak, that of the
-bytes which it must move at the memory's peak, or that of as many kernels as the shortest of the
-run, whichever is longest.
+The bound of an operator in the roofline model is the longest of three times: its FLOPs at the peak
+FLOP rate, the bytes that it must move at the peak memory bandwidth, and its number of kernels times
+the run's shortest kernel.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _NS = 10**9
 
 
 def no_sizes(trace: Trace) -> str:
-    """Return a message: sizes of operators are missing, and how the run's recorder records them."""
+    """Return a message: sizes of operators are missing, and how the run's profiler records them."""
     return f"no sizes of operators were recorded: {how_to_record(trace, 'operator sizes')}"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Operators that ran on GPUs, and their steps."""
+    """Operators that ran on GPUs with their FLOPs, the steps, and the peak rates used."""
 
     every: pl.DataFrame
     work: pl.DataFrame
@@ -66,7 +66,7 @@ class Measured:
 def flops(
     trace: Trace, keys: Sequence[str], *, skip: Skip, peak: int | None, attention: str = "full"
 ) -> Answer:
-    """Answer the question `flops`; its declaration lists options and columns."""
+    """Return the answer of the command `flops`: FLOPs by keys, and their share of the peak."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
     every, work, steps, peaks = found.every, found.work, found.steps, found.peaks
     rows = _rows(work, keys, steps)
@@ -92,7 +92,7 @@ def measured(
     attention: str,
     moving: bool = False,
 ) -> Measured:
-    """Return the FLOPs of operators, their steps, and the peaks."""
+    """Return the operators of a run with their FLOPs, the steps that count, and peak rates."""
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
     require_ops(trace)
@@ -106,7 +106,7 @@ def measured(
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
-    """Return the steps that count: ``process, device, iteration, step_ns``."""
+    """Return the steps that are not left out: ``process, device, iteration, step_ns`` (length)."""
     iterations = trace.read("iterations")
     if iterations.is_empty() and not needed:
         return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
@@ -148,7 +148,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
 
 
 def spread() -> dict[str, pl.Expr]:
-    """Return aggregations of kernel time: the sum over operators, and statistics per operator."""
+    """Return expressions: total kernel time, and its minimum, median, maximum over operators."""
     kernel = pl.col("kernel_ns")
     median = kernel.quantile(0.5, "nearest").cast(pl.Int64)
     return {
@@ -158,7 +158,7 @@ def spread() -> dict[str, pl.Expr]:
 
 
 def _rates() -> dict[str, pl.Expr]:
-    """Return the FLOP rate in kernels of operators with known FLOPs, and its share of the peak."""
+    """Return expressions: FLOPs per second of kernel time, and the share of the peak rate."""
     ran = pl.when(pl.col("known_ns") > 0)
     return {
         "achieved_flops_s": ran.then(pl.col("flops") / pl.col("known_ns") * _NS),
@@ -167,7 +167,7 @@ def _rates() -> dict[str, pl.Expr]:
 
 
 def _utilisations() -> dict[str, pl.Expr]:
-    """Return MFU and HFU: the share of the steps' time that FLOPs would take at the peak."""
+    """Return MFU, HFU (model, hardware FLOPs utilisation): time at the peak / time of steps."""
     is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
     return {
         name: pl.when(is_known).then(pl.col(ideal) / pl.col("step_ns"))
@@ -176,19 +176,19 @@ def _utilisations() -> dict[str, pl.Expr]:
 
 
 def _ideal() -> pl.Expr:
-    """Return the ideal time of all known FLOPs at the peak; null where a peak is unknown."""
+    """Return the time of all known FLOPs at the peak rate; null where a peak is unknown."""
     missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
     return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
 
 
 def _ideal_of_model() -> pl.Expr:
-    """Return the ideal time without recomputed FLOPs; null where recomputation is unknown."""
+    """Return the peak-rate time of FLOPs that are not recomputed; null if that is unknown."""
     own = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
     return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(own)
 
 
 def _recomputed() -> pl.Expr:
-    """Return the FLOPs that are recomputed, null where that is not known."""
+    """Return the FLOPs recomputed by activation checkpointing; null where that is unknown."""
     again = pl.col("flops").cast(pl.Float64).filter(pl.col("recomputed")).sum()
     return pl.when(_KNOWN.any() & ~_may_be_recomputed().any()).then(again)
 
@@ -198,7 +198,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps``, the number of steps of a row's device and iteration, and their length."""
+    """Add ``steps`` and ``step_ns``: number and total length of the steps that a row covers."""
     own = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not own:
@@ -239,7 +239,7 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Return a sentence: why both MFU and HFU of the steps are unknown; None if HFU is known."""
+    """Return why MFU and HFU (FLOPs utilisation) of the steps are unknown; None if HFU is known."""
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)
@@ -283,7 +283,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Answer the question `roofline`; its declaration lists options and columns."""
+    """Return the answer of the command `roofline`: what limits operators, and time above it."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)
@@ -313,7 +313,7 @@ def roofline(
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
-    """Return a sentence: which peaks are missing to bound operators, and which options set them."""
+    """Return which peak rates are missing for operators' bounds, and which options set them."""
     of_gpus = work.join(bandwidths, on="device", how="left")
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
@@ -343,7 +343,7 @@ def _in_precisions(rows: pl.DataFrame) -> str:
 
 
 def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
-    """Return kernels and copies that move data between GPUs, as rows beside operators."""
+    """Return kernels and copies that move data between GPUs, with columns as operators have."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
     rows = (
@@ -393,7 +393,7 @@ def _rate(amount: str) -> pl.Expr:
 
 
 def _headroom() -> pl.Expr:
-    """Return the time above the bound; 0 for kernels that a cache makes faster."""
+    """Return kernel time less its lower bound; 0 if it is shorter, as data was in a cache."""
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 
@@ -449,7 +449,7 @@ def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | Non
     "attention",
 )  # fmt: skip
 def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on FLOPs: work of a step, share of the peak, and how much is known."""
+    """Return sentences: FLOPs of a step, share of the peak (MFU), and how much is known."""
     mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
     known = f"FLOPs known of {share_text(meta['known_share'])} of the time of kernels that compute"
     step = "no steps"
@@ -468,7 +468,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on a roofline: kernel time by kind of bound, and step time above the bounds."""
+    """Return sentences: kernel time by what bounds it, and a step's time above the bounds."""
     bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
     above = "headroom unknown"
     if meta["step_headroom_ns"] is not None:
@@ -486,7 +486,7 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _peak_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on the peaks that shares refer to, and on attention not counted in full."""
+    """Return sentences: the peak rates that shares refer to, and how attention was counted."""
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()

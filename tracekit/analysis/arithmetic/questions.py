@@ -1,4 +1,4 @@
-"""Declarations of the questions `flops` and `roofline`."""
+"""Declarations of the commands `flops` and `roofline`: options and columns."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack

@@ -101,8 +101,8 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
     Returns
     -------
-    The table with `LAYER_COLUMNS`, and meta: for FP and BP the share of ops' time that was joined
-    with a layer, by method; and the reason, where that share is less than half.
+    The table with `LAYER_COLUMNS`, and metadata: for FP and BP the share of ops' time that could be
+    assigned to a layer, by method; and the reason, where that share is less than half.
     """
     found = range_layers(work.trace)
     keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}
@@ -122,7 +122,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Return the reason why the layer of most of a pass's time is unknown: pass -> sentence."""
+    """Return for FP and BP a sentence: why the layer of over half of their time is unknown."""
     why = {
         "FP": "most of it is launched outside of ranges of modules and operators"
         if BY_RANGE in shares.get("FP", ())
@@ -137,7 +137,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def _layer_of(found: RangeLayers) -> Named:
-    """Return a grouping key of ops: layer index, `NO_LAYER` last; null outside of passes."""
+    """Return a key to group ops by: layer number (`NO_LAYER` last); null outside of FP and BP."""
     number, count = len(found.of_range), len(found.layers)
     values = [
         pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
@@ -148,14 +148,14 @@ def _layer_of(found: RangeLayers) -> Named:
 
 
 def _joined_by(found: RangeLayers) -> Named:
-    """Return a grouping key of ops: the method by which each op was joined with its layer."""
+    """Return a key to group ops by: the method by which each op was assigned to its layer."""
     values = found.joined.extend_constant(None, 1).cast(pl.String).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per layer with the times of both passes together and of each pass."""
+    """Return a row per layer: ops and times of FP and BP together, and of each."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -172,7 +172,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """Return the share of each pass's time by join method: pass -> method -> share."""
+    """Return for FP and BP the share of time by the method that assigned ops to layers."""
     sums = joined.drop_nulls("pass").group_by("pass", "joined").agg(pl.col("total_ns").sum())
     shares = sums.with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum().over("pass"))
     return {
@@ -191,7 +191,7 @@ _View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
 def _chosen_view(
     keys: Sequence[str], *, per_iteration: bool, inclusive: bool, depth: int | None
 ) -> _View | None:
-    """Return the function for a special breakdown, or None for a grouping of ops.
+    """Return the function for a special breakdown (by layer, depth, ...); None for a usual one.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def breakdown(
     inclusive: bool,
     depth: int | None,
 ) -> Answer:
-    """Answer the question `breakdown`; its declaration lists options and columns."""
+    """Return the answer of the command `breakdown`: GPU time by keys such as stage or kernel."""
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
@@ -254,7 +254,7 @@ def _measured(
     inclusive: bool,
     depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the rows and the meta (denominators, coverage); reads the run once where possible."""
+    """Return a breakdown's rows and metadata, such as coverage; reads the run once if possible."""
     view = _chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
     work, first = work_of(trace, keys), 0 if skip == "auto" else skip
     if view is not None:
@@ -292,7 +292,7 @@ def _measured(
 
 
 def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return the meta ``recomputed``: ops and busy time that run forward again; empty if none."""
+    """Return metadata ``recomputed``: ops and busy time of repeated forward work; empty if none."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *own)
@@ -306,13 +306,13 @@ def _runs_again(trace: Trace) -> bool:
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return the meta of a breakdown by stage, for rows by any other key."""
+    """Return the metadata of a breakdown by stage, to go with rows by any other key."""
     work = work_of(trace, ("stage",))
     return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Return the meta ``per`` or ``sum_over``: means per step, or sums over devices of a window."""
+    """Return metadata on times: ``per`` (step and GPU) if means, ``sum_over`` (GPUs) if sums."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -321,7 +321,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 
 def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the displayed table of a breakdown: times of steps are means over devices."""
+    """Return a breakdown's rows for display: per-step times, summed in `table`, as GPU means."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
         table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
@@ -336,7 +336,7 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
-    """Return the meta of a breakdown: window, idle time, coverage and verdict."""
+    """Return a breakdown's metadata: total time, idle time, coverage by stages, and verdict."""
     stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -363,7 +363,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return the weight update as the window less both passes, or a reason if it is unknown."""
+    """Return the weight update time as `length` (time less FP and BP), or why it is unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -382,7 +382,7 @@ def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
-    """Add the length of each group's window, its idle time, and the group's share of it."""
+    """Add ``window_ns`` (all time of the group's GPU or step), ``idle_ns``, and ``share`` of it."""
     own, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
     if not own:
@@ -410,7 +410,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return the time ``between``: no op runs on the GPU, and the host is in no iteration."""
+    """Return ``between_ns`` by keys: GPU idle time while the host is in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
@@ -421,7 +421,7 @@ def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
 
 
 def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
-    """Return the steps, requests and tokens of each phase, and the time per step and token."""
+    """Return each inference phase's steps, requests and tokens, and its time per step and token."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(own).agg(length=_LENGTH.sum())
     requests = steps.group_by(own).agg(
@@ -439,7 +439,7 @@ def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Add rows of idle time, so that the rows of a step add up to its length."""
+    """Add rows ``idle`` and ``between`` (idle, host in no step), so that rows sum to the step."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
     idle = (
@@ -452,7 +452,7 @@ def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.D
 
 
 def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Put columns in documented order; sort by window, stage, then by busy time, longest first."""
+    """Put columns in documented order; sort by step or GPU, stage, busy time (longest first)."""
     columns, divides, by_stage = columns_of(keys), dividing(keys), is_by_stage(keys)
     divides = [name for name in columns if name in divides]
     measures = ["ops", *(() if by_stage else ("total_ns",))]
@@ -484,9 +484,9 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles over the steps that count; a group that a step lacks has length 0 in it.
+    """Add percentiles of a group's time over the steps that count; 0 ns in steps without it.
 
-    One step has a median alone.
+    If only one step counts, only the median is set.
     """
     if is_by_steps(keys):
         raise UsageError(
@@ -523,7 +523,7 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return the names of the percentile columns; by kernel they differ from those of durations."""
+    """Return percentile -> column name, with a prefix if durations of kernels have such columns."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
 
@@ -550,14 +550,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause with the stages of a considerable share that only weak evidence supports."""
+    """Return a clause that names stages with a share above `LEAST` which rest on weak evidence."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence on the steps of a run; cold steps are in no mean."""
+    """Return a sentence: number, mean and longest of the steps, with cold steps apart."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -1,4 +1,4 @@
-"""Declaration of the question `breakdown`."""
+"""Declaration of the command `breakdown`: its options and columns."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack

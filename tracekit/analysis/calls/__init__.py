@@ -1,4 +1,4 @@
-"""Calls of NCCL and MPI: the calls of a run, the participants of each, and ranks of processes.
+"""NCCL and MPI calls of a run, the participants of each collective, and ranks of processes.
 
 Several analyses import this package; it imports none of them.
 """

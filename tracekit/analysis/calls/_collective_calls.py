@@ -1,4 +1,4 @@
-"""The collectives of a run, one row per participant: kernels and MPI calls."""
+"""Table of the collectives of a run: one row per participant (NCCL kernel or MPI call)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _MATCHED_BY = (
 
 @dataclass(frozen=True)
 class Found:
-    """Collectives of a run, one row per participant, with notes on what is left out or unsure."""
+    """Collectives of a run, one row per participant, with notes on omitted or uncertain data."""
 
     rows: pl.DataFrame
     notes: tuple[str, ...]
@@ -95,9 +95,8 @@ def collective_calls(
     The size of a kernel's collective comes from the NVTX payload of its NCCL calls; else from the
     log, if log and trace have equally many calls of that process and kind; else from the user.
 
-    A size is never taken from a kernel's name, nor an algorithm from the name of NCCL's general
-    kernels, which is the same for every algorithm; kernels of any library that implement one
-    algorithm only have that one.
+    A size is never taken from a kernel's name. An algorithm is taken from the name only of kernels
+    that implement a single algorithm, not of NCCL's general kernels, which implement all.
 
     Parameters
     ----------
@@ -112,7 +111,7 @@ def collective_calls(
     Raises
     ------
     UsageError
-        If the log belongs to other processes, or a size names no collective or is negative.
+        If the log belongs to other processes, or `sizes` has an unknown name or a negative size.
     """
     return find_collectives(trace, log, sizes).rows
 
@@ -149,10 +148,11 @@ def _found(
 
 
 def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
-    """Rename PyTorch's groups of ranks to NCCL's ids if nsys recorded them too, on one clock.
+    """Replace PyTorch's names of groups of ranks by NCCL's ids, if nsys recorded the groups too.
 
-    nsys and PyTorch number calls differently, so the calls of a group are matched in order. Rooted
-    collectives keep their names: a rank may leave one before the others enter it.
+    This needs a common clock. nsys and PyTorch number calls differently, so the calls of a group
+    are then matched in order. Rooted collectives (such as broadcast) keep PyTorch's group name: a
+    rank may leave one before the others enter it.
     """
     if not rows["communicator"].str.starts_with("pg ").any():
         return rows
@@ -255,7 +255,7 @@ def _told_calls(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.Da
 
 
 def _carried(calls: pl.DataFrame) -> pl.DataFrame:
-    """Join each kernel with the collective calls that it carries out."""
+    """Return by kernel (op) the collective API calls that it executes, with their bytes."""
     # What of a call is in each of several kernels is not known.
     whole = pl.when(pl.col("ops").list.len() == 1).then("message_bytes")
     pairs = calls.drop_nulls(["ops", "collective"]).with_columns(size=whole).explode("ops")
@@ -285,13 +285,13 @@ def _only(name: str) -> pl.Expr:
 
 
 def _larger(one: str, other: str) -> pl.Expr:
-    """Return the larger of two columns; null if either is null, as that may be the larger."""
+    """Return the larger of two columns; null if either is null, since it could be larger."""
     both = pl.col(one).is_not_null() & pl.col(other).is_not_null()
     return pl.when(both).then(pl.max_horizontal(one, other))
 
 
 def _directed(direction: str) -> pl.Expr:
-    """Return the bytes of a kernel's sends or receives; null if the size of any is unknown."""
+    """Return the sum of a kernel's sent (or received) bytes; null if any size is unknown."""
     is_it = (pl.col("direction") == direction).fill_null(value=False)
     size = pl.col("size")
     known = (is_it & size.is_null()).sum() == 0
@@ -300,9 +300,10 @@ def _directed(direction: str) -> pl.Expr:
 
 
 def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add each kernel's collective, by API calls or ranges if these are more specific than names.
+    """Add each kernel's collective, from API calls or ranges if more specific than kernel names.
 
-    ``kind`` is the collective by the name. A size counts only if calls and name agree.
+    ``kind`` is the collective by the kernel's name. Bytes are kept only if the collective of the
+    API calls agrees with that name.
     """
     named, called = pl.col("collective").cast(pl.String), pl.col("called").cast(pl.String)
     unnamed = named == "unknown"
@@ -338,7 +339,7 @@ def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.DataFrame:
-    """Add ``ranks``, the size of the communicator, and fill in missing values of ``rank``."""
+    """Add ``ranks``, the size of the row's communicator, and fill in missing values of ``rank``."""
     made = communicators(trace).select("communicator", "process", "rank", "ranks")
     if logged is not None:
         ranks = logged.ranks
@@ -369,11 +370,12 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 
 
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Count through the calls of each communicator by kind, if every call was recorded.
+    """Assign numbers to the calls of each communicator, by kind of collective, if all are known.
 
     All were recorded if the communicator was created during the recording, or if a log has as many
     calls as the trace. A process is left out if it replays collectives in CUDA graphs, or ran a
-    collective of an unknown communicator, which may be any of its. Numbers that calls carry stay.
+    collective of unknown communicator, which may be any of its communicators. Recorded sequence
+    numbers stay.
     """
     of_one = ["process", "communicator"]
     known = made.select(*of_one, made=pl.lit(value=True))
@@ -399,7 +401,7 @@ def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted_bytes() -> pl.Expr:
-    """Return the bytes from which nccl-tests computes bandwidth (its doc/PERFORMANCE.md)."""
+    """Return an expression: the bytes from which nccl-tests computes bandwidth (PERFORMANCE.md)."""
     collective, size = pl.col("collective"), pl.col("message_bytes")
     by_sends = (collective == "all_to_all") & (pl.col("called") == "send_recv")
     # Of an all_to_all that skips a rank, be it its own, the whole size is not known.
@@ -418,7 +420,7 @@ def _counted_bytes() -> pl.Expr:
 
 @dataclass(frozen=True)
 class _Logged:
-    """Collectives and communicators of a run's processes, from an NCCL log."""
+    """Collectives and communicators that an NCCL log states of the processes of a run."""
 
     calls: pl.DataFrame
     ranks: pl.DataFrame
@@ -427,7 +429,7 @@ class _Logged:
 
     @classmethod
     def of(cls, log: NcclLog, trace: Trace) -> _Logged:
-        """Join a log to a run by process ids that are unique in the run."""
+        """Return the log's rows with the process of the run that has the logged process id."""
         hosts = trace["reports"].select("report", "host")
         placed = trace["processes"].join(hosts, on="report", how="left")
         processes = placed.select("process", "pid", "host").collect()
@@ -487,7 +489,7 @@ class _Logged:
 
     @staticmethod
     def _agreeing(mine: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-        """Return the processes and collectives with equally many calls in log and trace."""
+        """Return pairs of process and collective with as many calls in the log as in the trace."""
         counts = (
             mine.group_by(_OWNER)
             .agg(mine=pl.len(), lacks=pl.col("message_bytes").null_count() > 0)
@@ -511,7 +513,7 @@ class _Logged:
         return counts.filter(is_same).select(_OWNER)
 
     def with_tuning(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add algorithm and protocol if the log gives one for that collective and size."""
+        """Add algorithm and protocol, if the log has a single one for the collective and size."""
         totals = self._sizes_are_totals()
         per_rank = pl.col("collective").is_in(["all_gather", "reduce_scatter"])
         tuned = rows.with_columns(
@@ -545,7 +547,7 @@ class _Logged:
         )
 
     def _sizes_are_totals(self) -> bool | None:
-        """Tell whether tuning lines give the sizes of all ranks together, as before NCCL 2.24."""
+        """Tell whether sizes in the log's tuning lines are sums over ranks, as before NCCL 2.24."""
         found = re.match(r"(\d{1,4})\.(\d{1,4})", self.version or "")
         return None if found is None else (int(found[1]), int(found[2])) < _PER_RANK_SINCE
 
@@ -637,7 +639,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the bytes for bandwidth if this rank has the whole buffer; else null."""
+    """Return the bytes that define bandwidth, if this rank's sizes tell these; else null."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")
@@ -669,7 +671,7 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
-    """Return the collectives that begin in a time span or steps, with all their participants."""
+    """Return collectives whose first participant begins in a time span or steps; all their rows."""
     if stretch.is_all:
         return calls
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)

@@ -1,4 +1,4 @@
-"""Extract the rows about communication and ranks from each part of a run."""
+"""Extract the rows about communication and ranks from each part (report) of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Excerpt:
     collectives, copies
         Kernels of collectives, and copies between GPUs or between GPU and host.
     around
-        ``range, path``: the path of each range that launched collectives.
+        ``range, path``: each NVTX range that launched collectives, with its path of nested names.
     ranges
         NVTX ranges of NCCL and MPI, and marks that state a rank; may include other ranges.
     host
@@ -48,7 +48,7 @@ class Excerpt:
     active
         ``report, process``: the processes that ran ops.
     edges
-        ``report, start, end``: first start and last end of the ops of each report, ns.
+        ``report, start, end``: start of the first op and end of the last op of each report, ns.
     """
 
     collectives: pl.LazyFrame
@@ -61,7 +61,7 @@ class Excerpt:
 
 
 def excerpt(trace: Trace) -> Excerpt:
-    """Return the rows about communication and ranks; of a run of several parts, cached."""
+    """Return the rows of a run about communication and ranks; computed once per run."""
     return trace.once(_excerpt, of_all=True)
 
 

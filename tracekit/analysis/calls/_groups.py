@@ -1,8 +1,8 @@
-"""Find groups of ranks that run collectives together from starts and ends of their calls.
+"""Infer which ranks run collectives together, from the starts and ends of their calls.
 
-Participants of a collective wait for the last one to arrive, so they end together however different
-their starts are. Members of different groups do not: the ends of two groups differ as their last
-arrivals do. Both are tested on the calls themselves.
+Participants of a collective wait for the last one to arrive, so they end together even if they
+start at different times. Members of different groups do not: the ends of two groups differ by as
+much as their last arrivals. Both properties are tested on the recorded calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """Streams or MPI handles ("lanes") of one communicator, and whether their calls prove it."""
+    """Streams (or MPI handles) of one communicator, and whether their calls prove that."""
 
     lanes: NDArray[np.int64]
     is_clear: bool
@@ -53,7 +53,8 @@ class Group(NamedTuple):
 class GroupSearch:
     """Infer communicators: streams or MPI handles ("lanes") whose collective calls end together.
 
-    `work` is the remaining budget of comparisons; at 0, each lane is its only member, unproven.
+    A lane is a stream or handle. `work` is the remaining budget of comparisons; at 0, each lane
+    forms a group by itself, unproven.
     """
 
     def __init__(self) -> None:
@@ -67,14 +68,14 @@ class GroupSearch:
         """Return the lanes (streams or MPI handles) whose calls end together with those of `lane`.
 
         Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the
-        test `_verdict` finds both joined groups to be one; at last the group is tested against each
-        other group. Without enough work left, the lane is its only member, and not clear.
+        test `_verdict` finds that both joined groups are one; the final group is tested against
+        every other group. If the budget `work` is too small, the result is the lane alone, unclear.
 
         Parameters
         ----------
         starts, ends
-            Times of calls, ns: one row per call, one column per lane. A row would be one collective
-            if all lanes were one group. NaN where the lane lacks the call.
+            Times of calls, ns: one row per call, one column per lane. A row is a collective if all
+            lanes form one group. NaN if the lane lacks the call.
         lane
             Column of the given lane.
         of_messages
@@ -106,13 +107,13 @@ class GroupSearch:
 
 
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Tell whether streams (lanes) are one group, not several that call at the same times.
+    """Tell whether the streams `own` are one group, not several that call at the same times.
 
-    Proof is a call in which one lane arrives long after all others, and all lanes end together:
-    they waited for the last lane. If the last two arrive together, each may belong to a separate
-    group; the same is true if a lane of another group arrives and ends with the last lane. Messages
-    must also end right after the last arrival: ranks that receive from a group in step may each
-    wait for another rank.
+    Proof is a call in which one stream arrives long after all others, and all end together: they
+    waited for the last stream. It is no proof if the last two arrive together (each may belong to a
+    separate group), or if a stream of another group arrives and ends with the last one. Messages
+    must also end right after the last arrival, as several receivers of one group may each wait for
+    another sender.
     """
     if own.size == 1:
         return True
@@ -158,7 +159,7 @@ def _some_calls(times: _Times) -> _Times:
 
 
 def _linked(ends: _Times) -> list[tuple[int, int]]:
-    """Return the edges of a spanning tree of streams whose ends differ least, closest first."""
+    """Return pairs of streams that form a minimum spanning tree by difference of ends, sorted."""
     count = ends.shape[1]
     nearest, best = np.zeros(count, np.int64), np.full(count, np.inf)
     is_in = np.zeros(count, np.bool_)
@@ -178,7 +179,7 @@ def _linked(ends: _Times) -> list[tuple[int, int]]:
 
 
 def _spread(differences: _Times) -> _Times:
-    """Return the spread of each column; infinite for columns of NaN alone."""
+    """Return the median absolute deviation of each column; infinite if all values are NaN."""
     with np.errstate(invalid="ignore"):
         centred = np.abs(differences - _middle(differences))
         return np.nan_to_num(_middle(centred), nan=np.inf)
@@ -224,8 +225,8 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
 def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
     """Return the ratio of the spread of ends to the spread of arrivals.
 
-    Only calls with the widest spread of arrivals count: if all lanes arrive at the same time, their
-    ends are no evidence. NaN if lanes always arrive at the same time.
+    Only calls whose arrivals differ most count: if all streams arrive at the same time, their ends
+    are no evidence. NaN if they always arrive at the same time.
     """
     apart = np.abs(by_starts)
     most = np.argsort(-apart, kind="stable")[: max(len(apart) // 4, min(len(apart), 4))]
@@ -244,8 +245,8 @@ def group_members(trace: Trace) -> pl.DataFrame:
     """Return one row per process and communicator: ``communicator, place, ranks, rank, sizes``.
 
     ``place`` is the process's rank in the communicator, ``ranks`` the size of the communicator,
-    ``rank`` its rank in the job; ``sizes`` lists its calls there as texts such as ``all_reduce
-    4096``.
+    ``rank`` its rank in the job; ``sizes`` lists its calls in the communicator as texts such as
+    ``all_reduce 4096``.
     """
     own = ["process", "communicator"]
     made = communicators(trace).select(*own, "rank", "ranks").drop_nulls("communicator")
@@ -264,8 +265,8 @@ def group_members(trace: Trace) -> pl.DataFrame:
 def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     """Return ``group, communicator``: PyTorch's name of each process group, and its NCCL id.
 
-    Two names match if each recorded member has the same place in both, they share a size of a call,
-    and no other group or communicator fits as well.
+    The two match if every recorded member has the same rank in both, some call has the same size in
+    both, and no other group or communicator fits as well.
 
     Parameters
     ----------

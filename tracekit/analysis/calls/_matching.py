@@ -1,4 +1,4 @@
-"""Match the participants of each collective."""
+"""Find which recorded calls are participants of the same collective."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = None) -> pl.Series:
     """Return the id of each row's collective, equal for all its participants.
 
-    Collectives with a sequence number in their communicator are matched by that number, unless more
-    than 5 percent of 8 or more then end, on one clock, before another participant begins; kernels
-    that one call launched on several devices, by correlation id. Others are matched in order: the
-    n-th call of one participant is the (n + d)-th of another, since recordings are cut at different
-    points. The shift d with the longest overlap in time is taken, and accepted if at least 95
-    percent of the matched calls overlap, as calls of participants that wait for each other do.
+    Collectives with a sequence number in their communicator are matched by that number (unless, of
+    8 or more matched so on one clock, over 5 percent have a participant that ends before another
+    begins); kernels that one call launched on several devices, by correlation id. Other calls are
+    matched in order: the n-th call of one participant is the (n + d)-th of another, as recordings
+    start at different points. The shift d with the longest overlap in time is taken, and accepted
+    if at least 95 percent of the matched calls overlap, as calls that wait for each other do.
 
-    Without named communicators, several groups may run at the same times. Ranks then form a group
-    only if their calls end together (`GroupSearch`); calls without that proof stay unmatched.
-    Rooted collectives take the groups of other collectives on their streams. If one call ended
-    before the other began, they match only if rooted.
+    If communicators are unknown, several groups may run at the same times. Ranks then form a group
+    only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. For
+    rooted collectives (such as broadcast) the groups found for other collectives on their streams
+    count. Calls that do not overlap match only if rooted.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     reports
         The canonical table.
     notes
-        Takes a sentence if the search for groups stopped before its end.
+        List to which a sentence is added if the search for groups stopped early.
 
     Returns
     -------
@@ -92,13 +92,13 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the largest 5th or 95th percentile of differences between aligned clocks, ns."""
+    """Return the error of clock alignment, ns: largest 5th or 95th percentile of differences."""
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Give matched collectives ids by time; null for collectives with a single participant."""
+    """Return the id of each row's collective, by time; null if it has a single participant."""
     participant = pl.col("participant")
     numbers = (
         keyed.drop_nulls("instance")
@@ -119,11 +119,11 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Test whether matched calls fit one collective, whose participants wait for each other.
+    """Test whether matched calls can be one collective, whose participants wait for each other.
 
-    Ends of a message differ by no more than its shortest call takes: in a pipeline, messages of
-    other neighbours overlap it too. Calls of a collective must meet in time, unless it is rooted,
-    whose root may end long before the others, or is matched by number or launch.
+    The ends of a send and its receive may differ by at most the shorter call: in a pipeline,
+    messages of other neighbours overlap them too. Calls of a collective must overlap, unless it is
+    rooted (the root may end long before the others) or is matched by number or launch.
     """
     apart = pl.col("end").max() - pl.col("end").min()
     is_message = (pl.col("kind") == "send_recv").any()
@@ -134,9 +134,9 @@ def _end_together(between_clocks: int) -> pl.Expr:
 
 
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return communicators whose sequence numbers match calls that do not overlap, on one clock.
+    """Return communicators whose sequence numbers match calls that mostly do not overlap.
 
-    Numbers that were counted are wrong from the first call on that a recording lost.
+    The numbers were counted, and are wrong from the first call on that a recording lost.
     """
     calls = (
         rows.filter(pl.col("kind").is_in(_SYMMETRIC))
@@ -149,13 +149,13 @@ def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` of collectives with a recorded sequence number, counted by kind."""
+    """Return ``row, instance`` (collective) of calls with a sequence number, matched by that."""
     key = pl.struct(_NUMBER)
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
 
 
 def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` of collectives launched by the same call on several devices.
+    """Return ``row, instance`` (collective) of kernels that one call launched on several devices.
 
     One `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of all ranks that one process
     drives. Ops of a CUDA graph share one correlation id, too, but need not be one collective. If
@@ -171,7 +171,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate parts with disjoint instance ids; mark rows of the last as matched in order."""
+    """Concatenate matches, making ids distinct; ``is_ordered`` marks rows of the last table."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(
@@ -182,7 +182,7 @@ def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
-    """Return ``row, instance`` of collectives that are matched in order."""
+    """Return ``row, instance`` (collective) of calls that are matched by their order in time."""
     found = [_NONE]
     lanes = rows.with_columns(
         # In a communicator one collective runs after the other, on whatever streams.
@@ -201,11 +201,11 @@ def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
 
 
 def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> list[pl.DataFrame]:
-    """Return ``row, instance, ...`` of rows without a communicator, on one clock.
+    """Match calls of unknown communicator by stream: return ``row, instance, ...``.
 
     A stream serves one communicator, so groups proven by one kind of collective apply to other
-    kinds on the same streams; those are matched by their place between calls of the proven kind.
-    Messages need only overlap and end in order, since not all members of a group take part in one.
+    kinds on the same streams, which are matched by their position between calls of the proven kind.
+    Messages need only overlap and end in order, since a message has only some members of a group.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
     found = [_NONE, *(_clusters(some, "unknown", search) for some in kinds)]
@@ -226,9 +226,10 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> 
 
 
 def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
-    """Match rows of proven groups by place: the n-th after a proven call, or before the first.
+    """Match calls of proven groups of streams by position: the n-th after the last proven call.
 
-    A communicator runs its calls in the same order on all ranks. All members must take part.
+    Calls before the first proven call count backwards from that. A communicator runs its calls in
+    the same order on all ranks. All members must take part.
 
     Parameters
     ----------
@@ -262,15 +263,15 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate results of `_clusters`, with disjoint ids of groups and instances."""
+    """Concatenate results of `_clusters`; ``part`` tells equal ids of different results apart."""
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 
 def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.DataFrame:
-    """Return ``row, instance, lane, group`` of rows of one kind, stream by stream (lanes).
+    """Match calls of one kind, stream by stream; return ``row, instance, lane, group``.
 
-    The lane with most calls leads; each other participant contributes the lane that overlaps it
-    longest.
+    A lane is a stream. The one with most calls leads; each other participant contributes the stream
+    that overlaps it longest. Then the same is done with the remaining streams.
 
     Parameters
     ----------
@@ -280,7 +281,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
         Whether lanes matched in order are one group: ``known``; ``likely`` (yes unless ends refute
         it); ``unknown`` (no unless ends prove it).
     search
-        The search for groups; once it has stopped, further rows stay unmatched.
+        The search for groups; once its budget is spent, further rows stay unmatched.
     """
     of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
@@ -323,7 +324,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, search: GroupSearch, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the streams in the leading stream's group, and whether the group is settled."""
+    """Return the streams in the group of the stream `lead`, and whether the group is certain."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
@@ -350,7 +351,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each participant the stream that matches the leading one best."""
+    """Return, per participant, the stream that matches the leading one best, and the call shift."""
     shifts = _likely_shifts(leading, others)
     first, last = leading["start"].min(), leading["end"].max()
     shorter = pl.min_horizontal(
@@ -413,7 +414,7 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
-    """Count per stream the leading stream's rows between its first and last row."""
+    """Count, for each stream, the calls of the leading stream between its first and last call."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")

@@ -1,4 +1,4 @@
-"""MPI calls of a run, from tables or ranges of its reports."""
+"""MPI calls of a run, from recorded host calls or NVTX ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
 
 def mpi_calls(trace: Trace) -> pl.DataFrame:
-    """Return MPI calls; a call inside another call (as wrappers make) is not listed by itself.
+    """Return the MPI calls of a run, without calls inside another MPI call (as in wrappers).
 
     Calls come from the table ``host``. For a process without any there, they come from push/pop
     ranges of the domain ``MPI`` or with names that begin with ``MPI_`` (nsys before 2023.4, nvprof,
@@ -75,7 +75,7 @@ def outermost(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def within(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Join each row with the call on the same thread that contains it completely.
+    """Add to each row the call on the same thread that contains it; drop rows in no call.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ _OWNER = ["process", "communicator"]
 def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add to each MPI call its number in the communicator of all ranks.
 
-    It is recognised as the only communicator of a process with as many ranks as the run has
-    processes; every rank must be recorded once. Calls count from MPI_Init on, blocking or not.
+    In each process it is the only communicator with as many ranks as the run has processes; every
+    rank must be recorded once. Calls count from MPI_Init on, blocking or not.
     Nothing is numbered if a process's MPI_Init was not recorded, or if calls with one number call
     different functions, since then calls are missing.
 

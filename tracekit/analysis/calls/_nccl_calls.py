@@ -53,8 +53,9 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``communicator, report, process, rank, ranks, cuda_device``; null where the creating call does
-    not record it (the id: before NCCL 2.25; all of it: if NVTX payloads were not exported).
+    ``communicator`` (id), ``report, process, rank, ranks, cuda_device``; null if the call that
+    creates it does not record the value (the id before NCCL 2.25; all values if NVTX payloads were
+    not exported).
     """
     return trace.once(_communicators)
 
@@ -91,7 +92,7 @@ def _made_communicators(trace: Trace) -> pl.DataFrame:
 
 
 def group_descriptions(trace: Trace) -> pl.DataFrame:
-    """Return ``communicator, group``: the program's name of its group, such as ``mesh_tp``.
+    """Return ``communicator, group``: its name in the program, such as ``mesh_tp``.
 
     PyTorch records the name; a communicator shared by several groups has no row.
     """
@@ -121,7 +122,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
 
     =================  ==========================================================================
     ``range``          the range; ``report, process, thread, start, end, name`` are the range's
-    ``collective``     the operation; null for calls that are none, such as ``ncclGroupEnd``
+    ``collective``     the operation; null for other calls, such as ``ncclGroupEnd``
     ``direction``      ``send`` or ``receive``, for send_recv
     ``message_bytes``  size as the call gives it: per rank for all_gather and reduce_scatter, per
                        peer for all_to_all, gather and scatter; null without a payload
@@ -129,7 +130,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     ``reduction``      reduction operation
     ``communicator``   id of the communicator, in hexadecimal
     ``rank``           rank of the caller in it
-    ``sequence``       number of the call among those of its kind in the communicator
+    ``sequence``       number of the call among calls of its kind in the communicator
     ``element_type``   type of the elements, in the recorder's spelling, lower case
     ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
     ``nests``          whether the range is push/pop
@@ -159,7 +160,7 @@ def _read_calls(trace: Trace) -> pl.DataFrame:
 
 
 def hex_ids(ids: pl.Series) -> pl.Series:
-    """Return ids as ``0x`` and hexadecimal digits: null for 0; texts that are no number stay."""
+    """Return ids as text ``0x...`` (hexadecimal); null for 0. Texts without a number stay."""
     distinct = ids.drop_nulls().unique().to_list()
     if not distinct:
         return ids.cast(pl.String)
@@ -193,12 +194,12 @@ def _function() -> list[pl.Expr]:
 
 
 def _text(*keys: str) -> pl.Expr:
-    """Return the text of a payload under the first present key of `keys`."""
+    """Return the text in an NVTX payload under the first key of `keys` that it contains."""
     return pl.coalesce(pl.col("payload").str.json_path_match(f"$['{key}']") for key in keys)
 
 
 def _count(*keys: str) -> pl.Expr:
-    """Return the integer of a payload under the first present key; null if negative."""
+    """Return the integer in an NVTX payload under the first of `keys` in it; null if negative."""
     number = _text(*keys).cast(pl.Int64, strict=False)
     return pl.when(number >= 0).then(number)
 
@@ -218,7 +219,7 @@ def _element_type() -> pl.Expr:
 
 
 def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop calls inside the call of an operation. Ranges must be sorted by thread and start."""
+    """Drop calls made inside the call of a collective. `ranges` are sorted by thread and start."""
     nests = pl.col("style") == "push_pop"
     until = pl.when(nests & pl.col("collective").is_not_null()).then("end")
     outer = until.cum_max().forward_fill().shift(1).over("thread")
@@ -226,7 +227,7 @@ def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost groups of calls: ``thread, start, end, group``.
+    """Return the outermost ``ncclGroupStart/End`` groups of calls: ``thread, start, end, group``.
 
     A group that was open when recording began is unknown; a group that is still open at the end of
     the recording has no end.
@@ -264,7 +265,7 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> pl.DataFrame:
-    """Add the group that is open on a row's ``thread`` at the time in the column `at`."""
+    """Add the ``ncclGroupStart`` group that is open on a row's ``thread`` at the time `at`."""
     spans = groups.select("thread", "group", "start", group_end="end").rename({"start": "opened"})
     joined = rows.sort(at).join_asof(
         spans.sort("opened"), left_on=at, right_on="opened", by="thread", check_sortedness=False
@@ -275,7 +276,7 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop API ranges of operations that advanced tracing recorded too, with sequence numbers."""
+    """Drop ranges of API functions if advanced tracing recorded the same calls, with numbers."""
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -324,9 +325,9 @@ def _launched_by_groups(
 ) -> pl.DataFrame:
     """Return ``range, op`` of kernels that were launched for a group of calls.
 
-    A group's only kernel carries out all its calls. Several kernels are assigned to equally many
-    calls of their kind if these calls are alike: NCCL launches by communicator and size, not in the
-    order of the calls. The call of any other kernel is unknown.
+    If a group has one kernel, this executes all calls of the group. Several kernels are assigned to
+    equally many calls of their kind if these calls are alike: NCCL launches by communicator and
+    size, not in the order of the calls. The calls of any other kernel are unknown.
     """
     spans = _group_spans(calls)
     kernels = _in_groups(launched, spans, "launch_start").drop_nulls("group")
@@ -339,7 +340,7 @@ def _launched_by_groups(
 
 
 def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the span of each known group of calls; its last call launches its kernels."""
+    """Return the time span of each known group of calls; its last call launches its kernels."""
     return (
         calls.drop_nulls("group")
         .group_by("thread", "group")
@@ -392,7 +393,7 @@ _UNSIZED = {
 
 
 def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Count kernels of unknown size from libraries other than NCCL."""
+    """Return a note: how many collective kernels of other libraries than NCCL have unknown size."""
     others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
     counted = others.group_by("library").len().sort("library")
     return [
@@ -403,7 +404,7 @@ def unsized_of_others(calls: pl.DataFrame) -> list[str]:
 
 
 def why_unsized(trace: Trace) -> str:
-    """Return a sentence: why sizes of NCCL's messages are unknown, and how to record them."""
+    """Return a sentence: why the sizes of NCCL calls are unknown, and how to record them."""
     formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
     if len(formats) == 1 and formats[0] in _UNSIZED:
         return _UNSIZED[formats[0]]
@@ -475,7 +476,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     -------
     `kernels` with ``library`` (``other`` if unknown); ``algorithm`` in the spelling of
     `machine.shares` (null if the kernel implements several); and ``part``, the phase of expert
-    parallelism by the whole name: dispatch, combine or wait (null for other kernels).
+    parallelism by the full kernel name: dispatch, combine or wait (null for other kernels).
     """
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
@@ -508,7 +509,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:
-    """Return the value of the first pattern that occurs in a name, else `otherwise`."""
+    """Return the value of the first pattern (a key) that matches a name, else `otherwise`."""
     each = [
         pl.when(name.str.contains(pattern)).then(pl.lit(text)) for pattern, text in patterns.items()
     ]

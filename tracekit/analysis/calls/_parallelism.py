@@ -1,4 +1,4 @@
-"""Groups of ranks: the members of each communicator, and the kind of parallelism it serves."""
+"""Groups of ranks: members of each communicator, and its parallelism (data, tensor, ...)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    One row per communicator: ``communicator``; ``group``, the program's name of it;
-    ``parallelism``, by words of that name (several are joined by ``and``; null if there are none);
+    One row per communicator: ``communicator``; ``group``, its name in the program;
+    ``parallelism``, by words in that name (several are joined by ``and``; null without any);
     ``members``, the ranks of the job whose calls are in the run, such as ``0-3, 8`` (null if any is
     unknown).
     """
@@ -62,7 +62,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op`` of each collective kernel with the columns of `communicator_groups`.
+    """Return the group of ranks of each collective kernel: ``op``, then as `communicator_groups`.
 
     Kernels without a communicator, or with several, have no row.
     """
@@ -71,9 +71,9 @@ def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def members_of_rows() -> list[pl.Expr]:
-    """Aggregate rows of `communicator_groups` into ``communicators`` and ``members``.
+    """Return aggregations of rows of `communicator_groups`: ``communicators`` and ``members``.
 
-    ``communicators`` is their count; ``members`` those of the communicator if it is one, else null.
+    ``communicators`` is their number; ``members`` the ranks if equal in all rows, else null.
     """
     only = pl.when(pl.col("members").n_unique() == 1).then(pl.col("members").first())
     number = pl.col("communicator").drop_nulls().n_unique()
@@ -81,7 +81,7 @@ def members_of_rows() -> list[pl.Expr]:
 
 
 def unnamed_groups(rows: pl.DataFrame) -> list[str]:
-    """Return how to record names of groups, if rows are grouped by these and all are null."""
+    """Return how to record names of groups, if `rows` has a column for them that is all null."""
     named = [name for name in OF_GROUPS[1:] if name in rows.columns]
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []
@@ -101,7 +101,7 @@ def _parallelism(name: pl.Expr) -> pl.Expr:
 
 
 def _spans(ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranks of each communicator as text, neighbours as ``0-3``."""
+    """Return the ranks of each communicator as text, consecutive ones as ``0-3``."""
     ordered = ranks.sort("communicator", "rank")
     place = pl.int_range(pl.len()).over("communicator")
     spans = ordered.group_by("communicator", run=pl.col("rank") - place, maintain_order=True).agg(

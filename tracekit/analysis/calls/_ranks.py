@@ -1,4 +1,4 @@
-"""Rank and node of each process."""
+"""Rank and node (host) of each process, and missing or outlying ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEVIATION = 1.4826
 def with_devices(
     trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add ``devices``: the number of devices whose values a group adds up.
+    """Add ``devices``: the number of devices over which the values of a row are summed.
 
     Parameters
     ----------
@@ -61,10 +61,10 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node (host) of each process.
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
-    communicator that it created or used, if that is no smaller than its job's stated size; the rank
-    in its mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, or none of one
-    process did, the rank in the environment of the recorded program or in the trace, else the
-    number after ``rank`` or ``worker`` in the name of the file. A node is the host of the report.
+    communicator that it created or used, unless that has fewer ranks than the job states; the rank
+    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of the report that ran
+    ops (or the only process), the rank in the environment of the recorded program or in the trace,
+    else the number after ``rank`` or ``worker`` in the file name. A node is the host of the report.
 
     Returns
     -------
@@ -130,9 +130,9 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
 def unrecorded_ranks(trace: Trace) -> list[int]:
     """Return the first nine ranks of the job that are not recorded.
 
-    These are missing between recorded ones and, if the rank of each process with GPU work is known,
-    before the first one and up to the size of the job or of its largest communicator. Names of
-    files may count from 1. Ranks may be any integers, so that all between them may be billions.
+    These are ranks between recorded ones and, if the rank of each process with GPU work is known,
+    from the last one to the size of the job or of its largest communicator, and from 0 to the first
+    one (unless all ranks come from file names, which may count from 1).
     """
     tables, named = excerpt(trace), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
@@ -151,8 +151,8 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     """Return the ranks whose GPUs' busy time is far from the median of all ranks.
 
-    Far is more than 3.5 times the median absolute deviation, scaled to normal values [B. Iglewicz,
-    D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more.
+    Far is more than 3.5 standard deviations, estimated by the median absolute deviation [B.
+    Iglewicz, D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more.
 
     Parameters
     ----------
@@ -184,9 +184,9 @@ def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl
     """Return the processes of an NCCL log that belong to the run.
 
     Every log line begins with the host and the id of the process that wrote it. Process ids repeat
-    across hosts, so host names must agree too if log and run share any host name: names inside
-    containers differ from those outside, and some recorders store none. Processes that remain
-    ambiguous are left out.
+    across hosts, so host names must agree too if log and run share any host name (they may not, as
+    names inside and outside containers differ, and some profilers store none). Processes that
+    remain ambiguous are left out.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def aligned(
 
 
 class _Aligning:
-    """Joins one report after the other to the common clock."""
+    """Finds the correction of one report's clock after the other to the first report's clock."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Join the clocks of all reports once, starting from their session starts."""
+        """Align all reports in one pass; another follows if session starts prove contradicted."""
         self._found, self._refused = {}, {}
         own = self._own(0)
         if clock := self._given.get(0):
@@ -196,7 +196,7 @@ class _Aligning:
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
         """Align a report with one of the same machine by session starts, unless calls contradict.
 
-        Messages with any report of that machine can contradict, not only those between the two.
+        Messages to or from any report of that machine can contradict, too. None if none fits.
         """
         same = self._of_machine(index, known)
         near = self._nearest(index, list(same))
@@ -230,7 +230,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return reports of the same machine: index -> delay of report `index`'s start, ns."""
+        """Return reports on the machine of `index`, each with how much later `index` began, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later
@@ -240,9 +240,9 @@ class _Aligning:
         }
 
     def _on(self, other: int, own: Clock) -> Clock:
-        """Compose a report's clock from another report's clock and the difference between both.
+        """Return a report's clock: the correction `own` to report `other`, then that of `other`.
 
-        Their bounds of error add up.
+        The largest possible errors of both add up.
         """
         base = self._found[other].clock
         bounds = base.bound, own.bound
@@ -301,9 +301,9 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Check calls and messages against a clock correction from other evidence.
+        """Check matched calls and messages against a clock correction from other evidence.
 
-        Calls whose match is not certain bound nothing.
+        Its bound of error uses only certain matches; None if nothing was matched.
         """
         matched = self._match(one, other)
         pairs = Pairs.none() if isinstance(matched, str) else matched[1]
@@ -313,7 +313,7 @@ class _Aligning:
         return replace(held_to(pairs, sent, clock), bound=self._sure(one, other, clock).bound)
 
     def _sure(self, one: int, other: int, clock: Clock) -> Fit:
-        """Check calls and messages whose match is certain."""
+        """Check a clock correction only against calls and messages whose match is certain."""
         matched = self._match(one, other)
         pairs = Pairs.none()
         if not isinstance(matched, str) and matched[0].refused is None:
@@ -326,7 +326,7 @@ class _Aligning:
 
 
 def _off(found: Alignment) -> float:
-    """Return the largest possible error of a clock, ns; infinite if unknown."""
+    """Return the largest possible error of an aligned clock, ns; infinite if unknown."""
     return float("inf") if found.clock.bound is None else found.clock.bound
 
 
@@ -349,7 +349,7 @@ CLOCK_COLUMNS = {
 
 
 def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Answer `info --clocks`: the evidence for a common clock, one row per report.
+    """Return the table of the command `info --clocks`: the evidence for each report's clock.
 
     The declaration of `info` lists the columns.
 

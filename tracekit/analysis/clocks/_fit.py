@@ -1,4 +1,4 @@
-"""Fit the difference of two clocks from events that both recorded: offset, drift, steps, bound.
+"""Fit the difference of two clocks from events in both recordings: offset, drift, jumps, error.
 
 Participants of a collective end it together, which gives an estimate of the offset. None leaves
 before the last has entered, and no message is received before it begins to be sent: both bound the
@@ -55,7 +55,7 @@ class Pairs:
 
     @property
     def typical(self) -> int:
-        """Median length of a call at the participant that entered it last, ns."""
+        """Median length of the calls, ns, each measured at the participant that entered it last."""
         own, other = self.end - self.start, self.other_end - self.other_start
         return int(np.median(np.minimum(own, other))) if len(self) else 0
 
@@ -138,10 +138,10 @@ class Fit:
 def fit(pairs: Pairs, messages: Messages) -> Fit:
     """Return the offset of two clocks from matched calls, or else from messages in both directions.
 
-    The offset is the median difference of ends, moved into the bounds set by causality if these
-    agree; from messages alone it is the middle of the bounds. It is accepted if there are enough
-    calls or messages, if the remaining differences are well under the median call, and if hardly
-    any call is left by one participant before another enters.
+    The offset is the median difference between end times of calls, moved into the bounds that
+    causality sets if these agree; from messages alone it is the middle of the bounds. It is
+    accepted if there are enough calls or messages, if the remaining differences are well under the
+    median call, and if hardly any call is left by one participant before another enters.
     """
     pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(pieces)
@@ -166,7 +166,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
-    """Check matched calls and messages against a clock correction from other evidence."""
+    """Return how well matched calls and messages agree under a clock correction found elsewhere."""
     return _judged(pairs, messages, clock)
 
 
@@ -209,7 +209,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return bounds of a clock's correction: no call ends before another participant enters it."""
+    """Return lower and upper limits of what to add to `clock`, by causality of events."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         mine, times = np.concatenate(own), np.concatenate(others)
@@ -222,7 +222,7 @@ def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Li
 
 
 def _bound(low: _Limit, high: _Limit) -> int | None:
-    """Return the largest possible error of a clock at any time of a recording, ns.
+    """Return the largest possible error of a clock at any time, ns; None if a limit is missing.
 
     If lower and upper limit contradict each other (clock steps, rounded times), the gap between
     them is added to the error.
@@ -250,7 +250,7 @@ _Piece = tuple[Ints, NDArray[Any]]
 
 
 def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
-    """Split calls, sorted by time, where one of the two clocks jumps."""
+    """Split matched calls, in order of time, wherever the clock difference `apart` (ns) jumps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
     if len(times) < 2 * _IN_A_PIECE or not steps:
@@ -273,7 +273,7 @@ def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
 
 
 def _straight(piece: _Piece) -> NDArray[Any]:
-    """Return the differences of ends that remain after offset and drift, ns."""
+    """Return the clock differences at ends of calls minus their median and linear drift, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))
@@ -282,8 +282,8 @@ def _straight(piece: _Piece) -> NDArray[Any]:
 def _drift_of(pieces: Sequence[_Piece]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
-    It is the median slope [P. K. Sen, 1968] between the ends of collectives at a distance of half a
-    piece, robust against late outliers. It must explain more of the differences than it leaves.
+    It is the median slope [P. K. Sen, 1968] of the clock difference between calls that are half a
+    piece (time between two clock jumps) apart. It counts only if it halves the differences' spread.
     """
     long = [
         (times, apart)
@@ -308,7 +308,7 @@ def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
 def _width(values: NDArray[Any], share: float) -> float:
     """Return the width of the central interval that contains the fraction `share` of the values.
 
-    It equals the difference of NumPy's percentiles, which take ten times as long for few values.
+    It equals the difference of two of NumPy's percentiles, whose computation is far slower.
     """
     ordered = np.sort(values)
     cut = (1 - share) / 2 * (len(ordered) - 1)
@@ -333,7 +333,8 @@ def in_order(
     """Match two sequences of calls by order; either may lack calls at its start or end.
 
     Calls are paired at each shift of one sequence against the other. A shift fits if all pairs have
-    equal labels; the one with the steadiest difference of ends wins, if it is clearly the best.
+    equal labels; of these, the one at which the difference of end times varies least is taken, if
+    it is clearly the best.
 
     Parameters
     ----------
@@ -368,7 +369,7 @@ def in_order(
 
 
 def _spread(ends: Ints, other_ends: Ints) -> float:
-    """Return the spread of the differences between ends of paired calls, ns."""
+    """Return how much the difference between end times varies over paired calls, ns."""
     some = slice(None, None, -(-len(ends) // _SAMPLE))
     times = other_ends[some]
     apart = ends[some] - times

@@ -71,22 +71,22 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Joint calls of a report (see `joint_calls`): by stream, and by sequence number.
+    """Collective calls of a report that can align clocks (`joint_calls`), in two tables.
 
     Parameters
     ----------
     lanes
-        ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group has the
-        same name in all reports; a lane (see `_grouped`) holds calls of one group.
+        ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group of
+        ranks has the same name in all reports; a lane is one participant, or one of its streams.
     numbered
-        ``group, operation, call_sequence, start, end, size``.
+        Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
     """
 
     lanes: pl.DataFrame
     numbered: pl.DataFrame
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of the groups in `names` (name -> new name), without call numbers."""
+        """Return the calls of the groups in `names` (old name -> new name), without `numbered`."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -97,7 +97,7 @@ class Calls:
 
     @property
     def named(self) -> frozenset[str]:
-        """Ids of the communicators that the report's calls name."""
+        """Names (with NCCL's id) of the communicators that the report's calls are in, if known."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
 
@@ -105,7 +105,7 @@ class Calls:
 def named_alike(
     calls: Calls, others: Calls, same: Callable[[], pl.DataFrame]
 ) -> tuple[Calls, Calls]:
-    """Return the calls of two reports with equal names for equal groups.
+    """Rename groups of ranks so that both reports' calls use the same name for the same group.
 
     nsys and PyTorch number calls and name groups differently: between a report of each, only calls
     of groups that `same` (see `same_groups`) matches are returned, without numbers.
@@ -123,14 +123,14 @@ def named_alike(
 
 
 def clock_calls(trace: Trace) -> Calls:
-    """Return the calls of a report that can align its clock."""
+    """Return the calls of a report from which its clock's offset to others can be computed."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
     return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls that no participant leaves before all have entered, not matched yet.
+    """Return a report's calls of collectives that nobody leaves before all have entered.
 
     These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
     that both send and receive.
@@ -154,7 +154,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _may_have_calls(trace: Trace) -> bool:
-    """Tell whether a report can have joint calls, so that others are spared the many queries."""
+    """Tell quickly whether a report can have joint calls, before it is searched for them."""
     places = (
         trace["ops"].filter(pl.col("kind") == "collective"),
         trace["host"].filter(pl.col("library") == "mpi"),
@@ -171,11 +171,12 @@ def _is_numbered() -> pl.Expr:
 
 
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return `joint_calls` of a report with their ``group``, ``lane`` and ``size``.
+    """Add ``group`` (of ranks), ``lane`` and ``size`` to `joint_calls` of a report.
 
     The group is NCCL's communicator; for MPI, whose handles are valid in one process only, the
-    number of its ranks; empty if unknown. If one communicator has several participants in the
-    report, the one with most calls is kept. Each stream that names no communicator is a lane.
+    number of its ranks; empty if unknown. A lane is one
+    participant (process and GPU) of a named NCCL communicator, where only that with most calls is
+    kept; else one stream.
     """
     named = pl.when(pl.col("library") == "mpi").then(
         pl.format("{} ranks", pl.col("ranks"))
@@ -203,7 +204,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Return the offset between two reports' clocks, by the best evidence.
+    """Return the correction between two reports' clocks, by the best matching of their calls.
 
     Returns
     -------
@@ -228,7 +229,7 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield candidate matches of calls, surest first, or the reason why streams do not match."""
+    """Yield candidate matches of two reports' calls, surest first, or why streams do not match."""
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -241,9 +242,9 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield pairs of streams (lanes) of one group, and whether either has other candidates.
+    """Yield two streams' calls of one group, one stream per report, and if others are possible.
 
-    Pairs with equal stream and place come first, as the most likely pairs.
+    Streams with equal number, on the n-th process and GPU of both reports, come first.
     """
     key = ["group", "lane", "place", "stream"]
     mine, theirs = (
@@ -267,7 +268,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
 
 
 def _end_together(pairs: Pairs) -> bool:
-    """Tell whether ends differ far less than arrivals do, as for calls of one group."""
+    """Tell if end times agree far better than start times, as in calls that are one collective."""
     ends, starts = (
         times - np.median(times)
         for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)
@@ -277,7 +278,7 @@ def _end_together(pairs: Pairs) -> bool:
 
 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
-    """Match calls by their sequence number in a communicator."""
+    """Match two reports' calls by sequence number in a communicator; None if none match."""
     if calls.is_empty() or others.is_empty():
         return None
     same_size = pl.col("size").eq_missing(pl.col("size_right"))
@@ -296,7 +297,7 @@ def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return calls with a sequence number; several participants of one report become one call."""
+    """Return numbered calls, one row per call in the report: last start, first end."""
     return (
         calls.filter(_is_numbered())
         .group_by(_NUMBER)
@@ -321,7 +322,7 @@ def _ints(frame: pl.DataFrame, column: str) -> Ints:
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return the numbered MPI and NCCL messages that each report sends and receives.
+    """Return each report's MPI and NCCL messages between two ranks, numbered to match them.
 
     Messages whose number is uncertain are left out; see `nccl_messages` for NCCL.
 
@@ -338,7 +339,7 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
-    """Add a constant tag to NCCL messages, and take the end of their kernel as their arrival."""
+    """Add ``tag`` (0) and ``waits`` (true) to NCCL messages, for the columns of MPI messages."""
     return found.with_columns(tag=pl.lit(0, pl.Int64), waits=pl.lit(value=True)).select(
         _NONE.columns
     )
@@ -362,7 +363,7 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
-    """Return messages between two reports that match for certain and that a call waited for.
+    """Return messages between two reports that match for certain and whose receiver waited.
 
     Parameters
     ----------
@@ -421,7 +422,7 @@ def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return the MPI calls about messages between two ranks, and those that start requests."""
+    """Return the MPI calls that send or receive between two ranks, or start such requests."""
     of_messages = (pl.col("group") == "p2p") | pl.col("name").str.contains(_PERSISTENT)
     return (
         trace["host"]
@@ -467,7 +468,7 @@ def nccl_messages(trace: Trace) -> pl.DataFrame:
 
 
 def _is_clear() -> pl.Expr:
-    """Tell for which calls the number of the message is certain."""
+    """Return an expression, true for calls for which the number of the message is certain."""
     named = pl.col("peer", "message_bytes").is_not_null()
     alone = pl.col("ops").list.len().fill_null(0) <= 1
     apart = pl.col("start") >= pl.col("end").shift(1).over(_NCCL_LANE, order_by="start")

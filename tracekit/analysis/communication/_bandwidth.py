@@ -8,9 +8,9 @@ from tracekit.machine import bus_factor
 
 
 def power_below(size: pl.Expr) -> pl.Expr:
-    """Return the largest power of two that is at most a size; sizes below 1 as they are.
+    """Return the largest power of two that is at most `size`; sizes below 1 stay as they are.
 
-    The logarithm of a float is off near powers of two beyond 2^49; bits are exact.
+    It is computed from bits, since floating-point logarithms are wrong near powers beyond 2^49.
     """
     power = pl.lit(2, pl.Int64).pow(63 - size.bitwise_leading_zeros()).cast(pl.Int64)
     return pl.when(size > 0).then(power).otherwise(size)
@@ -48,5 +48,5 @@ def with_bandwidth(operations: pl.DataFrame, duration: pl.Expr) -> pl.DataFrame:
 
 
 def middle(name: str, share: float = 0.5) -> pl.Expr:
-    """Return a quantile of a column that is one of its values: by default its median."""
+    """Return the quantile `share` of a column, without interpolation; by default the median."""
     return pl.col(name).quantile(share, "nearest").cast(pl.Int64)

@@ -61,7 +61,7 @@ def collectives(
     by: str | Sequence[str] = _DEFAULT,
     sent: pl.DataFrame | None = None,
 ) -> Answer:
-    """Answer the question `collectives`; its declaration lists keys, columns and meta.
+    """Return the answer of the command `collectives`: cost of collectives by group of `by`.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. If only one was found in the run, it is that participant's kernel time, which
@@ -70,10 +70,11 @@ def collectives(
     ranks on several hosts there is no skew, since their clocks differ, and the duration is the
     longest participant's.
 
-    By rank or node, a collective counts for each that takes part, and ``wait_ns`` is the wait of
-    that rank or node; by others it counts once. Of more than 16 distinct sizes of a collective,
-    ``bytes`` is the median of those from one power of two to the next. By part (dispatch, combine
-    or wait of experts' kernels), the table ``experts`` is the result of `expert_balance`.
+    Grouped by rank or node, a collective counts once for each rank or node that takes part, and
+    ``wait_ns`` is its wait; by other keys it counts once. If a collective has more than 16 distinct
+    sizes, one row holds all from one power of two to the next, and ``bytes`` is their median. By
+    ``part`` (dispatch, combine or wait of experts' kernels), the table ``experts`` is the result of
+    `expert_balance`.
 
     Parameters
     ----------
@@ -84,8 +85,8 @@ def collectives(
     by
         Keys, as a sequence or separated by commas.
     sent
-        Bytes that GPUs send in collectives and bounds of the links, from `Traffic.sent`; None
-        leaves columns of bytes sent out, and bounds null.
+        Bytes that GPUs send in collectives, and the least times that links allow, from
+        `Traffic.sent`. None: the columns of bytes sent are left out, and those times are null.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def _uneven(layers: pl.DataFrame) -> str:
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the links' bound; the bytes sent too, if an algorithm is known or among several."""
+    """Add ``bound_ns``, the least time that links allow; bytes sent too if algorithms are known."""
     if sent is None:
         return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()
@@ -145,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective: matched participants form one, unmatched calls one each."""
+    """Return one row per collective: for calls matched between ranks, and for each other call."""
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -232,7 +233,7 @@ def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective and owner (rank or node), with the wait of that owner."""
+    """Return a row per collective and rank (or node) that joins, with its waiting time, ns."""
     keys = owners.columns[1:]
     members = each.select("instance", "waits", process="processes").explode("waits", "process")
     owned = members.join(owners, on="process", how="left", maintain_order="left")
@@ -241,7 +242,7 @@ def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
-    """Add ``class``: the size, or the power of two below it if there are many sizes."""
+    """Add ``class``: the size in bytes, or the power of two below it if there are many sizes."""
     of = ["library", "collective", "communicator"]
     many = pl.col("bytes").n_unique().over(of) > _SIZES
     return each.with_columns(
@@ -293,7 +294,7 @@ def _source() -> pl.Expr:
 
 
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return the device and rank that start last most often, and how often they do."""
+    """Return per group the GPU and rank that most often start a collective last, and how often."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
     who = ["late_device", "late_rank"]
     return (
@@ -312,7 +313,7 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return library -> participants of a collective over the run; empty if ranks are missing."""
+    """Return library -> participants when the whole job takes part; empty if ranks are missing."""
     if unrecorded_ranks(trace):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()
@@ -349,7 +350,7 @@ def _faster_than_links(rows: pl.DataFrame) -> list[str]:
 
 
 def _basis() -> pl.Expr:
-    """Return the basis of a duration: matched participants, or the time of a single participant."""
+    """Return a text on how durations were measured: over matched participants, or on one alone."""
     fewest, most, ranks = pl.col("fewest"), pl.col("most"), pl.col("ranks")
     seen = (
         pl.when(fewest == most)
@@ -427,7 +428,9 @@ _PASSES = ("FP", "BP", "ME")
 
 
 def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the groups of ranks whose calls without a named communicator end together.
+    """Infer communicators from end times: groups of ranks whose collectives end together.
+
+    Only calls without a named communicator are grouped.
 
     Parameters
     ----------
@@ -483,7 +486,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_groups(groups: pl.DataFrame) -> list[str]:
-    """Describe groups of ranks and their evidence in one sentence; none for a single group."""
+    """Return one sentence on inferred groups of ranks and the evidence; none for a single group."""
     if groups.height < 2:  # noqa: PLR2004
         return []
     keys = ("size", "parallelism")
@@ -523,7 +526,7 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 @summary("calls", "sized", "matched", "collectives", "missing")
 def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on collectives: sources of their sizes, and missing data."""
+    """Return sentences on collectives: where their sizes come from, and which data is missing."""
     calls, sized = meta["calls"], meta["sized"]
     if not calls:
         return []
@@ -545,8 +548,8 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     """Return the imbalance of experts' compute time: the busiest rank's time over the mean rank's.
 
     The work of a rank's experts is taken as everything that it computes between the end of a
-    dispatch and the start of the next combine. The n-th interval of a step belongs to the same
-    layer on all ranks.
+    dispatch and the start of the next combine. The n-th such interval of a step is
+    taken as the same layer on all ranks.
 
     Parameters
     ----------
@@ -601,7 +604,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
 
 def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the time in each window in which at least one kernel runs."""
+    """Return for how long, in each time window, at least one computing kernel runs."""
     lanes = windows.select(_LANE).unique().lazy()
     is_computing = pl.col("kind").cast(pl.String) == "compute"
     ops = trace["ops"].filter(is_computing).join(lanes, on=_LANE, how="semi")

@@ -48,9 +48,9 @@ def latency(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Answer the question `latency`; its declaration lists options, columns and meta.
+    """Return the answer of the command `latency`: latency of collectives and messages by size.
 
-    Of one collective, whose participants r are matched as in `collective_calls`:
+    For one collective with participants r, matched as in `collective_calls`, the measures are:
 
         osu_mean = mean of end(r) - start(r)       (what the OSU benchmarks print)
         span     = last end - first start
@@ -58,14 +58,14 @@ def latency(
         active   = last end - last start           (what is left when all have come)
 
     Blocking messages of MPI (``MPI_Send``, ``MPI_Recv``, ``MPI_Sendrecv`` and their kind) are rows
-    too, each call by itself. Calls that do not block return before anything is done and are left
-    out.
+    too, each call by itself. Calls that do not block return before the transfer is done; they are
+    left out.
 
-    The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
-    scatter one rank's part. If some operations of a row have matched participants, those with a
-    single known participant are left out of it. Otherwise ``osu_mean`` is the own time of that
+    The size of a message is the one passed to the call: for all-gather, reduce-scatter, gather and
+    scatter, one rank's part. If some operations of a row have matched participants, those with a
+    single known participant are left out of it. Otherwise ``osu_mean`` is the time of that single
     participant, waiting for others included, and ``span_ns``, ``skew_ns`` and ``active_ns`` are
-    null, as where the clocks of participants differ.
+    null; they are also null if the clocks of participants differ.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def latency(
 def _meta(
     trace: Trace, log: NcclLog | None, sizes: Mapping[str, int] | None, measure: Measure
 ) -> dict[str, Any]:
-    """Return the meta of the latencies: counts, missing data and warnings, over all libraries."""
+    """Return metadata of the answer: counts, missing data and warnings, over all libraries."""
     found = find_collectives(trace, log, sizes)
     operations = _operations(pl.concat([_of_collectives(found.rows, trace), _messages(trace)]))
     collective = ~pl.col("operation").is_in(_MESSAGES)
@@ -159,7 +159,7 @@ def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     The columns that `latency` declares with ``against``.
-    Rows of only one table are kept, with null for the other. Messages of unknown size have no
+    Rows that only one table has are kept, with null for the other. Messages of unknown size have no
     speedup, since their sizes may differ; barriers have no size.
 
     Raises
@@ -201,7 +201,7 @@ def message_histogram(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Count messages by size, from one power of two to the next.
+    """Count collectives and messages by size, in classes from one power of two to the next.
 
     Parameters
     ----------
@@ -210,8 +210,9 @@ def message_histogram(
 
     Returns
     -------
-    Columns as in the declaration of `latency`: an operation counts once, ``calls`` are those of all
-    participants, and ``share`` is of the bytes of that library and operation.
+    Columns as the command `latency` declares them: an operation of several ranks counts once,
+    ``calls`` is the number of calls of all its participants, and ``share`` is the fraction of all
+    bytes of that library and operation.
     """
     found = _with_bucket(_operations(_calls(calls, library, log, sizes)), "power2")
     rows = (
@@ -250,7 +251,7 @@ def _calls(
     log: NcclLog | None,
     sizes: Mapping[str, int] | None,
 ) -> pl.DataFrame:
-    """Return one row per participant of each operation."""
+    """Return a row per call: each participant's call of a collective, and each message call."""
     if library is not None:
         _check("library", library, _LIBRARIES)
     if isinstance(calls, pl.DataFrame):
@@ -297,7 +298,7 @@ def _size() -> pl.Expr:
 
 
 def _messages(trace: Trace) -> pl.DataFrame:
-    """Return MPI's messages between two ranks, each call a row."""
+    """Return a row per blocking MPI call that sends or receives messages between two ranks."""
     calls = mpi_calls(trace).filter(pl.col("does") == "p2p")
     name = pl.col("name").str.to_lowercase()
     rows = calls.with_columns(
@@ -321,7 +322,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per operation: matched calls form one row, unmatched calls one each."""
+    """Return one row per operation: for calls matched between ranks, and for each other call."""
     own = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=own)
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -392,7 +393,7 @@ def _statistics() -> list[pl.Expr]:
 
 
 def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
-    """Return one run's columns of the comparison: its medians by bucket, named by `side`."""
+    """Return one run's median latencies by size bucket, in columns named after `side`."""
     own = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
     if "class" not in keys:
         own["class"] = f"{side}_class"

@@ -53,7 +53,7 @@ def nccl_inspector(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Answer the question `nccl_inspector`; its declaration lists columns and meta.
+    """Return the answer of the command `nccl_inspector`: speed of collectives, and who waits.
 
     Records of one call share communicator, collective and sequence number. The participant with the
     shortest time came last: it waited least for others. That holds if all ranks were recorded, if
@@ -125,7 +125,7 @@ def nccl_inspector(
 
 
 def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group``, the program's name of each communicator, after the key."""
+    """Add ``group``, the name that the program gave each communicator, after ``communicator``."""
     groups = records.group_by("communicator").agg(group=pl.col("name").drop_nulls().first())
     joined = rows.join(groups, on="communicator", how="left", maintain_order="left")
     names = [name for name in rows.columns if name != "communicator"]
@@ -134,7 +134,7 @@ def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
-    """Give messages distinct ids, and mark records of a rank with equal sequence numbers."""
+    """Add ``message``, an id of each send or receive, and ``repeated``, for double numbers."""
     is_message = pl.col("peer").is_not_null()
     rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
     return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)
@@ -145,7 +145,7 @@ def _only(name: str) -> pl.Expr:
 
 
 def _calls(records: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per call."""
+    """Return one row per collective call, from the records of all its ranks."""
     length, participants = pl.col("length"), pl.col("participants")
     on_one_host = (pl.col("host").n_unique() == 1) & (pl.col("start").null_count() == 0)
     return (
@@ -176,7 +176,7 @@ def _calls(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _participants(records: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to each record the wait of its rank, and whether the rank came last."""
+    """Add how long each record's rank waited for others, ns, and whether it alone came last."""
     of_call = calls.select(*_CALL, "compared", "shortest", "alone", "late_rank", "others_wait")
     late = pl.col("compared") & pl.col("alone") & (pl.col("rank") == pl.col("late_rank"))
     return records.join(
@@ -248,7 +248,7 @@ def _measures() -> list[pl.Expr]:
 
 
 def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return the rank that most often comes last alone, and its share of compared calls."""
+    """Return per group the rank that most often was the only last one, and in which share."""
     rank = pl.when("alone").then("late_rank").alias("straggler_rank")
     return (
         calls.filter("compared")
@@ -300,7 +300,7 @@ def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
 
 
 def _differ(records: pl.DataFrame) -> int:
-    """Count records whose logged bandwidths differ from those computed from size and time."""
+    """Count records whose logged bandwidth is not the one computed from their size and time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
         (pl.col(ours) - pl.col(said)).abs() > _DIGITS * (1 + pl.col(ours))
@@ -345,7 +345,7 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
     """Count the sequence numbers without a record, by rank and communicator.
 
-    Per collective, sequence numbers run from the first to the last that any rank has.
+    Numbers are expected from the first to the last that any rank recorded, by collective.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]
@@ -452,7 +452,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Return notes: why sequence numbers have no record, and how many other ranks recorded."""
+    """Return why records are missing: `elsewhere` that other ranks have, `nowhere` that none."""
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"
@@ -483,10 +483,10 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
     """Add stage and step to records of NCCL's inspector, from a trace of some of the ranks.
 
     Processes of trace and log are matched by rank in a communicator with the same hash, else by
-    process id and host, else by rank in a uniquely named group; communicators by hash, else by
-    name. Kernels of one collective and their records both come in the order of sequence numbers.
-    The number of the first recorded kernel is the shift at which all sizes agree and, at no other
-    shift, lengths do. Stage and step of one rank's kernel apply to the whole call.
+    process id and host, else by rank in a uniquely named group; communicators are matched by hash,
+    else by name. Kernels of one collective, and its records, both are in order of sequence numbers,
+    so one shift between both orders is sought at which all sizes agree, and durations agree better
+    than at any other shift. Stage and step of one rank's kernel apply to the whole call.
 
     Parameters
     ----------
@@ -530,7 +530,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
 
 def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels of collectives with the log's communicator, ``place`` and ``length``."""
+    """Return collective kernels, ``place`` (position in order) and ``length`` (duration, ns)."""
     calls = (
         collective_calls(trace)
         .filter(pl.col("library") == "nccl")
@@ -560,7 +560,7 @@ def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _processes(trace: Trace, calls: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, who``: each process of the trace, and the same process in the logs."""
+    """Return ``process, who``: a process of the trace, and the id that it has in the logs."""
     by_hash = calls.join(own, on=["communicator", "rank"]).select("process", "who")
     of_groups = own.drop_nulls("name").select(*_IN_GROUP, "who").unique()
     by_name = calls.join(of_groups.unique(_IN_GROUP, keep="none"), on=_IN_GROUP)
@@ -582,7 +582,7 @@ def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``who, communicator, collective, shift``: sequence number less kernel position."""
+    """Return each rank's (``who``) first kernel's sequence number, ``shift``, by collective."""
     few = kernels.filter(pl.col("place") < _LOOKED_AT)
     found = [
         _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
@@ -592,7 +592,7 @@ def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Return the shift of one rank's collective in a communicator; no row if several shifts fit."""
+    """Return the sequence number of one rank's first kernel of a collective; no row if unclear."""
     length, more = pl.col("length"), pl.col("length_said") - pl.col("length")
     tried = kernels.select(*_LANE, "place", "length", "message_bytes").join(
         records.select("sequence", "message_bytes", "length"), how="cross", suffix="_said"
@@ -612,7 +612,7 @@ def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
-    """Pair kernels with records; leave out collectives for which ranks disagree."""
+    """Pair kernels with records of equal number; drop collectives where ranks or sizes disagree."""
     numbered = kernels.join(shifts, on=_LANE).with_columns(
         sequence=pl.col("place") + pl.col("shift")
     )

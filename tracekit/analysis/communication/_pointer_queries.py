@@ -103,7 +103,7 @@ def _duration() -> pl.Expr:
 def staging(trace: Trace) -> Answer:
     """Count the MPI collectives that went through host memory, and those that reduced on the GPU.
 
-    A row per function, sorted by name, sums up `staging_calls`; null where it is unknown for all.
+    There is a row per MPI function, by name, with sums over `staging_calls`; null where unknown.
     """
 
     def known(name: str) -> pl.Expr:
@@ -137,8 +137,8 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
     the last begun; without a recorded launch, the time at which the op ran decides.
 
     A collective is ``staged`` if at least the message's bytes were copied to host memory and back.
-    For a broadcast or scatter one direction is enough: the root's data goes to the host, that of
-    the others comes from it; for a reduce or gather only the root's result comes back.
+    For a broadcast or scatter one direction is enough: the root copies to the host, the others copy
+    from it. For a reduce or gather only the root's result is copied back.
     ``gpu_reduce`` means that a kernel ran whose name contains a reduction or sum (Awan et al.,
     CCGrid 2019).
 
@@ -173,7 +173,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per call with GPU work inside: ``call`` and sums of that work."""
+    """Return per MPI call that contains GPU work its id, ``call``, and bytes and kernels inside."""
     kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
     ops = (
         trace["ops"]
@@ -206,7 +206,7 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, call``: ops launched by other threads, with the open call that began last."""
+    """Return ``op, call``: ops of other threads, each with the MPI call open at its launch."""
     callers = calls.select("process", "thread").unique()
     found = within(ops.drop("thread").join(callers, on="process"), calls)
     # Calls are numbered by start within a process.
@@ -226,5 +226,5 @@ def _staged() -> pl.Expr:
 
 
 def _copied(name: str) -> pl.Expr:
-    """Tell whether at least the message's bytes were copied; false without any copy."""
+    """Return whether column `name` (bytes copied) reaches the message's size; false if nothing."""
     return (pl.col(name) > 0) & (pl.col(name) >= pl.col("message_bytes"))

@@ -1,4 +1,4 @@
-"""Declaration of the question `nccl_inspector`."""
+"""Declaration of the command `nccl_inspector`: its options and columns."""
 
 from collections.abc import Sequence
 from pathlib import Path

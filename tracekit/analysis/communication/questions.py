@@ -1,4 +1,4 @@
-"""Declarations of the questions `links`, `collectives` and `latency`."""
+"""Declarations of the commands `links`, `collectives` and `latency`: options and columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ _LINK_KEYS = (
 
 
 class Run(model.Run, Protocol):
-    """A run with its traffic."""
+    """A run that can compute the traffic between its GPUs."""
 
     def traffic(
         self,
@@ -313,7 +313,7 @@ def collectives(
 
 
 def read_log(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
-    """Read logs of NCCL; None if none are given."""
+    """Read the log files of NCCL at the given paths; None without paths."""
     return machines.read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of runs: their steps, the differences, and which of these are significant."""
+"""Comparisons of runs: differences of their steps, and which differences are significant."""
 
 from typing import TYPE_CHECKING
 

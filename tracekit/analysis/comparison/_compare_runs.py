@@ -1,4 +1,4 @@
-"""Compare two runs by any key, per iteration, with intervals and verdicts; also by phase."""
+"""Compare the steps of two runs, split by any key, with confidence intervals and verdicts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _FEW = 4
 
 
 def _phase_rows(found: Prepared) -> pl.DataFrame:
-    """Return one row per phase (`_PHASES`) with the time of its steps in A and in B.
+    """Return one row per phase of training, with the mean time of its steps in runs A and B.
 
     Each step has one phase, so the rows do not add up to the mean step. Intervals and p values are
     adjusted for the number of phases that both runs have (Bonferroni). Steps of unknown phase, or
@@ -159,22 +159,22 @@ def compare(
 ) -> Comparison:
     """Compare two runs, step by step.
 
-    Groups of either run are listed; a group that a step lacks counts as 0 there, and time
-    outside of steps has columns of its own. Times are those of `per_iteration`: exposed time by
-    stage, sums of durations for CUDA calls, else busy time, averaged over steps and devices (CUDA
-    and MPI calls: over steps and processes; links: over steps). A run without iterations is
-    compared as a whole.
+    Every group (value of the key `by`, such as a stage) of either run has a row. A group counts as
+    0 ns in steps that lack it; time outside of steps is in separate columns. Times are those of
+    `per_iteration`: exposed time by stage, sums of durations for CUDA calls, else busy time,
+    averaged over steps and devices (CUDA and MPI calls: over steps and processes; links: over
+    steps). A run without iterations is compared as a whole.
 
     The time of a step runs from an iteration's first op on a device to the first one of the next
     iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
     It is split into exposed time of each stage, and time in which nothing runs: while the host is
-    in an iteration (``idle``), and while it is in none (``between``). These parts, and so their
-    changes, add up to the whole.
+    in an iteration (``idle``), and while it is in none (``between``). These parts add up to the
+    step, and their changes to its change.
 
     A verdict is given where the interval, adjusted for the number of rows, excludes 0;
-    ``meta["method"]`` names the methods. It holds for these two recordings. Iterations of one
-    recording vary less than recordings do, so two recordings of the same program can show small
-    differences that mean nothing.
+    ``meta["method"]`` names the methods. A verdict holds for these two recordings only: iterations
+    of one recording vary less than recordings of one program do, so two recordings of the same
+    program can differ significantly by a little.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def compare(
         The runs.
     by, skip, match_names, anyway, metric, least
         As for `tracekit.compare`. Without `least`, rows whose whole interval lies within 0.1 % are
-        too small to matter, and the headline does not judge.
+        too small to matter, and the headline states no verdict by a least change.
     names
         Names of the runs in messages.
     traffic
@@ -191,7 +191,7 @@ def compare(
         Labels of each run: label -> value. Runs with different networks, batches or numbers of GPUs
         are not comparable.
     one_run
-        Whether both are the same run, which the headline then states.
+        Whether `a` and `b` are the same run, which the headline then states.
 
     Returns
     -------
@@ -202,8 +202,8 @@ def compare(
     UsageError
         If a key is unknown, or a run has too few iterations to skip.
     MissingDataError
-        If one run alone has GPU work, neither has that nor NVTX ranges that are stages, or, by
-        memory, there are no events of GPU memory.
+        If only one run has GPU work, if both lack GPU work and NVTX ranges that are stages, or, for
+        a comparison by memory, if there are no events of GPU memory.
     """
     asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     facts = zip((a, b), names, labels or ({}, {}), traffic or (None, None), strict=True)
@@ -237,7 +237,7 @@ def compare(
 def _rows(
     found: Prepared, keys: tuple[str, ...], parts: pl.DataFrame, steps: Steps
 ) -> pl.DataFrame:
-    """Return the rows of the comparison: each group's measures in A and B, and the differences."""
+    """Return one row per group (such as a stage): its times in A and B, and the difference."""
     if keys == ("step",):
         return parts
     if keys == ("phase",):
@@ -278,10 +278,9 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
 
 
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the displayed table of a comparison.
+    """Return the table of a comparison as printed: without sums and counts of steps and devices.
 
-    It lacks sums and their divisors; time outside of steps is a mean over devices, and is left out
-    if there is none.
+    Time outside of steps is a mean over devices, and left out if it is 0.
     """
     outside = [name for name in OUTSIDE[:2] if name in table.columns]
     is_some = any(table[name].sum() for name in outside)
@@ -297,7 +296,7 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
 def _notes(
     found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
-    """Return notes on two runs and their steps: outliers, dependence, missing data, idle ranges."""
+    """Return notes on two runs: outliers, dependent steps, missing data, ranges while idle."""
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),
@@ -383,7 +382,7 @@ def _table(
 
 
 def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl.DataFrame:
-    """Put columns in documented order; sort by change, largest first, but stages in their order."""
+    """Put columns in the documented order, and rows by change, largest first (or by stage)."""
     sized = [name for name in ("a_bytes", "b_bytes") if name in table.columns]
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
@@ -397,8 +396,8 @@ def with_idle(
 ) -> pl.DataFrame:
     """Add idle time to a table of stages, so that its rows add up to the step.
 
-    `parts` are the parts of steps with their idle time, from which stages take their verdicts too.
-    `more` maps further columns to their value in the added rows.
+    `parts` are stages and idle times with their changes; its intervals and verdicts replace the
+    table's. `more` maps further columns to their value in the added rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)
@@ -425,14 +424,14 @@ def _steps(run: Measured) -> int:
 
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
-    """Return the groups of all runs, numbered, with range paths as text."""
+    """Return the distinct groups (values of `columns`) of all runs, numbered; paths as text."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups).with_columns(pl.col(pl.Categorical).cast(pl.String))
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Count each group's ops and bytes per step, and sum up its ops and time outside of steps."""
+    """Return, by group, mean ops and bytes per step, and sums of ops and time outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)
@@ -488,7 +487,7 @@ def memory_side_by_side(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
     optional=["verdicts", "judged", "recordings"],  # notes and first line say that
 )
 def _comparison_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on a comparison: the result, the runs, and the method."""
+    """Return the printed notes of a comparison: result, runs, and statistical method."""
     runs = [
         f"{' '.join(dict.fromkeys((side, text_of(name))))}, "
         f"{count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
@@ -500,7 +499,7 @@ def _comparison_notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _typical_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return a note on the row of the typical step: its change is no difference of its ends."""
+    """Return a note on how the change of the typical (median) step is computed."""
     if meta["by"] not in (["stage"], ["step"]) or meta["step"].get("shift_low_ns") is None:
         return []
     if "recordings" in meta:

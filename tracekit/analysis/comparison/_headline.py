@@ -58,9 +58,9 @@ def headline(
 ) -> str:
     """Return the first line: the change of the step, whether it is significant, and its main parts.
 
-    The text is shortened to two lines of 120 columns in this order: the typical step is dropped if
-    outliers are named, fewer outliers are named, the caveat on few steps is shortened, parts that
-    changed the other way are dropped, then op counts, and last, if outliers are named, the parts
+    If the text exceeds two lines of 120 columns, it is shortened in this order: omit the typical
+    step (if outliers are named), name fewer outliers, shorten the caveat on few steps, omit parts
+    that changed in the other direction, then op counts, and last (if outliers are named) the parts
     that make up the change.
 
     Parameters
@@ -72,13 +72,13 @@ def headline(
     metric, least
         Metric of the step, and least change that matters, in percent: as for `compare`.
     few
-        Whether there are so few steps that a dependence between them could go unnoticed.
+        Whether steps are so few that a dependence between neighbours would not be detected.
     one_run
         Whether A and B are the same run.
     without
         The change without outliers, in words: a long and a shorter version.
     ops
-        Number of ops of a step: stage -> (in A, in B).
+        Stage -> mean number of its GPU ops per step (in A, in B).
     """
     first = ["A and B are one run"] if one_run else []
     first.append(_change(step))
@@ -115,7 +115,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Return clauses: whether the change is significant; for few steps a caveat, long and short."""
+    """Return a clause, long and short: is the change significant; a caveat on few steps."""
     if step["verdict"] is None:
         return ["no verdict"]
     if step.get("reason"):
@@ -134,10 +134,10 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Return a clause on the change of the typical step, if it is the metric or unlike the mean's.
+    """Return a clause on the change of the typical step; empty unless it adds to the mean step.
 
-    It is unlike if its sign differs from the mean's, or if its change is shown and its verdict
-    differs.
+    It does if `metric` is the median, if mean and typical step change in different directions, or
+    if the change of the typical step is significant and the verdict on the mean differs.
     """
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return ""
@@ -153,15 +153,15 @@ def _typical(step: Mapping[str, Any], metric: Metric) -> str:
 
 
 def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict[str, Any]:
-    """Judge the change of the step by its mean or its median, and by the least one that matters.
+    """Judge the change of the mean or median step against the least change that matters.
 
     Returns
     -------
     ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
     verdict is ``faster`` or ``slower`` if the whole interval lies beyond it, ``same`` if the whole
-    interval lies within it, else ``unknown``; without an interval it is the verdict without a least
-    change. The least change is a share of the shorter step, as in tables, so that swapping the runs
-    only swaps the direction.
+    interval lies within it, else ``unknown``; without an interval the verdict is the one without a
+    least change. The least change is a share of the shorter step, so that swapping A and B only
+    swaps faster and slower.
     """
     prefix = "" if metric == "mean" else "shift_"
     verdict, ends = step[f"{prefix}verdict"], (step[f"{prefix}low_ns"], step[f"{prefix}high_ns"])
@@ -178,7 +178,7 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
 
 
 def _against(ends: tuple[float, float], bound: float) -> str:
-    """Return a clause: whether an interval is beyond the least relevant change, or within it."""
+    """Return ``slower`` or ``faster`` (interval beyond +/- `bound`), ``same`` or ``unknown``."""
     low, high = ends
     if low > bound:
         return "slower"
@@ -190,10 +190,10 @@ def _against(ends: tuple[float, float], bound: float) -> str:
 def _carried(
     contributions: pl.DataFrame, change: float, ops: Mapping[str, tuple[float, float]]
 ) -> list[str]:
-    """Return a clause on the parts that make up most of a change, with op counts that differ.
+    """Return a clause on the parts (stages, idle time) of a step that make up most of its change.
 
-    Returns versions from long to short: with the parts that changed the other way, without these,
-    and without op counts.
+    There are three versions, from long to short: with parts that changed in the other direction;
+    without these; and without the op counts of A and B, where these differ.
     """
     if not change:
         return []

@@ -1,4 +1,4 @@
-"""History of a program's step over recordings, and the points where it changed."""
+"""Step time of a program over many recordings, and the points at which it changed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Change:
 
 
 def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") -> Answer:
-    """Answer the question `history`; its declaration lists columns and meta.
+    """Return the step time of a program over the values of a label, and where its level changes.
 
     Recordings with the same value of the label form one point: the mean of their steps. Points are
     sorted by value if all values are numbers, dates (30.11.2026), or texts that differ in numbers
@@ -117,7 +117,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
 
 
 def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") -> float | None:
-    """Return the mean (or median) step of a recording, ns on a device; None where it has none."""
+    """Return the mean (or median) step time of a recording, ns per device; None without steps."""
     if trace["iterations"].head(1).collect().is_empty():
         return None
     found = per_iteration(trace, ("stage",), skip=skip)
@@ -129,9 +129,9 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 
 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
-    """Return notes on runs whose steps copy another amount of input to a GPU than the first run's.
+    """Return notes on runs whose steps copy more or less input to a GPU than the first run's.
 
-    Also the first run that contains evaluation where others contain none.
+    If only some runs contain evaluation, a further note names one with and one without it.
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
@@ -157,7 +157,7 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return a row per value of the label, in order, and what the title says of that order."""
+    """Return a row per value of the label, in order, and words on that order for the title."""
     several = pl.len() > 1
     points = timed.group_by("value").agg(
         run=pl.when(~several).then(pl.col("run").first()),
@@ -183,9 +183,9 @@ def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def _orders(values: Sequence[str]) -> dict[str, list[Any]]:
-    """Return keys that sort values, by what the values may be; the likeliest first.
+    """Return possible readings of the values -> sort keys, such as numbers, dates; likeliest first.
 
-    Texts that differ in integers only are sorted by these, from left to right.
+    Texts that differ only in the integers in them are sorted by these, from left to right.
     """
     orders: dict[str, list[Any]] = {}
     with suppress(ValueError):
@@ -216,9 +216,9 @@ def change_points(values: Floats) -> list[Change]:
     """Return the points at which a series changes its level.
 
     The series is split where the ranks of the points before and after differ most, if that is
-    significant: of 1,999 random orders of the points at most one in a hundred differs as much
-    anywhere. Both parts are split likewise (binary segmentation). Ranks are robust against single
-    far points.
+    significant: in at most 1 % of 1,999 random orders of the points, ranks differ as much at any
+    split. Both halves are split likewise (binary segmentation). Ranks are robust against single
+    outliers.
 
     Parameters
     ----------
@@ -252,16 +252,16 @@ def _cut(values: Floats) -> Change | None:
 
 
 def _can_show(points: int) -> bool:
-    """Tell whether a series of this length can show a significant change (exact permutation).
+    """Tell whether a series of `points` points is long enough for a significant change.
 
-    The clearest change has one half of the points above the other; of the ``comb(n, n / 2)`` ways
-    to choose that half, two are equally clear.
+    In the clearest change, one half of the n points lies above the other half: its p value is 2 /
+    ``comb(n, n / 2)``, the chance that a random order separates the same halves.
     """
     return 2 / math.comb(points, points // 2) <= _SURE
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return the split at which the sum of ranks is farthest from its expectation, and how far."""
+    """Return the split before which ranks add up farthest from the expected sum, and how far."""
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]
@@ -270,7 +270,7 @@ def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
 
 
 def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFrame:
-    """Add the level of each point, and the change against the level before."""
+    """Add each point's level (mean between change points), and its change from the last level."""
     begins = {change.place: change.p_value for change in changes}
     place = pl.int_range(pl.len())
     levelled = points.with_columns(
@@ -299,7 +299,7 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
 
 
 def _drift(rows: pl.DataFrame) -> str:
-    """Return a clause if a straight line fits a series with changes no worse than its levels do.
+    """Return a clause if a straight line fits the points no worse than their constant levels.
 
     By the Bayesian information criterion: a line has two parameters, k levels have 2 k - 1.
     """
@@ -314,7 +314,7 @@ def _drift(rows: pl.DataFrame) -> str:
 
 
 def _far_off(rows: pl.DataFrame) -> str:
-    """Return a clause that names points far from their level, neighbours together."""
+    """Return a clause that names the points far from their level; neighbours as one range."""
     off = (rows["step_ns"] / rows["level_ns"] - 1).to_numpy()
     size = np.abs(off)
     signs = np.sign(off) * (size > max(_FAR * 1.4826 * float(np.median(size)), _FAR_SHARE))

@@ -1,4 +1,4 @@
-"""Test whether a run is slower than another by more than a limit: shown, excluded or unknown."""
+"""Test whether a run is slower than another by more than a limit: yes, no or unknown."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class Limit:
-    """Result of the test of a limit.
+    """Result of the test whether run B is slower than A by more than a limit.
 
     Parameters
     ----------
     outcome
-        ``within`` or ``above``, each shown at 95 %, or ``unknown``.
+        ``within`` or ``above`` the limit, each with 95 % confidence, or ``unknown``.
     sentence
         The result in words; if unknown, also the number of steps that would decide it.
     """
@@ -59,13 +59,13 @@ class _Excess:
     Parameters
     ----------
     change
-        Relative change, B over A less 1; `what` is its subject and verb in words.
+        Relative change, B / A - 1; `what` is the beginning of the sentence on it.
     base
-        A's time, ns; ends of the interval are printed in percent of it.
+        A's time, ns, of which the ends of the interval are printed in percent.
     middle, low, high
         The excess and its one-sided bounds at 95 %, in ns.
     closer
-        Function: number of additional `noun` -> distance of the deciding bound from the middle, ns.
+        Function: number of additional `noun` (steps) -> distance from `middle` to the bound, ns.
     """
 
     what: str
@@ -153,7 +153,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Separate outliers from the other steps, unless too few steps would be left."""
+    """Return the steps with and without outliers; with all if too few others would be left."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -207,7 +207,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Compute the excess from recordings; a single one is given the scatter of the other side."""
+    """Compute the excess from several recordings; a single one is taken to vary like the others."""
     own = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{own}"], step[f"b_{own}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]
@@ -241,7 +241,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
 
 
 def _needed(excess: _Excess) -> str:
-    """Return a sentence: how many more steps or recordings of this kind would decide the test."""
+    """Return a sentence: how many more steps or recordings would decide the test."""
     more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
     if more is None:
         return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"

@@ -1,4 +1,4 @@
-"""Single steps and outliers among them: their causes, and comparisons without them."""
+"""Steps with outlying length: their causes, and comparisons without them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _HALF = 0.5
 
 
 def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
-    """Return notes on each run's outliers with their causes, and on its modes of step length."""
+    """Return notes on each run's outlier steps with causes, and on several modes of step length."""
     sides = zip("AB", steps.lengths, steps.devices, steps.regular, strict=True)
     notes = [
         note
@@ -95,7 +95,7 @@ def _modes(side: str, steps: Numbers, devices: int, regular: Regular | None) -> 
 
 
 def _mode_by_mode(steps: Steps) -> list[str]:
-    """Compare steps mode by mode, if both runs have equally many modes of step length."""
+    """Return notes that compare quick with quick and slow with slow steps (modes of length)."""
     (a, b), (of_a, of_b) = map(kinds_of, steps.lengths), steps.devices
     if not a or len(a) != len(b):
         return []
@@ -124,13 +124,13 @@ def outlier_rows(
     Parameters
     ----------
     traces, measured, steps
-        Of A and of B: the run, its measured steps, and their lengths.
+        The runs A and B, their measured steps, and the lengths of these.
 
     Returns
     -------
     ``side, iteration, step_ns`` (mean over devices), ``ratio`` to the median step of the side, and
-    ``cause``: the part that is longer than in the median step (shorter, for a step that is
-    shorter).
+    ``cause``: what takes longer than in the median step, such as a stage (for a short step: what
+    takes less time).
     """
     found = [
         (side, run.iterations[place], each[place] / max(1, run.devices), each[place] / median,
@@ -143,9 +143,9 @@ def outlier_rows(
 
 
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> list[str]:
-    """Return notes on the change of the mean step without outliers, if that differs.
+    """Return a clause on the change of the mean step without outliers, if the verdict differs.
 
-    The farthest outliers are named with their causes; the second version names fewer.
+    It names the farthest outliers with their causes, in each further version fewer of them.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
     Returns
     -------
-    A long and a shorter version; empty if there are no outliers or too few other steps, or if
-    outliers do not change the result.
+    Versions of the clause, long to short; empty without outliers, with too few other steps, or if
+    outliers do not change the verdict.
     """
     places = [outliers(each) for each in steps.lengths]
     kept = steps.without(places)
@@ -183,9 +183,9 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
-    """Return the cause of a step's excess over the median step: an op, a stage, or idle time.
+    """Return why a step is longer than the median step: the op, stage or idle time that grew.
 
-    For a shorter step (`sign` -1), return the part that is shorter.
+    For a step that is shorter (`sign` -1), it is the stage or idle time that is shorter.
     """
     part = pl.col("part").replace({"between": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())

@@ -1,4 +1,4 @@
-"""Shared by all comparisons: measure both sides, and find reasons why they are not comparable."""
+"""Shared by all comparisons: measure the runs, and find reasons why these are not comparable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell wh
 
 
 def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
-    """Return runs with one spelling for kernel names that differ only in blanks.
+    """Return runs in which kernel names that differ only in blanks are spelled alike.
 
     Compilers write ``double *`` or ``double*``; the first spelling in sorted order is kept.
     """
@@ -61,7 +61,7 @@ def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
 
 
 def with_normalised_names(trace: Trace) -> Trace:
-    """Return a run in which kernels have their normalised names."""
+    """Return a run with normalised kernel names in place of recorded ones."""
     return _renamed(trace, {name: normalised_name(name) for name in _kernels(trace)})
 
 
@@ -109,15 +109,15 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Answer):
-    """Comparison of two runs: one row per group, with the difference and its verdict.
+    """Comparison of two runs: one row per group (such as a stage), with the difference and verdict.
 
-    Columns and meta are those of the command `compare`: the keys' columns (by stage with rows
-    ``idle`` and ``between``, so that it adds up to the step; by ``step`` it is
-    `Comparison.contributions`), then numbers of both runs. Intervals are of 95 %, adjusted for the
-    number of rows, as p-values are. A verdict is ``too small to matter`` if the whole interval lies
-    within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer than 5 in
-    either run; ``unknown`` for steps that drift through the recording. ``a_ns`` is ``a_total_ns /
-    (a_steps * a_devices)``. By memory there is one peak per run, which carries no verdict.
+    Columns and meta are those of the command `compare`: the columns of the keys, then times and
+    counts of both runs. By stage there are rows ``idle`` and ``between``, so that rows add up to
+    the step; by ``step`` the table is `Comparison.contributions`. Intervals are of 95 %, adjusted
+    like p-values for the number of rows. A verdict is ``too small to matter`` if the whole interval
+    lies within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer than 5 in
+    either run; ``unknown`` if step times drift during the recording. ``a_ns`` is ``a_total_ns /
+    (a_steps * a_devices)``. By memory there is one peak per run, and so no verdict.
     """
 
     @property
@@ -127,7 +127,7 @@ class Comparison(Answer):
 
     @property
     def contributions(self) -> pl.DataFrame:
-        """Split the change of the step time into rows.
+        """The change of the step time, split into stages and idle time.
 
         Returns
         -------
@@ -140,12 +140,12 @@ class Comparison(Answer):
 
     @property
     def on_devices(self) -> pl.DataFrame:
-        """Split the change by GPU, for GPUs that both runs used.
+        """The change of the step time by GPU (that both runs used), stage and idle time.
 
         Returns
         -------
-        ``device, part, a_ns, b_ns, delta_ns``: their means over GPUs are those of `contributions`,
-        where both ran on the same.
+        ``device, part, a_ns, b_ns, delta_ns``; if both runs used the same GPUs, means over GPUs
+        equal the times in `contributions`.
         """
         return self.tables["devices"]
 
@@ -160,13 +160,13 @@ class Prepared:
         The recordings as given, their traces with unified kernel names, and their measured steps,
         in the same order.
     parts
-        Names of the parts of steps.
+        Names of the parts of steps: stages, ``idle`` and ``between``.
     reasons
         Why the runs are not comparable.
     has_verdict
         Whether to give verdicts.
     verdicts
-        Run name -> verdicts on what its processes do.
+        Run name -> what its processes were found to do, such as training.
     notes
         Notes on the runs, in words.
     """
@@ -182,7 +182,7 @@ class Prepared:
 
     @property
     def basis(self) -> dict[str, str]:
-        """``basis`` for the meta if the runs have no GPU work; else empty."""
+        """Meta entry ``basis`` (host times) if the runs have no GPU work; else empty."""
         return {} if has_ops(self.runs[0].trace) else {"basis": HOST}
 
 
@@ -223,7 +223,7 @@ def answered(
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Assemble a `Comparison` from the measures of both sides; `more` is additional meta."""
+    """Assemble a `Comparison` from the measured steps of both sides; `more` is additional meta."""
     keys = asked.keys
     meta = {
         "headline": headline,
@@ -323,14 +323,14 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Return the divisor of mean times, such as ``step/GPU``; None for sums."""
+    """Return per what times are means, such as ``step/GPU``; None by memory (no times)."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return notes on the processes of all runs if any does not train, or if any run is cut."""
+    """Return a note on what the runs do (such as training) if not all train, or if one is cut."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -350,7 +350,7 @@ def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 
 
 def _outside_notes(table: pl.DataFrame) -> list[str]:
-    """Explain the columns of work outside of steps, if there is any."""
+    """Return a note on the columns of work outside of steps, if there is such work."""
     some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
     note = "outside: work before the first step, after the last one and in steps that do not count"
     return [f"{note}; in all, mean over devices"] if some else []
@@ -378,8 +378,8 @@ def comparability(
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
     Reasons are: different number or model of GPUs, different number of ranks, different labels
-    `network`, `batch` or `gpus`, iterations in one run only, and launches (or by stage: stages)
-    that are known for a much smaller share of one run, or by other evidence.
+    `network`, `batch` or `gpus`, iterations in one run only, and that launches (for comparisons by
+    stage: stages) are known for a much smaller share of one run, or from other sources.
 
     Raises
     ------
@@ -421,7 +421,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Compare the known shares (launches, stages) of each run; return shares that differ much."""
+    """Return texts (of A, of B) on shares of known launches or stages that differ much."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
@@ -444,13 +444,13 @@ def _models(trace: Trace) -> str:
 
 
 def _world(trace: Trace) -> str:
-    """Return the number of ranks of the job in words, by its largest communicator."""
+    """Return ``a job of N ranks``, with the size N of its largest NCCL communicator, or empty."""
     ranks = communicators(trace).select(pl.col("ranks").max()).item()
     return "" if ranks is None else f"a job of {ranks} ranks"
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Return stages that ranges or threads show in one run, and only ops show in the other."""
+    """Return texts on stages that one run knows from ranges or threads, the other only from ops."""
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")
@@ -475,7 +475,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs in which many annotated steps lack GPU work, as in a cut recording."""
+    """Return notes on runs in which many steps, marked by ranges, lack GPU work (as if cut)."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

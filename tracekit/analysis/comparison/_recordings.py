@@ -1,7 +1,7 @@
 """Compare two programs that were recorded several times each.
 
-Steps of one recording cannot show how recordings differ as a whole (clock rates, other jobs on the
-machine, placement of memory). Several recordings per side can; each counts as one value.
+Steps of one recording cannot show by how much recordings of one program differ (clock rates, other
+jobs on the machine, placement of memory). Several recordings can; each counts as one value.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _ONE_PERCENT = 1.0
 
 
 def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return lower ends, upper ends and p values of the differences between means of recordings.
+    """Return 95 % intervals (lower, upper ends) and p values of differences, mean of b less of a.
 
-    p values and intervals are adjusted for the number of rows.
+    By Welch's t test; intervals and p values are adjusted for the number of rows.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
     spreads
         Standard deviations of the recordings of either side.
     numbers
-        Number of recordings of either side. A single recording is given the other side's scatter.
+        Number of recordings of either side; a single one is assumed to vary like the other side.
     level
         Confidence level of the interval, such as 0.95.
     """
@@ -116,7 +116,7 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
-    """Return the number of recordings per side that would show a change, given their scatter.
+    """Return how many recordings per side would make a change significant.
 
     Returns
     -------
@@ -128,14 +128,14 @@ def enough_recordings(spreads: tuple[float, float], change: float) -> int | None
 
 
 def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int | None:
-    """Return the smallest number from `first` on that is enough; None if none up to `most` is."""
+    """Return the least number from `first` to `most` for which `is_enough` is true; else None."""
     number = bisect_left(range(most + 1), x=True, lo=first, key=is_enough)
     return number if number <= most else None
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Mean times of one side: a row per group, a column per recording."""
+    """Means of one side (A or B): arrays with a row per group and a column per recording."""
 
     means: Floats
     counts: Floats
@@ -175,16 +175,16 @@ def compare_recordings(
     Returns
     -------
     The rows of `compare` without sums, and with ``a_sd_ns, b_sd_ns`` (standard deviation of the
-    means of recordings; null of one) and ``a_runs, b_runs``, the numbers of recordings. What lies
-    outside of steps is a mean over recordings. By memory ``a_bytes, b_bytes`` are means of the
-    peaks of the recordings that have the device, ``a_sd_bytes, b_sd_bytes`` their scatter, and
-    ``a_runs, b_runs`` their number. `meta` is likewise, with the names of the ``recordings`` of
-    either side.
+    means of recordings; null for one) and ``a_runs, b_runs``, the numbers of recordings. Time and
+    ops outside of steps are means over recordings. By memory ``a_bytes, b_bytes`` are means of the
+    peaks of the recordings that have the device, ``a_sd_bytes, b_sd_bytes`` their standard
+    deviations, and ``a_runs, b_runs`` their number. `meta` is as for `compare`, with the names of
+    the ``recordings`` of either side.
 
     Raises
     ------
     UsageError
-        If there are fewer than three recordings, one is there twice, or an option is wrong.
+        If there are fewer than three recordings, one is given twice, or an option is invalid.
     MissingDataError
         As for `compare`.
     """
@@ -278,7 +278,7 @@ def _table(
 def _for_people(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
-    """Return the table as printed: time outside of steps, if any, is a mean over devices."""
+    """Return the table as printed: without standard deviations; time outside steps per device."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
         f"{side}_outside_ns": max(1, *(run.devices for run in runs))
@@ -387,7 +387,7 @@ def _step(
     *,
     has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the parts of the step's change, and the change of the step."""
+    """Return the change of each part (stage, idle time) of the step, and of the whole step."""
     of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(
@@ -434,12 +434,12 @@ def _all_steps(
 
 
 def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
-    """Return notes on the scatter of recordings, and on the count that shows a smaller change.
+    """Return notes: how much recordings vary, and how many would show a smaller change.
 
     Parameters
     ----------
     step
-        The change of the step, with the scatter and the numbers of recordings of either side.
+        The change of the step, with standard deviation and number of recordings of either side.
     least
         The least change that matters, in percent.
     """
@@ -468,7 +468,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Return how many recordings per side would show the least change that matters, or this one."""
+    """Return a sentence: how many recordings per side would show a change of interest."""
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

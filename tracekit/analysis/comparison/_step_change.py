@@ -1,4 +1,4 @@
-"""Change of the step between two runs, its parts, and their intervals."""
+"""Change of the step time between two runs, in total and by stage, with intervals."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def show(
     regular: Kinds = (None, None),
     tables: int = 1,
 ) -> pl.DataFrame:
-    """Return interval, p value and verdict of the difference of each row.
+    """Return the confidence interval, p value and verdict of each row's mean difference, b - a.
 
-    Interval and p value are adjusted for the number of rows, and for the number of `tables`.
+    Both are adjusted for the number of rows, times the number `tables` of such tables.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -129,7 +129,7 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Mark differences whose whole confidence interval is too small to matter.
+    """Change verdicts to ``too small to matter`` where the whole interval lies within `least`.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class Steps:
     devices
         Number of devices over which each run's lengths are added.
     regular
-        The slow steps of each run that come regularly, or None.
+        For each run, its slow steps if every n-th step is slow, else None.
     """
 
     lengths: tuple[Numbers, Numbers]
@@ -209,7 +209,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return the certainty (`LongRun`) of the mean step of each run."""
+        """Return the variance of the mean step of each run, as for dependent steps (`LongRun`)."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
 
@@ -217,7 +217,7 @@ class Steps:
 def contributions(
     a: Measured, b: Measured, steps: Steps, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the parts of the step's change, and the change of the step."""
+    """Return the change of each part (stage, idle time) of the step, and of the whole step."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     devices = tuple(np.full(rows.height, number) for number in steps.devices)
@@ -261,7 +261,7 @@ def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
 def _typical(
     a: Numbers, b: Numbers, devices: tuple[int, int], *, has_verdict: bool
 ) -> dict[str, Any]:
-    """Return the change of a typical step, its interval and verdict."""
+    """Return the median difference of all pairs of steps (b - a), its interval and verdict."""
     if not all(has_typical(steps) for steps in (a, b)):
         ends = dict.fromkeys(("shift_ns", "shift_low_ns", "shift_high_ns"))
         return {**ends, "shift_verdict": UNKNOWN if has_verdict else None}
@@ -288,7 +288,7 @@ def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
 
 
 def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
-    """Name the runs whose steps vary slowly, so that neighbouring steps are dependent."""
+    """Return a note that names the runs whose neighbouring steps have similar lengths."""
     return [
         f"{len(lengths)} steps of {side.upper()} vary slowly: their mean is as certain as that of "
         f"{effective:.2g} independent ones"
@@ -298,7 +298,7 @@ def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
 
 
 def _reason(steps: Steps, known: Sequence[LongRun]) -> str:
-    """Return a sentence: why the means of steps have no interval."""
+    """Return why the mean steps have no interval: in which run steps drift."""
     return "; ".join(
         f"{len(lengths)} steps of {side} drift through the recording, and have no mean that more "
         "of them would approach"

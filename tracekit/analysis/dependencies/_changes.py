@@ -42,7 +42,7 @@ _WAITS = ("event", "return", "block", "stream")
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradient buckets of at least this many bytes, if a step exchanges as many."""
+    """Change: gradients are all-reduced in buckets of at least `size` bytes."""
 
     size: int
 
@@ -52,7 +52,7 @@ class Bucket:
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
-        """Return false: this change alters no edge lengths; `bucketed` makes a new job instead."""
+        """Return false for all edges, as `bucketed` applies this change by making a new job."""
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
@@ -64,9 +64,9 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
     """Merge all-reduces into larger ones; return the job, and the number of changed edges.
 
     Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A merged
-    all-reduce starts when its last part did, takes their total time less the constant part of all
-    but one, and is waited for by everything that waited for any part. Larger all-reduces stay as
-    they are: the sizes of their tensors, which cannot be split, are not recorded.
+    all-reduce starts when the last of them started, takes their total time less the constant time
+    (of 0 bytes) of all but one, and whatever waited for any of them waits for it. Larger
+    all-reduces are not split, since the sizes of their tensors are not recorded.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Give merged all-reduces their new length, and edges that wait for them their new source."""
+    """Return the edges, with lengths of merged all-reduces, and waits for the ends of these."""
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -107,7 +107,7 @@ def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame
 
 
 def exchanged_bytes(job: Job) -> pl.Series:
-    """Return the bytes that each all-reduce of a step exchanges, where known."""
+    """Return the bytes of each all-reduce inside steps; those of unknown size are left out."""
     steps = job.graph.moments.ops.drop_nulls("iteration")
     return _sized(job).join(steps, on="op", how="semi")["size"]
 
@@ -118,7 +118,10 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return all-reduces of known size: ``finish, length, last`` (end of the merged all-reduce)."""
+    """Return ``finish, last, length`` of all-reduces of known size, for the merge.
+
+    Nodes of the ends of the all-reduce and of its merged one; ns at the latter (0 at others).
+    """
     sized = _sized(job)
     took = (
         job.edges.filter(pl.col("kind").is_in(_DONE))
@@ -158,15 +161,15 @@ class Change(Protocol):
         """The command-line option that asks for this change."""
 
     def touches(self) -> pl.Expr:
-        """Return an expression that is true for the edges that the change affects."""
+        """Return an expression that is true for edges whose length the change alters."""
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return the new ``weight`` of these edges: upper bound if `slowest`, else lower bound."""
+        """Return the new length of altered edges: upper bound if `slowest`, else lower bound."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Faster kernels, chosen by name or by stage."""
+    """Change: kernels, chosen by name or by stage, are faster."""
 
     factor: float
     name: str | None = None
@@ -180,7 +183,7 @@ class Speed:
         return f"speed {self.name}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select the execution of the chosen kernels, collectives excluded."""
+        """Select the edges from start to end of the chosen kernels, collectives excluded."""
         kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
         if self.stage is not None:
             return kernels & (pl.col("stage") == self.stage)
@@ -193,7 +196,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Faster links of a type, for the copies and collectives that they limit."""
+    """Change: links of one type are faster, and so are copies and collectives limited by them."""
 
     link: str
     factor: float
@@ -214,8 +217,8 @@ class Bandwidth:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
 
-        The part that does not depend on bandwidth is not recorded: it lies between 0 and the time
-        of the shortest transfer.
+        How much of the time does not depend on bandwidth is not recorded: between nothing, and
+        the time of the shortest transfer.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
@@ -225,7 +228,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Loader:
-    """A data loader that prepares batches faster, by one factor or between two."""
+    """Change: a data loader prepares batches faster, by a factor that may be a range."""
 
     factor: float
     least: float | None = None
@@ -243,7 +246,7 @@ class Loader:
         return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return shorter waits: a batch may be ready already, or come sooner."""
+        """Return lengths divided by the factor; with a faster loader, recorded waits are free."""
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
@@ -254,15 +257,15 @@ class Loader:
 
 @dataclass(frozen=True)
 class Workers:
-    """A data loader with this number of workers; see `known`."""
+    """Change: a data loader has `count` workers; `known` turns it into a factor."""
 
     count: int
 
     def known(self, workers: int | None) -> Loader:
-        """Return the change of the loader for a run that was recorded with `workers` workers.
+        """Return the change to a faster loader, for a run recorded with `workers` workers.
 
-        The upper end scales with the number of workers; at the lower end workers slow each other
-        down, so that each makes half as many batches as before.
+        At most the loader is faster by the ratio of both numbers of workers; at least by half of
+        that, as workers slow each other down.
 
         Raises
         ------
@@ -280,7 +283,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Host:
-    """A host that launches faster: shorter calls, and shorter work between them."""
+    """Change: the host launches faster, as its calls and its work between calls are shorter."""
 
     factor: float
 
@@ -312,7 +315,7 @@ class Host:
 
 @dataclass(frozen=True)
 class NoSync:
-    """A host that does not synchronise; freeing and pageable copies still wait."""
+    """Change: host calls wait for no GPU work, except to free memory and for pageable copies."""
 
     label: str = "no synchronisation"
 
@@ -327,7 +330,7 @@ class NoSync:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Communication between GPUs that nothing but communication waits for."""
+    """Change (perfect overlap): only communication waits for communication between GPUs."""
 
     label: str = "perfect overlap"
 

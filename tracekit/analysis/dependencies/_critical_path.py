@@ -43,7 +43,7 @@ def critical_path(
     iterations: tuple[int, int] | None,
     kernels: int | None,
 ) -> Answer:
-    """Answer the question `critical_path`; its declaration lists options and columns."""
+    """Sum up the critical paths of steps by `keys`; `questions.py` lists options and columns."""
     job = job_of(trace, traffic, skip, iterations)
     parts = _parts(job)
     meta = _meta(job, parts)
@@ -65,8 +65,8 @@ def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame
 
     Returns
     -------
-    ``start, end, cause, stage, name``, without gaps or overlaps; `name` is null if no op runs. Sums
-    of lengths by cause equal those that `critical_path` gives for the step.
+    ``start, end, cause, stage, name``, without gaps or overlaps; `name` is null if no op runs. The
+    lengths by cause add up to the times that `critical_path` gives for the step.
 
     Raises
     ------
@@ -78,10 +78,10 @@ def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame
 
 
 def _parts(job: Job) -> pl.DataFrame:
-    """Return the parts of critical paths, with place, cause and length.
+    """Return the intervals of critical paths, with device, rank and cause.
 
-    Each segment gives a part with the cause of its edge, followed by the part that nothing
-    explains.
+    Each edge on a path gives an interval that its length explains, with its cause, followed by an
+    interval with the cause ``unexplained``, if the recorded time was longer.
 
     Returns
     -------
@@ -108,9 +108,10 @@ def _parts(job: Job) -> pl.DataFrame:
 
 
 def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
-    """Name long times without calls in which nothing runs as `idle` does, if it is no host work.
+    """Replace the cause of long host intervals without calls if the host did no work in them.
 
-    Also those that are taken for waits for a loader: nothing may show that there is one.
+    The new cause (waiting for input, between steps, off the CPU) is that of the analysis `idle`.
+    Intervals taken for waits for input become ``host`` if the run shows no input at all.
     """
     waits = (pl.col("kind") == "host") & (pl.col("cause") == "host") | (pl.col("cause") == "input")
     is_pause = waits & (_LENGTH > _PAUSE_NS)
@@ -127,7 +128,7 @@ def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_step(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, part, path_ns`` for figures; work is split by stage."""
+    """Return ``iteration, part, path_ns`` for figures; a part is a cause or GPU work of a stage."""
     staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
     cause = pl.col("cause").cast(pl.String)
     part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
@@ -210,10 +211,10 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
 
 
 def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
-    """Return the time without calls while GPUs work, ns, that may be waiting for these.
+    """Return how long, ns, hosts on the path make no calls while GPUs work, so may wait for them.
 
-    The second tells whether some synchronisation was recorded: then only long times count that end
-    just after all work that was launched, as a wait does.
+    The second value tells whether any synchronisation was recorded: if so, only long times count
+    that end just after the end of all launched work, as a wait does.
     """
     moments = job.graph.moments
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
@@ -233,7 +234,7 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
 
 
 def _kinds(lengths: pl.Series) -> list[str]:
-    """Describe the modes of step lengths, if there are several."""
+    """Return a sentence on number and median of each kind of step if lengths have several modes."""
     kinds = kinds_of(lengths.to_numpy())
     each = [f"{len(kind):,} of {float(np.median(kind)) / _MS:,.2f} ms" for kind in kinds]
     return [f"steps are of {len(each)} kinds: {' and '.join(each)} (medians)"] if each else []

@@ -93,7 +93,7 @@ def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Pair ops without a known predecessor with the last earlier op of their process."""
+    """Return edges to ops without a known predecessor, from the last earlier op of the process."""
     ends = ops.select("process", time="end", before="finish").sort("time")
     return (
         lone.drop("before").sort("start")
@@ -103,10 +103,11 @@ def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``other, begin, finish, weight``: participants of matched collectives.
+    """Return ``other, begin, finish, weight`` for each pair of participants of a collective.
 
-    Bytes begin to move when the last participant has started; each participant ends as long after
-    that as recorded. Sends and receives without another match are matched by their ends.
+    Bytes begin to move when the last participant has started (node ``other``); ``weight`` is the
+    time from then to the end of this participant, ns. Sends and receives that are not matched
+    otherwise are matched by their ends.
     """
     if (ops["kind"] == "collective").sum() == 0:
         return pl.DataFrame(
@@ -127,7 +128,7 @@ def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends_together() -> pl.Expr:
-    """Tell whether a collective has several participants, on one clock, that end together."""
+    """Return whether the participants of a collective share a clock and end together."""
     apart = pl.col("end").max() - pl.col("end").min()
     return (
         (pl.col("op").n_unique() > 1) & (pl.col("clock").n_unique() == 1)
@@ -145,7 +146,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _full_queues(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: the op that freed the launch queue, and the delayed launch."""
+    """Return ``source, target``: the op whose end freed a full launch queue, and the launch."""
     numbered = moments.ops.with_columns(turn=pl.int_range(pl.len(), dtype=pl.Int64).over(LANE))
     slow = numbered.filter(pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS)
     calls = moments.calls.select("call", target="finish")
@@ -165,18 +166,18 @@ def _host_edges(
 ) -> tuple[pl.DataFrame, Batches]:
     """Return the edges between calls, between threads, and from the data loader; and the batches.
 
-    A call comes after the previous call of its thread and the time in between. A thread hands over
-    to another thread of its process if it stops making calls while the other makes none, and the
-    other then goes on first (as main and backward thread do). The receiver waits for the hand-over:
-    its time before that is no work.
+    A call starts after the previous call of its thread and the time between both. A thread hands
+    over to a silent thread of its process if it falls silent (makes no calls) itself, and the other
+    thread makes the next call (as main and backward thread do). The other thread waits until then:
+    its silence before the hand-over is no work.
 
     Parameters
     ----------
     trace, moments
         The run.
     events
-        Second result of `wait_edges`: calls that wait for another thread's event, and follow it at
-        once.
+        Second result of `wait_edges`: calls that make a stream wait for an event which another
+        thread recorded.
     """
     gaps = _gaps(moments)
     handed = pl.concat(
@@ -235,9 +236,11 @@ def _gaps(moments: Moments) -> pl.DataFrame:
 
 
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return ``target, giver, lag``: the call that a silent thread waited for, and the lag after.
+    """Return ``target, giver, lag``: hand-overs from one thread to a silent one.
 
-    Threads that only load input are no givers: waits for them are found by `batches_of`.
+    `giver` is the node where the last call of the first thread ends, `target` where the call of the
+    other thread begins, `lag` the time between, ns. Threads that only load input are no givers:
+    `batches_of` finds waits for them.
     """
     loaders = moments.loaders.implode()
     silent = gaps.filter(_LENGTH >= _HANDED_NS)
@@ -268,7 +271,7 @@ def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that loading threads waited for: they work ahead until their queue is full.
+    """Return the calls for which threads that load input waited (until their queue has room).
 
     Returns
     -------
@@ -285,7 +288,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return, as `_handed`, waits for events of other threads that ended soon after the record."""
+    """Return hand-overs as `_handed`: a silent thread goes on once another records its event."""
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -293,7 +296,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return the time of each thread before its first call and after its last call."""
+    """Return, as `_gaps`, the time of each thread before its first and after its last call."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     of_thread = moments.calls.group_by("process", "thread", maintain_order=True)
@@ -308,7 +311,7 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Graph:
-    """Dependency graph of a run: nodes and edges, as arrays for `_sweeps`.
+    """Dependency graph of a run: starts and ends of calls and ops (nodes), and edges.
 
     Parameters
     ----------
@@ -320,11 +323,11 @@ class Graph:
     time
         Recorded time of each node, ns.
     carried
-        Unexplained delay of each node, ns; 0 if within the tolerance.
+        By how much each node comes later than its edges require, ns; 0 if within a tolerance.
     order
         The nodes in topological order: each after the nodes that it waits for.
     contradicted
-        Number of edges that were left out since their target came before their source.
+        Number of edges that were left out because their target was recorded before their source.
     batches
         The batches of input that the threads take.
     """
@@ -343,7 +346,7 @@ class Graph:
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return `into` with other lengths; edges of negative length delay nothing."""
+        """Return the edges into each node as `into`, with other lengths (negative: no delay)."""
         first = _firsts(given(self.edges["target"]), self.time.size)
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
@@ -384,7 +387,7 @@ def graph_of(trace: Trace) -> Graph:
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the edges from start to end of each call; of waiting calls a short time counts."""
+    """Return the edges from start to end of each call; calls that wait get a short length."""
     waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
         finish="target", waits=True
     )
@@ -396,7 +399,7 @@ def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
-    """Return the group of each edge, whose members share one fitted length.
+    """Return a group number for each edge; edges of one group share one fitted length.
 
     The group is 0 for edges of recorded length, else a number for each kind of edge and ``work`` of
     its op.
@@ -416,9 +419,9 @@ def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
 def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
     """Fit one length to each group of edges whose lengths were not recorded.
 
-    It is the mean lag of those edges whose source plus length is the latest into their node; lags
-    above the tolerance are excluded. Which edges these are depends on the lengths, so both are
-    found by iteration.
+    The length is the mean recorded time from source to target over the edges that determine when
+    their target comes (latest source plus length); times above a tolerance are excluded. Which
+    edges determine it depends on the lengths, so both are found by iteration.
 
     Returns
     -------
@@ -458,7 +461,7 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
 
 
 def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
-    """Return the nodes in topological order, and how many could be placed."""
+    """Return the nodes in topological order, and how many are in it (fewer if there is a cycle)."""
     source, target = given(rows["source"]), given(rows["target"])
     out, later = _firsts(source, count), np.empty(rows.height, np.uint32)
     compiled(lead_out, rows.height)(source, target, out[:-1].copy(), later)

@@ -1,4 +1,4 @@
-"""Describe edges of the dependency graph: op or call, stage, cause, and limiting link."""
+"""Describe edges of the dependency graph: op or call, stage, and link that limits a transfer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Floa
 def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     """Return ``op, link, others_use`` of ops that move bytes.
 
-    `link` is the type of the link that limits an op, or `UNTOLD`; `others_use` is the utilisation
-    of the fullest other link on its route meanwhile, which bounds the gain from a faster link. For
-    collectives the link is NVLink if NVLinks join all GPUs of the run, else PCIe.
+    `link` is the type of the link that limits the op (`UNTOLD` if unknown); `others_use` is the
+    highest utilisation of the other links on its route during the op, which bounds the gain from a
+    faster link. For collectives the link is NVLink if NVLinks join all GPUs of the run, else
+    PCIe.
     """
     moving = moments.ops.filter(pl.col("work").is_in(["comm", "host_copy"]))
     copies = _copies(traffic, moments)
@@ -74,10 +75,10 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add the op to each crossing of a link: the first or second copy of a transfer, or both.
+    """Add to each crossing of a link the op (copy) that crosses it.
 
-    The CPU to which the intermediate memory belongs is unknown, so links between CPUs may be
-    crossed by either copy.
+    Of a transfer through host memory it is the first or the second copy. Links between CPUs get a
+    row for both: it is unknown to which CPU the memory belongs.
     """
     first = crossed.filter(
         pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))
@@ -88,10 +89,10 @@ def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _used(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add ``use``: the share of its capacity that a link carried while a transfer crossed it.
+    """Add ``use``: mean load of a link while a transfer crosses it, over the link's capacity.
 
-    The capacity is the peak, or the highest rate during transfers that this type of link limited,
-    if lower. ``of_peak`` is the share of the peak.
+    The capacity is the peak rate, or the highest mean rate seen during transfers that this type of
+    link limited, if lower. ``of_peak`` is the mean load over the peak rate.
     """
     way = ["link", "src", "dst"]
     rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
@@ -125,7 +126,7 @@ def _used(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
-    """Return the type of link that collectives cross: that joining all their GPUs, else PCIe."""
+    """Return the type of link that joins all GPUs of collectives; PCIe if no other type does."""
     place = traffic.placed.place
     devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
     gpus = [f"GPU{place[device]}" for device in devices if device in place]
@@ -147,8 +148,8 @@ def described_edges(
     Returns
     -------
     The columns of `rows`; ``op, name, work, op_kind, stage, link, others_use`` of the op that waits
-    or runs (calls have only ``name`` and ``stage``, that of the next op that the thread launches);
-    ``process, device``; and ``of_source``, the ``work`` of the op that is waited for.
+    or runs (calls have only ``name``, and the ``stage`` of the next op that their thread launches);
+    ``process, device``; and ``of_source``, the ``work`` of the op for which the edge waits.
     """
     moments = graph.moments
     targets = rows.select("target").unique()
@@ -169,7 +170,7 @@ def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
 
 
 def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops or calls that start or end at the nodes `targets`, with ``target``."""
+    """Return a row per start or end of an op or call that is among the nodes `targets`."""
     edges = ("begin", "finish")
     return pl.concat(
         [

@@ -56,7 +56,7 @@ class Moments:
         start; `begin` and `finish` are indices of nodes.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
-        is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by lane and start.
+        is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by stream and start.
     """
 
     calls: pl.DataFrame
@@ -88,7 +88,7 @@ class Moments:
 
     @cached_property
     def loaders(self) -> pl.Series:
-        """Return the threads that launch only ops of input, stage ``IO`` (data loaders)."""
+        """Return the threads that load data: all ops that they launch are input (stage ``IO``)."""
         launched = self.ops.select("launch_thread", "stage").drop_nulls("launch_thread")
         of_thread = launched.group_by("launch_thread")
         only = of_thread.agg(loads=(pl.col("stage") == "IO").all())
@@ -105,7 +105,7 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _after_each_other(ops: pl.DataFrame) -> pl.DataFrame:
-    """Shift starts of ops to the end of the previous op on their stream; recorders round times."""
+    """Move starts of ops that lie before the end of the previous op on the stream to that end."""
     before = pl.col("end").shift().over(LANE)
     rounded = (before - pl.col("start")).is_between(1, _ROUNDED_NS)
     ends = pl.min_horizontal(before, "end")
@@ -120,7 +120,7 @@ def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _work() -> pl.Expr:
-    """Return the ``work`` of an op: GPU work, or communication with another GPU or the host."""
+    """Return the ``work`` of an op: `compute`, `memory`, `comm` (between GPUs) or `host_copy`."""
     kind = pl.col("kind").cast(pl.String)
     moves = (kind == "collective") | kind.is_in(_PEER)
     return (

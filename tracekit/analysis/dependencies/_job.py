@@ -1,4 +1,4 @@
-"""Dependency graph of a job with its steps, and the longest (critical) path of each step."""
+"""Dependency graph of a run with its steps, and the longest (critical) path of each step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
     graph
         The graph.
     bounds
-        Steps from `_step_bounds`, in the times of the graph.
+        Start and end of each step from `_step_bounds`, computed with the times of the graph.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the time of steps before the first node of their path, which waits for nothing."""
+    """Return the time from the start of each step to the first node of its path, if any."""
     found = segments.group_by("step").agg(first=pl.col("start").min())
     steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
     rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
@@ -93,7 +93,7 @@ def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def cause_of() -> pl.Expr:
-    """Return the cause of the explained part of an edge, by its ``kind`` and the op's ``work``."""
+    """Return the cause of the time of an edge, such as ``gpu``, by its ``kind`` and ``work``."""
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (
@@ -130,13 +130,13 @@ class Job:
     Parameters
     ----------
     trace, traffic
-        The run, with iterations numbered alike in all processes, and its traffic.
+        The run, whose processes number iterations alike, and its traffic between GPUs.
     graph
         The dependency graph.
     marks
         The steps that count, from `_step_marks`.
     left_out
-        The meta ``skip``, and ``cold``.
+        Metadata on skipped steps (``skip``) and slow first steps (``cold``).
     """
 
     trace: Trace
@@ -152,7 +152,7 @@ class Job:
 
     @cached_property
     def followed(self) -> pl.DataFrame:
-        """Edges on critical paths with their descriptions, and ``edge``, their row in all edges."""
+        """Edges on critical paths with descriptions, and ``edge``, their index among all edges."""
         numbers = self.segments["edge"].drop_nulls().unique().sort()
         rows = self.graph.edges[numbers].with_columns(edge=numbers)
         return described_edges(self.trace, self.graph, self.traffic, rows)
@@ -169,7 +169,7 @@ class Job:
 
     @property
     def unexplained(self) -> float | None:
-        """Share of the time of steps that nothing explains; None if unknown."""
+        """Share of the critical paths that lengths of edges do not explain; None if unknown."""
         total = self.segments.select((pl.col("end") - pl.col("start")).sum()).item()
         return self.segments["late"].sum() / total if total else None
 
@@ -230,8 +230,8 @@ def job_of(
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """Return the complete steps after the first `skip`: ``iteration, begin, end, is_last``.
 
-    A step of a job starts with its window on the first of its devices (`iteration_windows`: with
-    the job's input, if the thread copies that itself), and ends where the next step starts; the
+    A step starts when the first device starts it (see `iteration_windows`; copies of input belong
+    to the step, if its thread launches them), and ends where the next step starts; the
     last step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
     nodes: the earliest node counts, for the end of the last step the latest node.
 
@@ -258,7 +258,7 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
 
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, begin``: the first op of each window of a step that contains work."""
+    """Return ``iteration, begin``: node of the first op of each step on each device with work."""
     windows = run_windows(trace).drop_nulls("iteration")
     working = windows.join(own, on=["process", "device", "iteration"], how="semi")
     at = [*_OWNER, "start"]
@@ -267,7 +267,7 @@ def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
-    """Return ``iteration`` and the list of its first (or last) nodes on each device."""
+    """Return ``iteration`` and a list: the first (or last) node of each device in it."""
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 

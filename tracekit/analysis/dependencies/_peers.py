@@ -1,4 +1,4 @@
-"""Price of stragglers: replay steps in which each rank takes its peers' time for equal work.
+"""Cost of stragglers: replay steps in which equal work takes equally long on all ranks.
 
 Definition: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
 OSDI 2025, section 3.2, for kernels and calls in place of passes.
@@ -40,14 +40,14 @@ _PLACE = ["iteration", "kind", "name", "number", "place"]
 
 @dataclass(frozen=True)
 class Alike:
-    """Change: selected work takes as long as its peers (equal work on other ranks)."""
+    """Change: selected work takes as long as equal work on the other ranks (its peers)."""
 
     label: str
     own: pl.Expr
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select the edges of this work whose time differs from that of their peers."""
+        """Select the edges of this work that take another time than their peers."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
@@ -57,12 +57,12 @@ class Alike:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: equal work takes all ranks the same time; one change per value of `by`, or one."""
+    """Change: equal work takes all ranks the same time, at once or for each value of `by` alone."""
 
     by: str
 
     def known(self, job: Job) -> list[Alike]:
-        """Return the changes to replay for a job from `with_peers`.
+        """Return the changes to replay: all work, or one rank, stage, op, part or link each.
 
         Raises
         ------
@@ -130,10 +130,10 @@ def _kinds(job: Job) -> list[Alike]:
 def _links(job: Job) -> pl.DataFrame:
     """Return communicators whose collectives take longer than their peers', the longest first.
 
-    From the arrival of the last participant on: ``communicator, who, times`` (as long as peers),
-    ``next`` (the same of the next communicator), ``slow, steps`` (in how many it is slow),
-    ``links`` (communicators at the same places), ``is_sized`` (all have as many bytes there),
-    ``computing`` (the most that one of its ranks computes, of the mean).
+    Times count from the arrival of the last participant. ``communicator``; ``who``, its ranks;
+    ``times``, its time over its peers'; ``next``, that ratio of the next communicator; ``slow``, in
+    how many of ``steps`` it is slow; ``links``, number of communicators compared; ``is_sized``,
+    whether all exchange as many bytes; ``computing``, highest compute time of its ranks over mean.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _links(job: Job) -> pl.DataFrame:
 
 
 def slow_link(job: Job) -> str:
-    """Return the link whose collectives take far longer than others', or `unknown`."""
+    """Return in words the ranks whose collectives take far longer than others', or `unknown`."""
     one = _links(job).row(0, named=True)
     is_far = one["next"] is not None and one["times"] >= max(FAR, FAR * one["next"])
     is_steady = one["slow"] >= STEADY * one["steps"] and one["links"] >= _FEWEST
@@ -197,9 +197,9 @@ def with_peers(job: Job) -> Job:
     Returns
     -------
     The job, with further columns of its edges: ``usual`` (for work of single ranks the mean of all
-    peers; for communication the median over ranks and steps), ``median`` (of the peers of single
-    ranks' work; the lower one of an even number), both null for work without peers; and ``did``,
-    the kind of op (computing by stage, a collective, a kind of copy, or the host).
+    peers; for communication the median over ranks and steps), ``median`` (for work of single ranks
+    the median of the peers, the lower one of two middle values), both null for work without peers;
+    and ``did``, the kind of op (compute of a stage, a collective, a kind of copy, or host).
     """
     owner = pl.struct("process", "device")  # of calls the process alone
     edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))
@@ -233,7 +233,7 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, ``place`` among equal work of a rank's step, and ``number`` of equal work.
+    """Add ``iteration``, ``place`` among equal operations of a rank's step, and their ``number``.
 
     The iteration of a call is that of the next op that its thread launches.
     """
@@ -256,7 +256,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return a warning of how much work stays as it is because no other rank does equal work."""
+    """Return a warning of the share of work without peers, to which the changes do not apply."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

@@ -1,4 +1,4 @@
-"""Sweeps over a dependency graph: topological order, earliest and latest times, paths.
+"""Compiled loops over a dependency graph: topological order, earliest and latest times, paths.
 
 Its nodes, the starts and ends of calls and ops, are called moments. The graph is stored in arrays:
 the edges into node m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and so
@@ -30,7 +30,7 @@ def find_lengths(
     time: Array, into: tuple[Array, Array, Array], groups: Array, usual: Array,
     found: Lengths, holding: tuple[Array, Array], tolerated: int,
 ) -> None:  # fmt: skip
-    """Find the length of each edge, and sum up by group the lags of edges that came last.
+    """Set the length of each edge; sum lags (target - source) of edges that delay a node most.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def find_lengths(
     usual
         Length of the edges of each group, ns.
     found
-        Filled in.
+        Filled in: lengths of edges, and unexplained delays of nodes.
     holding
-        Sum and number of the lags of the edges that held their node last, by group; updated.
+        By group, sum and number of lags of the edges with the latest source plus length; updated.
     tolerated
         Largest lag that counts, ns.
     """
@@ -158,7 +158,7 @@ def replay(
 def walk_back(
     ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array, path: Array
 ) -> int:
-    """Follow each end back over the edges that determined its time, to the start of its step.
+    """Follow the critical path of each step back, from its end node to its start.
 
     Of several edges into a node the edge with the latest source plus length is followed.
 
@@ -171,7 +171,7 @@ def walk_back(
     time
         Time of each node, ns.
     path
-        Filled in, two rows: edges, and the number of the end that each belongs to; last edge first.
+        Filled in, two rows: followed edges, and the index of their step in `ends`; last edge first.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def walk_back(
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:
-    """Compute the latest time of each node that delays no end of a step.
+    """Compute the latest time at which each node could come without delaying any end of a step.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     """Return the edges from ops to calls that wait for them, and between streams.
 
     The second table is ``giver, target, lag``: a call that makes a stream wait for an event
-    (target), and the call of another thread that recorded the event (giver).
+    (target), the call of another thread that recorded the event (giver), and the ns between.
     """
     syncs, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
@@ -64,7 +64,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 
 
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return ``source, target`` of recorded waits of calls: for streams, and for events."""
+    """Return two tables ``source, target``: recorded waits of calls for streams, and for events."""
     waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")
     rows = waits.with_columns(pl.col("context").fill_null(-1)).collect()
     calls = moments.calls.select("process", "correlation", "start", target="finish", ended="end")
@@ -94,7 +94,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     moments
         The run.
     waits
-        ``start, target, ended`` of calls, and the columns of the stream's lane.
+        ``start, target, ended`` of calls, and process, device, context and stream waited for.
     """
     launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
         "time"
@@ -110,7 +110,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of calls that are known to synchronise by their name only."""
+    """Return ``source, target`` of waiting calls of which only the name shows that they wait."""
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
@@ -161,7 +161,7 @@ def _begun(moments: Moments) -> pl.DataFrame:
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of calls that free memory and waited for GPU work."""
+    """Return ``source, target``: the op for which a call that frees memory waited, and the call."""
     frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")
@@ -174,9 +174,9 @@ def _frees(moments: Moments) -> pl.DataFrame:
 def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``source, target`` of ops that wait for events, and ``target, lag, giver`` of calls.
 
-    The next op on the waiting stream follows the last op before the event on the stream that
-    recorded it. The call that makes the stream wait follows the call that recorded the event, on
-    any thread.
+    First table: the next op on the waiting stream waits for the last op before the event on the
+    stream that recorded it. Second table: the call that makes the stream wait (target) comes after
+    the call of another thread that recorded the event (giver).
     """
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event").with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1),
@@ -213,7 +213,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return waits for events with the last call that recorded each: ``record`` and its stream."""
+    """Add to waits for events the last call before that recorded the event, and its stream."""
     records = trace["event_records"].drop_nulls("correlation").select(
         "process", "event", record="correlation", record_device="device",
         record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
@@ -226,7 +226,7 @@ def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of waits for events: the last op before the event's record.
+    """Return ``source, target`` of waits for events: the last op launched before the recording.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
 
 
 def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of ops on streams that calls make wait, if no event was recorded.
+    """Return ``source, target``: waits between streams, guessed if no event was recorded.
 
     The next op of the calling thread, and the next op of its process, are taken to wait for the
     last op that the process had launched on each other stream of that GPU, if they did start after
@@ -304,7 +304,7 @@ def _next_op(
     by
         ``thread`` or ``process``.
     aside
-        Threads whose ops are ignored; None for none.
+        Threads whose ops are ignored; None: no thread.
     """
     none = waits["thread"].clear() if aside is None else aside
     ops = launched.filter(~pl.col("launch_thread").is_in(none.implode())).select(
@@ -362,10 +362,10 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits for a loader that is never idle, with ``first, since``: when that began.
+        """Waits for a loader that is busy without pause, with ``first, since``: see below.
 
-        The loader makes a batch whenever one is taken, so that each is ready ``since`` ns after the
-        first batch.
+        It starts a batch whenever one is taken. A batch is ready ``since`` ns after the first
+        batch of such a busy period was taken (node ``first``).
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)
@@ -416,7 +416,7 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
 
 
 def _own(moments: Moments) -> pl.DataFrame:
-    """Return ``process, thread, target, end``: launches of the first input of each iteration."""
+    """Return ``process, thread, target, end``: launch of the first input copy of each iteration."""
     loads = pl.col("launch_thread").is_in(moments.loaders.implode())
     copies = moments.ops.filter((pl.col("stage") == "IO") & ~loads)
     first = copies.drop_nulls(["iteration", "call"]).sort("launch_start").unique(
@@ -455,7 +455,7 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
 
 
 def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
-    """Return ``forks, wait`` of first batches: processes forked before, and time to make a batch.
+    """Return ``forks, wait`` of first batches: processes forked before, and time per batch, ns.
 
     Batches are requested once all workers run, and each worker makes one; without forked processes
     the wait is the whole time without calls.
@@ -475,7 +475,7 @@ def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
 
 
 def _workers(waits: pl.DataFrame) -> int | None:
-    """Return the number of batches that come together, made at once by as many workers."""
+    """Return the number of batches from one long wait to the next (loader workers), or None."""
     usual = waits["loading"].quantile(_USUAL)
     long = waits.filter(pl.col("loading") >= _LONG * pl.lit(usual))
     apart: float | None = long.select(pl.col("place").diff().over("thread").median()).item()

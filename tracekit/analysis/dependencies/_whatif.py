@@ -1,4 +1,4 @@
-"""Predict step times after a change by replaying the dependency graph; price findings."""
+"""Predict step times after a change, also a proposed remedy, by replaying dependencies."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def whatif(
     skip: Skip = 0,
     iterations: tuple[int, int] | None = None,
 ) -> Answer:
-    """Answer the question `whatif`; its declaration lists options and columns.
+    """Predict step times after changes; `questions.py` lists options and columns.
 
     The dependency graph of the run is replayed: each call and op comes as soon as everything that
     it waits for has come; no other recorded times are used. ``docs/whatif.md`` describes replays,
@@ -95,7 +95,7 @@ def whatif(
     MissingDataError
         As `critical_path`.
     UndecidedError
-        If no change has a range of less than a fifth of a step.
+        If the predicted range is wider than a fifth of a step for every change.
     """
     job = job_of(trace, traffic, skip, iterations)
     if any(isinstance(each, Stragglers) for each in changes):
@@ -148,7 +148,7 @@ def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Lengths of steps after the changes, ns: lower and upper bounds."""
+    """Replayed steps after one or several changes: their lengths, ns, as lower and upper bounds."""
 
     label: str
     edges: int
@@ -168,7 +168,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Tell whether the range is narrow enough to state a value."""
+        """Return whether lower and upper bound are close enough to state one value."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -191,7 +191,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with changes, at both ends of the range of every unknown length."""
+    """Replay a job's graph with changes, with all unknown lengths least, and then greatest."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -221,11 +221,11 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
 
 
 def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
-    """Return the job at the slow and at the fast end of the range, if the host launches faster.
+    """Return the job to replay for the upper, and for the lower bound of step times.
 
-    An op can start before its launching call returns, but mostly does not: its delay during the
-    call counts as waiting for the call, which gets shorter. That is certain if all delayed ops
-    started after their call; else it is assumed at the fast end only.
+    They differ from `job` if the host launches faster: the delay of an op during its launching call
+    then counts as waiting for the call, which gets shorter. If some op started before its call
+    returned, this is uncertain, and assumed for the lower bound only.
     """
     if not any(isinstance(each, Host) for each in changes):
         return job, job
@@ -251,7 +251,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
 
 
 def _may_touch(change: Change) -> pl.Expr:
-    """Select the bounds on batches that a change of the loader moves."""
+    """Select edges between batches (``pace``), which a change of the loader may shorten."""
     return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
 
 
@@ -264,7 +264,7 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 
 
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Return the edges of a job with all unknown lengths at one end of their ranges.
+    """Return the edges of a job with every unknown length greatest (`slowest`) or least.
 
     - A batch that was not waited for was ready long before, or only when it was taken.
     - Copies between host and GPUs either meet no further copies, or take as long as equal copies
@@ -303,7 +303,7 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Give host-GPU copies the time of equal copies on the GPU where these take longest.
+    """Lengthen copies between host and GPU to the median of equal copies on the slowest GPU.
 
     GPUs share links to the host: at another time a copy may compete with others.
     """
@@ -342,7 +342,7 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> float | None:
-    """Return the share of replayed steps that nothing explains."""
+    """Return the share of replayed critical paths that lengths of edges do not explain."""
     replayed = replace(job.graph, edges=edges.select(job.graph.edges.columns), time=time)
     total = int(_lengths(bounds).sum())
     late = int(path_segments(replayed, bounds)["late"].sum())
@@ -394,7 +394,7 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
-    """Return the range in which steps would lie, and which unknowns make it wide, in words."""
+    """Return a sentence: the predicted range of a step, and why it is wide."""
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
@@ -419,7 +419,7 @@ def _assumed(job: Job) -> list[str]:
 
 
 def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> None:
-    """Refuse a pattern that matches no kernel."""
+    """Raise `UsageError` if the name pattern of a change matches no kernel."""
     for change, found in zip(changes, alone, strict=False):
         if isinstance(change, Speed) and change.name is not None and not found.edges:
             raise UsageError(
@@ -482,7 +482,7 @@ _MS = 10**6
 
 
 def _faster(names: str, factor: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the change of kernels whose names match a pattern."""
+    """Return the option text and arguments of `whatif` that make kernels of such names faster."""
     return f"--speed '{names}={factor}'", {"speed": [f"{names}={factor}"]}
 
 
@@ -524,7 +524,7 @@ class Price:
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
-    """Replay the change that fixes a rule's finding; return None if no replay can price it.
+    """Predict the step time after the remedy of a rule's finding; None if no replay can.
 
     Parameters
     ----------
@@ -560,7 +560,7 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     """Return a sentence on the change that saves most, no more precise than its range allows.
 
-    It saves the most if no other change's upper bound exceeds its lower bound.
+    It is said to save most only if no other change may save more than it saves at least.
     """
     base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
     known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")

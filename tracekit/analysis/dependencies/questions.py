@@ -1,4 +1,4 @@
-"""Declarations of the questions `critical_path` and `whatif`."""
+"""Options and columns of the analyses `critical_path` and `whatif`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, Unpack
@@ -27,7 +27,7 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """A run for questions about dependencies."""
+    """The interface of a run that `critical_path` and `whatif` use."""
 
     @property
     def trace(self) -> "Trace":
@@ -108,9 +108,9 @@ def critical_path(
     topology: Topology = None,
     **_: Unpack[ChosenTime],
 ) -> "Answer":
-    """Split steps along their critical path: what each waited for, from its end back to its start.
+    """Split steps along their critical path: the chain of waits from end back to start.
 
-    The parts of the path add up to the steps. docs/critical-path.md lists what may wait for what.
+    The times add up to the step. docs/critical-path.md lists the dependencies that count.
     """
     from tracekit.analysis.dependencies._critical_path import critical_path
     from tracekit.engine import parse_iterations
@@ -162,7 +162,7 @@ _CHANGING = (
 
 
 def _changes(**options: Any) -> "list[Any]":
-    """Return the changes that options name; other options are ignored."""
+    """Parse the options that name changes, such as ``speed``; other options are ignored."""
     from tracekit.analysis.dependencies._changes import parse_changes
 
     return parse_changes(**{name: options[name] for name in _CHANGING})
@@ -260,7 +260,7 @@ def whatif(
 ) -> "Answer":
     """Predict how long steps would take after changes: each change alone, and all together.
 
-    Dependencies of calls and ops are replayed; docs/whatif.md: how, and how far to trust it.
+    Dependencies of calls and ops are replayed; docs/whatif.md explains how, and its errors.
     """
     from tracekit.analysis.dependencies._whatif import whatif
     from tracekit.engine import parse_iterations

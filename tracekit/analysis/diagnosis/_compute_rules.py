@@ -163,7 +163,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
 
 
 def largest_headroom(facts: Facts) -> Finding | None:
-    """Find the operator with the most time above its roofline bound."""
+    """Find the operator whose total time exceeds its roofline bound most."""
     rows = facts.found(operators)["rows"]
     if rows.is_empty():
         return None
@@ -200,10 +200,10 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def operators(part: Part) -> Frames:
-    """Return operators of usual steps with a known bound, and the time above it.
+    """Return the time of operators (in usual steps) above their roofline bound, if that is known.
 
-    ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns``, and
-    ``headroom``, whole ns above the bound.
+    ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns`` (time of their
+    kernels), and ``headroom`` (time above the bound, ns).
     """
     by = ["device", "iteration", "operator", "bound", "sizes"]
     if not has_sizes(part.trace):
@@ -222,12 +222,12 @@ def operators(part: Part) -> Frames:
 
 
 def named_kernels(part: Part) -> Frames:
-    """Return the kernels that rules select by name, and sequences of tiny kernels.
+    """Return sums over kernels that rules select by name, and over sequences of tiny kernels.
 
-    ``sums``: ``rule, device, iteration``; ``time``, and the part ``saved`` if each sequence became
-    a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and ``time`` of these
-    kernels, and ``first``, the op id of the first. ``runs``: by rule on sequences, their number
-    (``runs``) and that of their kernels. ``lengths``: those of tiny kernels, as of `kernels`.
+    ``sums``: ``rule, device, iteration``; ``time`` of these kernels, and how much is ``saved`` if
+    each sequence became a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and
+    ``time`` of these kernels, and ``first``, the op id of the first. ``runs``: number of sequences
+    and of their kernels, by rule. ``lengths``: lengths of tiny kernels, each with its number.
     """
     rows, runs = _of_rules(part)
     first = {
@@ -255,13 +255,13 @@ def named_kernels(part: Part) -> Frames:
 
 
 def layers_of_kernels(part: Part) -> Frames:
-    """Return ``where``: the layers of the kernels of `named_kernels`, see `Part.launched_in`."""
+    """Return ``where``: the layers that launch the kernels of `named_kernels`, with their time."""
     rows, runs = _of_rules(part)
     return {"where": part.launched_in({**rows, **runs})}
 
 
 def _of_rules(part: Part) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame]]:
-    """Return by rule the kernels that it is about, alone or in sequences; with ``saved``, ns."""
+    """Return two mappings, rule -> its kernels: of rules on single kernels, and on sequences."""
     names = part.ops.select(pl.col("name").unique()).collect()
     text = pl.col("name").cast(pl.String)
     of_rule = {
@@ -284,7 +284,7 @@ def _runs(facts: Facts, rule: str) -> tuple[int, int]:
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:
-    """Return the number of kernels, and the name of the kernel that takes most time, in words."""
+    """Return in words the number of the kernels `names`, and the name of the longest in total."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")

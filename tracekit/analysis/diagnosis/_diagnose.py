@@ -83,7 +83,7 @@ _OFTEN = 20
 
 @cache
 def score() -> Mapping[str, Any]:
-    """Return the score of each rule by ``benchmarks/findings.py``: rule -> ``claims, wrong``."""
+    """Return rule -> ``claims, wrong``: tested findings and wrong ones (benchmarks/findings.py)."""
     return read_toml(schemas() / "findings" / "score.toml")
 
 
@@ -131,11 +131,12 @@ def diagnose(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Answer:
-    """Answer the question `diagnose`; its declaration lists columns and meta.
+    """Apply rules to a run, and list the problems that they find (findings).
 
-    ``docs/diagnose.md`` defines the rules and the time that each could win; the largest win is
-    first. Findings of rules that were wrong more than once in twenty are marked ``perhaps``, listed
-    last and not among the first 5. The table ``findings`` contains all findings.
+    ``docs/diagnose.md`` defines the rules, and the win of a finding: the time by which a step would
+    get shorter. The largest win is first. Findings of rules that were wrong more than once in
+    twenty are marked ``perhaps``, listed last and not among the first 5. The table ``findings``
+    contains all findings.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ def diagnose(
     traffic
         Traffic of the run, for rules on links; None leaves these rules without data.
     worth
-        Least share of a step that makes a finding.
+        Least share of a step that a problem must cost to be listed.
     without
         Numbers of steps to leave out, such as outliers.
 
@@ -202,7 +203,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Tell whether any of a finding's win remains after longer waits for host and input."""
+    """Tell whether a win remains worth listing if GPUs then wait longer for host and input."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)
@@ -210,7 +211,7 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
-    """Return a finding as a row, its win limited to the time that a step could lose."""
+    """Return a finding as a row; its win is at most the time of a step outside compute kernels."""
     most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value
@@ -231,9 +232,9 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
 
 
 def in_words_of(trace: Trace, advice: str) -> str:
-    """Return advice with the names of JAX or HIP in place of PyTorch's and CUDA's.
+    """Return advice in which names of PyTorch and CUDA are replaced by JAX's and HIP's, if used.
 
-    Where the framework is not known, PyTorch's names are examples.
+    If the framework is unknown, PyTorch's names stay, as examples.
     """
     for name, other in trace.once(_words, of_all=True):
         advice = advice.replace(name, other)
@@ -241,9 +242,9 @@ def in_words_of(trace: Trace, advice: str) -> str:
 
 
 def _words(trace: Trace) -> list[tuple[str, str]]:
-    """Return the names to replace, if XLA ran, and if on AMD's GPUs.
+    """Return pairs (name, replacement) for runs of JAX or other XLA, and for AMD GPUs.
 
-    TensorFlow without XLA uses the domain TSL, too.
+    The NVTX domain TSL alone does not show XLA, as TensorFlow without XLA uses it, too.
     """
     makers = trace.read("devices")["name"].cast(pl.String).fill_null("")
     calls = trace["calls"].filter(pl.col("name").cast(pl.String).str.starts_with("hip"))
@@ -270,7 +271,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the printed table of findings: their wins on a line each, and their states."""
+    """Return the findings as printed, with a line for each win, and (if compared) the state."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )
@@ -291,15 +292,15 @@ def _milliseconds(name: str) -> pl.Expr:
 
 
 def _fingerprint(rule: str) -> str:
-    """Return an identifier of a rule's finding that is the same in every run."""
+    """Return an identifier of the rule, by which its findings in several runs are matched."""
     return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]
 
 
 def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None = None) -> Answer:
-    """Compare the findings of two sides (B and the base A), each with its change.
+    """Compare the findings of B with those of the base A: which are new, grown, shrunk or gone.
 
     With several recordings per side, a finding is new only if all recordings of B and none of the
-    base have it: its win is the least in B, and the greatest in the base.
+    base have it; wins are the least of the recordings of B, and the greatest of the base.
 
     Parameters
     ----------
@@ -315,8 +316,9 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     The first diagnosis with ``state`` (``new``, ``grown``, ``uncovered``, ``shrunk``, ``unchanged``
     or ``gone``), ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings
     that are gone have the values of the base. A finding has grown or shrunk if its win changed by
-    more than `NOTICED` of the base's step, and by more than a tenth. One that is new or grown is
-    uncovered where the base's step is longer by more than that, which may hide it there.
+    more than the share `NOTICED` of the base's step, and by more than a tenth. A finding that would
+    be new or grown is ``uncovered`` if B's step is shorter than the base's by more than that: the
+    longer step may have hidden it.
     """
     now, before = _side(found, greatest=False), _side(base, greatest=True)
     pairs = [(now.get(rule), before.get(rule)) for rule in {**now, **before}]
@@ -348,7 +350,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> finding: the greatest of any recording, or the smallest if all have it."""
+    """Return rule -> its greatest finding in any recording, else its least if all have it."""
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):
@@ -363,7 +365,7 @@ def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str,
 
 
 def _is_listed(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
-    """Tell whether a finding takes enough of a step to be listed, on either side."""
+    """Tell whether a finding has a large (or unknown) share of a step in B or in the base."""
     shares = [row["share"] for row in (now, before) if row is not None]
     return any(share is None or share >= WORTH for share in shares)
 

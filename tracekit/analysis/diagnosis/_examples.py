@@ -1,4 +1,4 @@
-"""The longest examples of findings: the idle time, copies or kernels that a rule concerns."""
+"""The longest example of each finding: the idle time, copy or kernel that its rule is about."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS_OF = {
 
 
 def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tuple[int, int, int]]:
-    """Return for each rule the longest gap or op that it concerns; rules without any are left out.
+    """Return the longest gap or op that each rule is about; rules without any are left out.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Rules on communication between GPUs, and on waiting for each other."""
+"""Rules of `diagnose` on communication between GPUs, and on GPUs that wait for each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TWICE = 1.5
 
 
 def exposed_collectives(facts: Facts) -> Finding | None:
-    """Find collectives, except the last of each step, during which no other op runs (exposed)."""
+    """Find time in which only a collective runs (exposed), except the last one of each step."""
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
@@ -101,7 +101,7 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 
 def small_buckets(facts: Facts) -> Finding | None:
-    """Find gradient exchange in more collectives than the bytes need."""
+    """Find gradients exchanged in many small collectives where fewer would suffice."""
     # Those between the layers of a pass hold what the next layer computes with.
     apart = ~pl.col("stage").is_in(["FP", "BP"])
     each = facts.exchanges.filter(pl.col("kind") == "collective", apart)
@@ -145,7 +145,7 @@ def small_buckets(facts: Facts) -> Finding | None:
 
 
 def stragglers(facts: Facts) -> Finding | None:
-    """Find a rank (straggler) for which the others wait since it is slower."""
+    """Find a rank (straggler) that is slower than the others, so that they wait for it."""
     waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
@@ -190,7 +190,7 @@ def _is_one(worst: dict[str, Any]) -> pl.Expr:
 
 
 def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
-    """Test whether a rank causes significantly more waiting per step than all others together.
+    """Test whether a rank causes significantly more waiting than all other ranks together.
 
     The test is over steps, not collectives: a rank that starts a step late is late to all its
     collectives.
@@ -210,7 +210,7 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test (Student, over steps) whether the greatest of `tried` means is above 0."""
+    """Test whether a mean over steps, the greatest of `tried` means, is above 0 (Student)."""
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()
@@ -290,15 +290,15 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
 
 
 def _has_stages(facts: Facts) -> bool:
-    """Tell whether GPUs are pipeline stages: by ranges or sends, or by their different kernels."""
+    """Tell if GPUs are pipeline stages: ranges, sends, or different kernels on each show it."""
     return is_pipeline(facts.trace) or kernel_paces(facts).height <= 1
 
 
 def _split_cost(facts: Facts) -> float:
-    """Return the least cost per step of twice as many kernels with half the work each, ns.
+    """Return the least extra time per step if all kernels were split in two halves, ns.
 
-    The shortest quarter of the kernels gives the constant cost of a kernel; waits for launches are
-    as frequent as kernels.
+    Twice as many kernels cost their constant time again (that of the shortest quarter of kernels),
+    and waits for launches again.
     """
     lengths = facts.found(kernels)["lengths"]
     number, least = float(lengths["number"].sum()), quantile_of(lengths, _FIXED) or 0.0
@@ -331,7 +331,7 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:
-    """Return the number of collectives per step that suffice at a usual bucket size.
+    """Return how many collectives per step would suffice, in buckets of a usual size.
 
     Only collectives of one operation and communicator can be merged.
     """

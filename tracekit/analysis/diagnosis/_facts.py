@@ -1,4 +1,4 @@
-"""Measurements of a run's usual steps (ops, idle time, collectives) for rules, and findings."""
+"""Measurements of the steps of a run, on which the rules of `diagnose` are based; findings."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _STEP = pl.Schema(
 
 
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the wait of each participant of a matched collective, and the last participant.
+    """Return how long each participant of a collective waits for the last one to arrive.
 
-    The participant with the shortest time comes last; others wait for as long as their time exceeds
-    it, which needs no common clock. If several are equally short, nobody is last.
+    The participant whose call is shortest arrives last; each other one waits for the time by which
+    its call is longer, which needs no common clock. If several are shortest, none is the last.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``match, op, step, process, device, collective, wait_ns``; ``is_last``; ``chance``, one over the
-    number of participants; ``late_ns``, the delay of its begin after the first participant's (null
+    number of participants; ``late_ns``, how much later than the first participant it begins (null
     without a common clock). One row per participant of collectives with several participants.
     """
     number = pl.struct(MEMBER).n_unique().over("match")
@@ -86,16 +86,16 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
-    """Return the exposed part of waits in collectives of usual steps.
+    """Return waits in collectives of usual (not cold) steps, limited to the exposed time.
 
-    ``caused_ns`` is the mean wait of the others in collectives in which this participant is last.
+    ``caused_ns``: if this participant is last, the mean wait of the other participants for it.
 
     Parameters
     ----------
     calls
         As for `waits_in_collectives`.
     exposed
-        ``op, exposed``: ns in which nothing but matched collectives runs beside an op.
+        ``op, exposed``: ns of the op in which nothing but collectives runs on its GPU.
     """
     waits = waits_in_collectives(calls).drop_nulls(["step", "op"])
     known = waits.join(exposed, on="op", how="left", maintain_order="left")
@@ -111,7 +111,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Lost:
-    """Lost time per step, ns: least of any GPU, mean, and most of any GPU."""
+    """Lost time per step, ns: of the GPU that loses least, mean, and of the one that loses most."""
 
     least: float
     mean: float
@@ -139,9 +139,9 @@ class Facts:
     worth
         Least share of a step that makes a finding.
     last_ns
-        Length of the last step if it is left out, as it lacks what ends the others.
+        Length of the last step if it is left out, since it lacks the work that ends other steps.
     measures
-        Groups of measures, each of which is taken of a part of the run at once.
+        Groups of measuring functions that are computed together, in one pass over the run.
     """
 
     trace: Trace
@@ -169,7 +169,7 @@ class Facts:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """Keys of each usual step on each GPU, a row each."""
+        """``device, iteration`` of each usual step on each GPU, one row each."""
         return self.steps.select(CELL).unique(maintain_order=True)
 
     @cached_property
@@ -181,12 +181,12 @@ class Facts:
 
     @cached_property
     def _whole(self) -> Part | None:
-        """The run, if it is one part; measures are then taken when they are asked for."""
+        """The run as a `Part`, if it has one part only; None if it has several."""
         parts = self.trace.parts(with_paths=True)
         return None if len(parts) > 1 else Part(parts[0], *self._of(parts[0]))
 
     def _of(self, part: Trace) -> tuple[pl.DataFrame, ...]:
-        """Return the frames of a `Part`."""
+        """Return the tables, such as steps and collectives, from which a `Part` is made."""
         span = self.steps.select(first=pl.col("start").min(), last=pl.col("end").max())
         return (of_part(self.trace, part, self.steps), self._ending, span,
                 part.own_ops(self._ops_of_calls))  # fmt: skip
@@ -207,9 +207,10 @@ class Facts:
         ).drop_nulls("op")  # fmt: skip
 
     def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
-        """Return the frames of a measure, of all parts together.
+        """Return the tables of a measuring function, summed over all parts (reports) of the run.
 
-        Each part of the run is read once for a group of `measures`; with `more` frames, once again.
+        A part is read once for all functions of a group in `measures`; with tables `more`, which
+        are passed to the function, it is read again.
         """
         if more or measure not in self._known:
             groups = self.measures if self._whole is None else ()
@@ -232,7 +233,7 @@ class Facts:
     def idle(self) -> pl.DataFrame:
         """Sums of idle time in usual steps, ns: ``process, device, iteration, cause, ..., time``.
 
-        The other columns are those of the measure `idle`.
+        The other columns are described at the function `idle`.
         """
         found = self.found(idle)
         last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
@@ -256,13 +257,13 @@ class Facts:
         return cause, time / windows["device"].n_unique()
 
     def of_rule(self, measure: Measure, name: str, rule: str) -> pl.DataFrame:
-        """Return the rows of a measure's frame that belong to a rule."""
+        """Return the rows of `rule` from the table `name` of a measuring function."""
         return self.found(measure)[name].filter(rule=rule)
 
     def where(
         self, measure: Measure, rule: str, devices: Collection[int] | None = None
     ) -> tuple[str, ...]:
-        """Return a rule's layers or ranges with the most time, each with its time as text."""
+        """Return as texts the layers or ranges where a rule finds most time, each with its time."""
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
         by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
@@ -281,7 +282,7 @@ class Facts:
 
     @cached_property
     def waits(self) -> pl.DataFrame:
-        """Exposed waits of participants of collectives for the last; see `exposed_waits`."""
+        """Exposed waits in collectives for the last participant; see `exposed_waits`."""
         exposed = self.found(calls)["rows"].select("op", "exposed").drop_nulls()
         return exposed_waits(self.collectives, exposed)
 
@@ -304,10 +305,10 @@ class Facts:
         return Lost(*(float(mean or 0) for mean in means))
 
     def won(self, lost: Lost) -> float:
-        """Return the part of the GPUs' lost time by which a step could become shorter, ns.
+        """Return by how much a step could get shorter if GPUs did not lose the time `lost`, ns.
 
-        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least: the
-        others would wait for it.
+        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least, as
+        the others would wait for it; else the mean loss.
         """
         return lost.mean if self.waits.is_empty() else lost.least
 
@@ -317,15 +318,15 @@ class Facts:
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
-        """Collectives of usual steps, with the part of each that could be hidden.
+        """Collectives of usual steps, with the exposed time that could be hidden.
 
         ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
         ``wait_ns``, the time for which the collective waits
         for its last participant; ``is_late``, whether it begins after the backward pass, with no
         other collective running when the pass ended; ``ends_step``, whether it is the last of
-        several; ``avoidable``, ``exposed`` limited to its
-        length less waiting (0 for the last of several collectives of a step, since the next ops
-        need its result).
+        several; ``avoidable``, ``exposed`` or, if
+        less, ``time - wait_ns`` (0 for the last of several collectives of a step, since the next
+        ops need its result).
         """
         own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
         waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
@@ -388,14 +389,14 @@ class Facts:
 
     @property
     def per(self) -> str:
-        """Unit of times that are means over GPUs, in words."""
+        """Words for the unit of times that are means over steps and GPUs."""
         if self.has_steps:
             return "per step"
         return "in all" if self.cells["device"].n_unique() == 1 else "per GPU"
 
     @property
     def per_gpu(self) -> str:
-        """Unit of counts on a single GPU, in words."""
+        """Words for the unit of counts per step on a single GPU."""
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
@@ -403,7 +404,7 @@ class Facts:
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether rows occur in at least half of the steps; in a run without steps, at all."""
+        """Tell whether `rows` are of at least half of the steps (without steps: are not empty)."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
@@ -413,7 +414,7 @@ class Facts:
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
-    """Return a number (also a mean) with its noun, in the singular or plural."""
+    """Return a number with its noun in singular or plural, such as ``2.5 kernels``."""
     return f"{rounded(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -438,14 +439,14 @@ def facts_of(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Facts:
-    """Return measurements of a run's steps, for the rules of `diagnose`; each is made when read.
+    """Return the measurements of a run for the rules of `diagnose`; each is computed when read.
 
     Cold steps and a short last step are left out; without steps each GPU's whole run counts.
 
     Parameters
     ----------
     trace, traffic, worth
-        The run, its traffic if needed, and the least share of a step that makes a finding.
+        The run, its traffic if needed, and the least share of a step that is reported.
     without
         Numbers of steps to leave out, such as outliers.
     """
@@ -506,12 +507,11 @@ class Finding:
     advice
         What to do.
     outside
-        Whether the time lies outside of steps, so that the idle time of steps does not bound the
-        win.
+        Whether the win is time outside of steps, and so not bounded by the idle time of steps.
     of_compute
-        Whether the remedy shortens compute kernels, which bound the wins of all other findings.
+        Whether the remedy shortens compute kernels; other wins are at most the rest of the step.
     of_gpu
-        Whether GPUs would have less work, a win that longer waits for host and input may use up.
+        Whether GPUs would have less work, a win that longer waits for host and input may cancel.
     """
 
     finding: str

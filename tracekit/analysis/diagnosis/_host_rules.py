@@ -61,7 +61,7 @@ _SURE = 0.9
 
 
 def input_bound(facts: Facts) -> Finding | None:
-    """Find GPUs that wait for input, or for a host that is outside of its steps."""
+    """Find GPUs that wait for input data, or for a host that is between two steps."""
     # A GPU that only copies, as one that serves another, has nothing to wait for input with.
     devices = facts.found(kernels)["busy"]["device"].unique()
     computes = pl.col("device").is_in(devices.implode())
@@ -152,16 +152,16 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def _is_kept_off() -> pl.Expr:
-    """Select times off the CPU that a thread did not choose, as it does when it waits for work."""
+    """Select times off the CPU that are involuntary: not those in which a thread waits for work."""
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
     return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
 
 
 def places(part: Part) -> Frames:
-    """Return where the host was while GPUs waited.
+    """Return in which ranges and functions the host was while GPUs were idle.
 
-    ``where``: ``rule, name, time`` (ns); ``samples``: ``name, number`` of functions that it ran
-    during launches that are late by more than 1 ms.
+    ``where``: ``rule``, ``name`` of the range, ``time`` (ns); ``samples``: ``name`` of a function
+    and ``number`` of stack samples in it, while launches were late by more than 1 ms.
     """
     late = pl.col("is_short") & ~pl.col("queued").fill_null(value=True)
     asks = {
@@ -186,7 +186,7 @@ def places(part: Part) -> Frames:
 
 
 def _executed(facts: Facts) -> tuple[str, ...]:
-    """Return the functions that the host ran while it launched nothing, from sampled stacks."""
+    """Return as text the functions in which the host spent long launch delays (stack samples)."""
     each = facts.found(places)["samples"].group_by("name").agg(pl.col("number").sum())
     functions = each.sort("number", "name", descending=[True, False]).head(_MOST_NAMES).rows()
     return tuple(f"{number} of {each['number'].sum()} samples in {name}"
@@ -222,8 +222,8 @@ def compilation(facts: Facts) -> Finding | None:
 def sync_in_loop(facts: Facts) -> Finding | None:
     """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for the host.
 
-    Each wait for a busy GPU delays the host by as much: without it the host would be ahead, and
-    hide as much of its later delays.
+    Each wait for a busy GPU delays the host by the time waited: without the wait it would be ahead
+    of the GPU, and so much of its later delays would be hidden.
     """
     own = facts.idle_of("waiting_call")
     if not (facts.has_steps and facts.is_usual(own)):
@@ -259,7 +259,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Find copies to the GPU from pageable memory, or that block the host as these do."""
+    """Find copies to the GPU from pageable memory, or copies that block the host like such ones."""
     copies = facts.of_rule(host_copies, "sums", "pageable_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
@@ -390,23 +390,23 @@ def _is_large_copy(*kinds: str) -> pl.Expr:
 
 
 def _is_pageable() -> pl.Expr:
-    """Select copies from pageable memory; if unknown, copies whose call lasts as long."""
+    """Select copies from pageable memory; if that is unknown, copies that block their call."""
     return (pl.col("host_memory") == "pageable").fill_null(_holds_its_call())
 
 
 def _holds_its_call() -> pl.Expr:
-    """Select copies whose call lasts for half of the copy or more, as from pageable memory."""
+    """Select copies whose launching call is open for half of the copy, as from pageable memory."""
     held = pl.col("launch_end") - pl.col("start")
     return (2 * held >= LENGTH).fill_null(value=False)
 
 
 def host_copies(part: Part) -> Frames:
-    """Return the copies that rules select, and how long nothing else runs meanwhile.
+    """Return sums over the host copies that rules select, and how long nothing else runs then.
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
     ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have started),
-    ns; ``gain``, bytes at the speed of pinned memory that fit into the time above it; and
-    ``blocking``, the number whose call waits for them.
+    ns; ``gain``, bytes that could be copied from pinned memory in the exposed time, less the copied
+    bytes; and ``blocking``, the number of copies whose launching call waits for them.
     """
     rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
     rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
@@ -426,13 +426,13 @@ def host_copies(part: Part) -> Frames:
 
 
 def layers_of_copies(part: Part) -> Frames:
-    """Return ``where``: the layers of the copies of `host_copies`, see `Part.launched_in`."""
+    """Return ``where``: the layers that launch the copies of `host_copies`, with their time."""
     rows = {rule: part.ops.filter(is_own).collect() for rule, is_own in _of_rules().items()}
     return {"where": part.launched_in(rows)}
 
 
 def _of_rules() -> dict[str, pl.Expr]:
-    """Return by rule which copies it is about."""
+    """Return rule -> an expression that selects the host copies which the rule examines."""
     return {
         "pageable_copies": _is_large_copy("h2d") & _is_pageable(),
         "unhidden_copies": _is_large_copy("h2d", "d2h")
@@ -448,8 +448,8 @@ def _of_rules() -> dict[str, pl.Expr]:
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``sure``: how much earlier a copy, and the kernel after it, could have started, ns.
 
-    A launched copy could have run since its launch; the next kernel could have run in its place
-    since that kernel's launch.
+    The copy could have started when it was launched; the next kernel could have run at the time of
+    the copy, from its own launch on.
     """
     own = part.ops.filter(COMPUTES).sort("start")
     others = own.select("device", "start", ready="launch_end").collect()
@@ -465,7 +465,7 @@ def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Find GPUs that wait for launches: the host launches more slowly than the GPU works.
+    """Find GPUs that wait for launches, as the host launches kernels more slowly than they run.
 
     Launch cost shows in many short gaps; in a long gap the host does other work.
     """
@@ -500,7 +500,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 
 def busy_host(facts: Facts) -> Finding | None:
-    """Find a host that spends long times on work other than launching."""
+    """Find GPUs that wait while the host does other work than launching for long (over 1 ms)."""
     own = facts.idle.filter("is_long")
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean):
@@ -525,7 +525,7 @@ def busy_host(facts: Facts) -> Finding | None:
 
 
 def _stacks(facts: Facts) -> str:
-    """Return how to record call stacks of the host, if tracekit reads those of the recorder."""
+    """Return advice to record call stacks of the host, if tracekit can read the profiler's."""
     is_nsys = RECORDERS["nsys"] in RunFacts(facts.trace).recorders
     return ", call stacks by `-s process-tree`" if is_nsys else ""
 
@@ -569,7 +569,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the medians of kernels' lengths, and of up to 1 ms between a thread's launches, ns."""
+    """Return median kernel length, and median time (up to 1 ms) between a thread's launches, ns."""
     found = facts.found(kernels)
     return quantile_of(found["lengths"], _HALF), quantile_of(found["apart"], _HALF)
 

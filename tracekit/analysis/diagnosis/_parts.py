@@ -1,4 +1,4 @@
-"""Ops and idle time of a part of a run (some of its reports), added up for the rules."""
+"""Ops and idle time of a part of a run (some of its reports), summed for `diagnose`."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "t
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a run in usual steps.
+    """A part of a run (some of its reports), limited to usual steps.
 
     Parameters
     ----------
     trace, steps
         The part, and the usual steps on its GPUs: see `Facts`.
     ending
-        The GPUs of the run that end steps, from `last_to_work`.
+        GPUs that still work at the end of steps while others have no work left (`last_to_work`).
     span
         ``first, last``: time of the first and the last usual step of the run, one row.
     calls
@@ -89,12 +89,12 @@ class Part:
 
     @cached_property
     def found(self) -> OwnPieces:
-        """The gaps of usual steps, and their pieces with one cause each."""
+        """The idle gaps of GPUs in usual steps, split into intervals with one cause each."""
         return own_pieces_in(self.trace, self.steps, self.ending)
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """The pieces of gaps, see `idle`; late launches count by their total time in the gap."""
+        """Intervals of idle gaps with cause; launch delays count as short or long by gap."""
         gaps = self.found.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
@@ -112,7 +112,7 @@ class Part:
 
     @cached_property
     def tiny(self) -> pl.DataFrame:
-        """Runs of tiny kernels: see `runs`."""
+        """Sequences of consecutive kernels that are tiny: see `runs`."""
         return self.runs(LENGTH <= TINY_NS, RUN)
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
@@ -138,9 +138,9 @@ class Part:
 
     @cached_property
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
-        """The rows of kernels in `ops`, by GPU, step and start; which have not the last one's.
+        """Row numbers of kernels in `ops`, by GPU, step and start; and where a sequence must begin.
 
-        Nor its thread: a sequence begins anew there.
+        It begins at a kernel whose GPU, step or launching thread differs from the previous one's.
         """
         same = [*CELL, "launch_thread"]
         kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")
@@ -151,7 +151,7 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives that satisfy the condition `own`.
+        """Return the copies and collectives that satisfy `own`, with their exposed time.
 
         ``exposed``: ns in which no other ops run.
         """
@@ -179,7 +179,7 @@ class Part:
         return is_copy.fill_null(value=False) | pl.col("op").is_in(self.calls["op"].implode())
 
     def launched_in(self, rows: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """Return the layers of ops; for ops without a layer, the ranges that launched them.
+        """Return the time of ops by the layer (or, without one, the range) that launched them.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class Part:
         return named.group_by("rule", "device", "name").agg(pl.col("time").sum()).cast(_NAMED)
 
     def _names(self, numbers: pl.Series) -> pl.DataFrame:
-        """Return the layer of each of these ranges, else its name: ``range, name``."""
+        """Return ``range, name``: the layer of each range or, without one, its own name."""
         found = self.trace.once(range_layers)
         around = self.trace["ranges"].filter(pl.col("range").is_in(numbers.implode())).select(
             "range", around=plain_name(pl.col("name"))
@@ -218,7 +218,7 @@ Measure = Callable[..., Frames]
 
 @dataclass(frozen=True, repr=False)
 class Measures:
-    """Measures a part of a run."""
+    """A group of measuring functions that are applied together to each part of a run."""
 
     measures: tuple[Measure, ...]
 
@@ -234,12 +234,12 @@ class Measures:
         calls: pl.DataFrame,
         *more: pl.DataFrame,
     ) -> Frames:
-        """Return the frames of all measures: ``name of the measure.name of the frame``."""
+        """Make a `Part` and return all results: ``function.table`` (names) -> table."""
         part = Part(trace, steps, ending, span, calls)
         return {**self.of(part, *more), "copies": copies_of(trace)}
 
     def of(self, part: Part, *more: pl.DataFrame) -> Frames:
-        """Return the frames of all measures of a part; see `__call__`."""
+        """Return the tables of all measuring functions for a part; see `__call__`."""
         return {
             f"{measure.__name__}.{name}": frame
             for measure in self.measures
@@ -251,7 +251,7 @@ class Measures:
 
 
 def calls(part: Part) -> Frames:
-    """Return ``op`` (number in the run), ``step`` and ``exposed`` of collectives in usual steps."""
+    """Return the op number, step and exposed time (ns) of collectives in usual steps."""
     own = pl.col("op").is_in(part.calls["op"].implode())
     meeting = pl.col("op").is_in(part.calls.filter("meets")["op"].implode())
     exposed = part.exposed(meeting).group_by("op").agg(pl.col("exposed").sum())
@@ -263,7 +263,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return the ids of GPUs with work, and ``stage, length`` (ns) of work without collectives."""
+    """Return the GPUs with work, and their busy time by stage without collectives, ns."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {
@@ -297,7 +297,7 @@ def exchanges(part: Part) -> Frames:
 
 
 def sends(part: Part) -> Frames:
-    """Return by step and GPU how long sends and receives run alone, ns."""
+    """Return by step and GPU the time in which only sends or receives run, ns."""
     own = part.calls.filter("is_send")["op"]
     each = part.exposed(pl.col("op").is_in(own.implode()))
     return {"rows": with_exposed(each)}
@@ -306,10 +306,11 @@ def sends(part: Part) -> Frames:
 def kernels(part: Part) -> Frames:
     """Return busy time of kernels, their lengths, and times between launches.
 
-    ``busy``: of each step and GPU, ns; ``backward``, the part in the backward pass, and ``sum``,
-    the lengths of its kernels. ``lengths`` and ``apart``: ``length`` (ns) and its ``number``, of
-    kernels, and between launches of a thread up to 1 ms. ``stages``: ``stage, time`` of all ops.
-    ``paces``: ``device, name, launch_size``, median length ``own``, ``number`` and ``total``.
+    ``busy``: by step and GPU, ``length`` (busy time), ``backward`` (part in the backward pass) and
+    ``sum`` of kernel lengths, ns. ``lengths``: distinct lengths of kernels (ns), each with its
+    ``number``; ``apart``: the same of times up to 1 ms between launches of a thread. ``stages``:
+    ``stage, time`` of all ops. ``paces``: by ``device, name, launch_size`` the median length
+    ``own``, ``number`` and ``total`` length of kernels.
     """
     own = part.ops.filter(COMPUTES)
     computing = part.ops.filter(pl.col("kind") == "compute")
@@ -339,12 +340,12 @@ def kernels(part: Part) -> Frames:
 
 
 def counted_values(rows: pl.LazyFrame) -> pl.DataFrame:
-    """Return distinct values of ``length`` and their ``number``, from which quantiles follow."""
+    """Return the distinct values of ``length``, each with its ``number`` of rows."""
     return rows.group_by("length").agg(number=pl.len()).collect()
 
 
 def quantile_of(values: pl.DataFrame, share: float) -> float | None:
-    """Return a quantile of counted values as polars does: the nearest value; of 0.5 the median."""
+    """Return a quantile of `counted_values`: the nearest value, for 0.5 the median."""
     each = values.drop_nulls("length").group_by("length").agg(pl.col("number").sum())
     if each.is_empty():
         return None
@@ -357,12 +358,12 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time, and the gaps whose cause may be in other parts.
+    """Return sums of idle time, and separately gaps whose cause may lie in other parts of the run.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
-    op of the gap was launched before it; ``is_short``, ``is_long``: whether launches that are late
-    take up to 1 ms of the gap, or more, see `Part.idle`; ``is_tiny``, whether a tiny kernel of a
-    run ends it; ``time`` (ns). ``gaps``: counts of gaps, see `Facts.gaps`.
+    op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch
+    delays in the gap take up to 1 ms, or more; ``is_tiny``, whether a kernel from a sequence of
+    tiny kernels ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
     """
     own, last = part.idle, part.found.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())
@@ -376,15 +377,15 @@ def idle(part: Part) -> Frames:
 
 
 def idle_added(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add up pieces of gaps: see `idle`."""
+    """Sum the lengths of intervals of idle gaps by the columns of `idle`."""
     return pieces.group_by(_IDLE_BY).agg(time=LENGTH.sum())
 
 
 def host_calls(part: Part) -> Frames:
     """Return calls of the host during usual steps.
 
-    ``sums``: ``waiting``, ns in calls that wait for a GPU; ``waiting_in_loop``, of threads that
-    launch late after waiting; ``copying``, lengths of copies whose call waits for them.
+    ``sums``, ns: ``waiting``, in calls that wait for a GPU; ``waiting_in_loop``, the same, but only
+    of threads that launch late afterwards; ``copying``, lengths of copies that block their call.
     ``waits, allocations``: ``name, number, time`` (ns) of calls that wait, or allocate or free.
     """
     first, last = part.span.row(0)

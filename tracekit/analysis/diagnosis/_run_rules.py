@@ -1,4 +1,4 @@
-"""Rules on whole runs: first steps, evaluation, the machine, and missing data."""
+"""Rules of `diagnose` on whole runs: first steps, evaluation, the machine, missing data."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _WORST = {
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
-    """Return idle time behind other GPUs: ``process, device, iteration, by, held`` (ns)."""
+    """Return the idle time, ``held`` (ns), that another GPU, ``by``, causes: by GPU and step."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
     return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")
@@ -51,7 +51,7 @@ def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
 def waited_for(facts: Facts, device: int) -> float | None:
     """Return how long the other GPUs wait per step for `device`, ns; None if no GPU waits.
 
-    Since some GPU is always last, the mean wait for one of the other GPUs is subtracted.
+    Since some GPU is always last, the mean wait for another GPU is subtracted.
     """
     held = _held_behind(facts.idle.rename({"time": "idle_ns"}))
     if facts.waits.is_empty() and held.is_empty():
@@ -71,7 +71,7 @@ def own_times(facts: Facts) -> pl.DataFrame:
     The time of an op is its duration plus idle time before it that no other GPU caused. Durations
     of collectives do not count, since they last until the last participant comes. Neither does work
     that some ranks do more often than others, such as the update at the root of a reduction or the
-    layers of a pipeline stage: a rank that is late by its share of the job is not slow.
+    layers of a pipeline stage: a rank that is late because it has more work is not slow.
     """
     same = ["kind", "name"]
     number = facts.found(work_by_name)["rows"]
@@ -83,13 +83,13 @@ def own_times(facts: Facts) -> pl.DataFrame:
 
 
 def work_by_name(part: Part) -> Frames:
-    """Return ``kind, name, process, device`` and the ``number`` of such ops."""
+    """Return the ``number`` of ops of each ``kind, name, process, device``."""
     named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
     return {"rows": named.group_by("kind", "name", *MEMBER).len("number").collect()}
 
 
 def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
-    """Return the time of ops with kinds and names `shared`, and idle time before them: `own_times`.
+    """Return the time of ops with kind and name in `shared`, with idle time before them.
 
     Returns
     -------
@@ -108,9 +108,9 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
 
 
 def kernel_paces(facts: Facts) -> pl.DataFrame:
-    """Return ``device, pace, least, kernels``: time over the median GPU's for equal kernels.
+    """Return how slow each GPU runs equal kernels: ``pace``, its time over the median GPU's.
 
-    Of two GPUs the faster one is the reference. ``least`` is the lower quartile of the ratio over
+    With two GPUs the reference is the faster one. ``least`` is the lower quartile of the ratio over
     kernels. No rows if GPUs do not run the same kernels equally often for most of their time, as in
     a pipeline.
     """
@@ -133,7 +133,7 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
-    """Answer the question `stragglers`; its declaration lists options and columns."""
+    """Find late ranks, by `keys`; `questions.py` (`stragglers`) describes options and columns."""
     of_groups = [key for key in keys if key in OF_GROUPS]
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
@@ -163,7 +163,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return ``step_ns, waited_ns, own_ns, last`` of each step on each GPU of each process."""
+    """Return by step and GPU its length, time waited, the rest, and how often it came last."""
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -221,7 +221,7 @@ def _by_rank(
 
 
 def _in_collectives(facts: Facts) -> list[pl.Expr]:
-    """Aggregate the waits of a rank in collectives; times are per step."""
+    """Return aggregations of waits in collectives by rank: counts, and times per step."""
     return [
         pl.len().cast(pl.Int64).alias("collectives"),
         pl.col("is_last").sum().cast(pl.Int64).alias("last"),
@@ -234,7 +234,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the late ranks in collectives of groups of ranks, or the worst rank of each group."""
+    """Return how long others wait for ranks in collectives, by group; the worst rank, or each."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]
@@ -259,7 +259,7 @@ def _by_group(
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     """Return the stage, or cause of idle time, in which each rank exceeds the median rank most.
 
-    Of two ranks, the reference is the other rank.
+    With two ranks, the reference is the other rank.
     """
     busy = facts.found(work)["busy"].select(
         *MEMBER, what=pl.col("stage").cast(pl.String), time="length"

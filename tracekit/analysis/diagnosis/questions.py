@@ -1,4 +1,4 @@
-"""Declaration of the question `stragglers`."""
+"""Options and columns of the analysis `stragglers`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -78,7 +78,7 @@ def stragglers(
     by: Annotated[str | Sequence[str], grouped_by(*_KEYS)] = "rank",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Find which rank is late at collectives, in which stage, how often, and at what cost.
+    """Find which ranks arrive late at collectives, in which stage they lose time, and the cost.
 
     docs/stragglers.md defines the columns.
     """

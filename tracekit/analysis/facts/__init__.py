@@ -1,4 +1,4 @@
-"""Contents of a run: verdicts on its processes, data it has and lacks, keys to group by.
+"""Contents of a run: verdicts such as training, data it has and lacks, keys to group times by.
 
 Several analyses import this package; it imports none of them.
 """

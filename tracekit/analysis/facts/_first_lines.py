@@ -1,4 +1,4 @@
-"""Phrases for the first lines above tables: the largest rows, named by their keys."""
+"""Phrases for the sentence that is printed above a table, such as its largest rows by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the largest value of `by` whose `others` are known; None if none."""
+    """Return the row of largest `by` in which columns `others` are not null; None if none."""
     if not {by, *others} <= {*rows.columns}:
         return None
     known = rows.drop_nulls([by, *others]).sort(by, descending=True)
@@ -32,14 +32,14 @@ def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
 
 
 def leading_keys(rows: pl.DataFrame) -> list[str]:
-    """Return the columns that rows are grouped by: the first columns."""
+    """Return the leading columns of a table that are keys which its rows are grouped by."""
     columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
     keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]
 
 
 def most_by_share(rows: pl.DataFrame, keys: Sequence[str]) -> str:
-    """Return a text: the first rows with a considerable share, each with its share."""
+    """Return a text such as `FP 40%, BP 30%`: the first rows of `LEAST` share or more."""
     shown = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)
     return ", ".join(
         f"{_named(row, keys)} {percent(row['share'])}" for row in shown.iter_rows(named=True)
@@ -47,7 +47,7 @@ def most_by_share(rows: pl.DataFrame, keys: Sequence[str]) -> str:
 
 
 def unseen(meta: Mapping[str, Any]) -> str:
-    """Return a clause if GPUs seem idle only because their work was not recorded."""
+    """Return a clause that kernels or other GPU work were not recorded; empty if they were."""
     words = {NO_KERNELS: "no kernels were recorded", WORK_MISSING: "GPU work is missing"}
     warnings = meta.get("warnings", ())
     found = (say for begin, say in words.items() if any(begin in text for text in warnings))

@@ -1,4 +1,4 @@
-"""Keys to group a breakdown by."""
+"""Keys, such as stage or device, by which GPU time can be grouped, and their columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_PROCESSES = ("rank", "node")
 
 
 def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"stage,device"`` or in a sequence of keys.
+    """Split and check keys given as ``"stage,device"`` or as a sequence.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     known
         The valid keys.
     what
-        Noun for the grouped rows, for messages.
+        Noun for the grouped things, such as `breakdown`, for error messages.
 
     Raises
     ------
@@ -72,20 +72,20 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:
-    """Tell whether ``stage`` is the only key that splits windows; then exposed time is computed."""
+    """Tell whether ``stage`` is the only key that groups ops; then exposed time is computed."""
     return [key for key in keys if key not in OF_WINDOWS] == ["stage"]
 
 
 def is_by_steps(keys: Sequence[str]) -> bool:
-    """Tell whether keys make each step, and the time between steps, a window."""
+    """Tell whether times are to be added up per step, by the key ``iteration`` or ``phase``."""
     return "iteration" in keys or "phase" in keys
 
 
 def dividing(keys: Sequence[str]) -> list[str]:
-    """Return the keys whose groups have separate windows; keys are named as their columns."""
+    """Return the keys, such as ``device``, that group time windows (a GPU's steps or recording)."""
     return [key for key in keys if key in OF_WINDOWS]
 
 
 def columns_of(keys: Sequence[str]) -> list[str]:
-    """Return the columns that belong to `keys`, in order."""
+    """Return the table columns of `keys`, in order; a key may have several."""
     return list(dict.fromkeys(name for key in keys for name in KEYS[key]))

@@ -1,8 +1,8 @@
 """Phases of a serving engine's steps, by their names: prefill, decode, or both mixed.
 
 vLLM, SGLang and ATOM write the number of requests of a step, and mostly of tokens, into its name.
-Values that a name leaves open are null: in `execute_new_0_cached_3` a cached request may still be
-in prefill.
+Values that do not follow from the name are null: in `execute_new_0_cached_3` a cached request may
+still be in prefill.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_WORD = {"EXTEND": "prefill", "DECODE": "decode", "MIXED": "mixed", "prefill"
 
 
 def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Add ``phase, requests, tokens`` of each step by its ``name``; null where unknown."""
+    """Add ``phase`` (prefill, decode, mixed), ``requests, tokens`` by each step's ``name``."""
     context, tokens, generation, generated = (_number(_VLLM, group) for group in (1, 2, 3, 4))
     early = _number(_VLLM_EARLY, 1)
     word = pl.coalesce(_text(_SGLANG, 1), _text(_ATOM, 1))
@@ -46,7 +46,7 @@ def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_phases(trace: Trace) -> pl.DataFrame:
-    """Return ``process, iteration, phase, requests, tokens`` of the steps of a run.
+    """Return ``process, iteration, phase, requests, tokens`` of an inference run's steps.
 
     Raises
     ------
@@ -78,7 +78,7 @@ OUTSIDE_STEPS = "(no step)"
 
 
 def with_words(rows: pl.DataFrame, words: Mapping[str, str]) -> pl.DataFrame:
-    """Replace nulls in columns by words.
+    """Replace nulls in columns by words for display.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Data that questions require: the amount that a run has, and how to record it."""
+"""Data that analyses require: the amount that a run has, and how to record it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Degree to which a run has a kind of data, and the amount in words."""
+    """Whether a run has a kind of data (yes, partly, none, no), and the amount in words."""
 
     available: Degree
     found: str
@@ -57,7 +57,7 @@ class Facts:
 
     @cached_property
     def kinds(self) -> Mapping[str, int]:
-        """Number of ops of each kind."""
+        """Number of GPU ops of each kind, such as compute, collective or memset."""
         counts = self.trace["ops"].group_by(pl.col("kind").cast(pl.String)).len().collect()
         return dict(counts.iter_rows())
 
@@ -68,7 +68,7 @@ class Facts:
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """Number of NCCL and MPI calls with a recorded size, and of all these calls."""
+        """Numbers of NCCL and MPI calls: those with a recorded size, and all."""
         calls = read_calls(self.trace).drop_nulls("collective")["message_bytes"]
         moving = self._mpi.filter(~pl.col("name").str.contains("(?i)barrier"))
         sized = pl.concat([calls, moving["bytes"]])
@@ -89,7 +89,7 @@ class Facts:
 
     @cached_property
     def recorders(self) -> list[str]:
-        """The recorders of the run's reports; all known recorders if no report names any."""
+        """The profilers that wrote the run's reports; all known ones if no report names any."""
         formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
         known = [
             recorder
@@ -110,7 +110,7 @@ class Facts:
 
 
 def counted(what: str, number: int) -> Evidence:
-    """Return evidence that `number` of `what` were found; any above 0 meets a requirement."""
+    """Return evidence that `number` of `what` were found; available if there is at least one."""
     return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
 
 
@@ -252,21 +252,21 @@ def _operator_sizes(facts: Facts) -> Evidence:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A kind of data that questions need.
+    """A kind of data that analyses need.
 
     Parameters
     ----------
     measure
         Function of `Facts` that returns the amount of this data in a run.
     record
-        Recorder -> how to record it; key ``""`` for all recorders.
+        Profiler, such as nsys -> how to record the data with it; key ``""``: with any.
     """
 
     measure: Callable[[Facts], Evidence]
     record: Mapping[str, str]
 
     def record_with(self, recorders: list[str]) -> str:
-        """Return how to record this data with each of `recorders`, in words."""
+        """Return how to record this data with each of the profilers `recorders`, in words."""
         if "" in self.record:
             return self.record[""]
         ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]
@@ -447,7 +447,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
 
 
 def how_to_record(trace: Trace, requirement: str) -> str:
-    """Return how to record one of `REQUIREMENTS` with the run's recorder, in words."""
+    """Return how to record one of `REQUIREMENTS` with the profiler of the run, in words."""
     return REQUIREMENTS[requirement].record_with(Facts(trace).recorders)
 
 
@@ -460,7 +460,7 @@ def require_ops(trace: Trace) -> None:
 
 
 def how_to_see_waits(trace: Trace) -> str:
-    """Return how to record the causes for which launched ops waited, in words."""
+    """Return how to record why launched ops waited in the GPU's queue, in words."""
     recorders = Facts(trace).recorders
     if "nsys" in recorders:
         return (
@@ -480,7 +480,7 @@ _KEYS = ("stage", "iteration", "rank", "node", "range")
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
-    """Return the GPU work of a run; without any, its ranges on the host as work.
+    """Return the GPU work of a run; without any, its NVTX ranges on the host in place of it.
 
     Raises
     ------
@@ -507,7 +507,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _held(trace: Trace) -> str:
-    """Return the tables of a recording without GPU work in words, largest first."""
+    """Return a clause on what a recording without GPU work contains: its three largest tables."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

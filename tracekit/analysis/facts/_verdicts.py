@@ -36,14 +36,14 @@ _MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 
 
 def verdict_meta(trace: Trace) -> dict[str, Any]:
-    """Return the meta on a run's processes that every answer carries.
+    """Return the metadata on what a run's processes do, which every answer carries.
 
     Returns
     -------
     ``verdict``: verdict -> number of processes that run ops; absent if none are stored. ``given``:
-    present if the user gave the verdict. ``cut``: the missing end of the GPU work (`begin`, `end`
-    or `both`), if any. ``weak``: stages that rest on one weak source of evidence for more than a
-    tenth of GPU time, as ``stage, source, share``.
+    present if the user gave the verdict. ``cut``: where GPU work is cut off by the recording
+    (`begin`, `end` or `both`), if at all. ``weak``: stages that one weak source of evidence decided
+    for more than a tenth of GPU time, as ``stage, source, share``.
     """
     verdicts = _working(trace)
     counts = verdicts["verdict"].cast(pl.String).value_counts(sort=True)
@@ -73,7 +73,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Return a sentence on an assumption: its test, its evidence, and the time based on it."""
+    """Return a sentence on an assumption: result of its test, GPU time in doubt, evidence."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:
@@ -82,7 +82,7 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on a process: verdict, structure, usual gaps, doubt, steps, conflicts."""
+    """Yield the evidence for one row of the table ``verdicts`` (one process) in sentences."""
     as_given = " (as given)" if each["given"] else ""
     yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
@@ -102,7 +102,7 @@ def _worded(each: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _working(trace: Trace) -> pl.DataFrame:
-    """Return the verdicts on processes that run ops; all, if none does."""
+    """Return the verdicts on processes that run GPU ops; on all processes if none does."""
     verdicts = trace.read("verdicts")
     working = verdicts.join(trace.read("opinions"), on="process", how="semi")
     return working if working.height else verdicts
@@ -130,9 +130,9 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _decided(trace: Trace) -> pl.DataFrame:
-    """Return the stage of each op by the source of evidence that decided it.
+    """Return GPU time by process, stage, and the source of evidence that decided the stage.
 
-    Earlier versions stored no opinions; then the stages of the table ``ops`` are taken.
+    Runs of earlier versions have no table ``opinions``; then the table ``ops`` is added up.
     """
     opinions = trace.read("opinions")
     if opinions.is_empty():
@@ -144,9 +144,9 @@ def _decided(trace: Trace) -> pl.DataFrame:
 
 
 def unknown_passes(trace: Trace) -> str | None:
-    """Return why the weight update cannot be the window less both passes; None if it can.
+    """Return why weight update time is not the time less both passes; None if it can be so.
 
-    Both passes must be known by ranges, threads or structure in each training process.
+    For that, both passes must be known by ranges, threads or structure in each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -164,7 +164,7 @@ def unknown_passes(trace: Trace) -> str | None:
 
 
 def confusion(trace: Trace) -> pl.DataFrame:
-    """Return the stage by each source of evidence, beside the final stage.
+    """Compare the final stage of ops with the stage that each source of evidence gives them.
 
     Returns
     -------
@@ -187,13 +187,13 @@ def confusion(trace: Trace) -> pl.DataFrame:
 
 
 def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
-    """Tell whether a run is a pipeline: by micro-batches, or passes that send to other stages."""
+    """Tell whether a run is pipeline-parallel: has micro-batches, or sends between stages."""
     counted = counted_micro_batches(trace) is not None
     return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Tell whether a pass sends to, or receives from, another pipeline stage."""
+    """Tell whether a forward or backward pass exchanges data with another pipeline stage."""
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()
@@ -203,7 +203,7 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
 
 
 def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
-    """Tell whether a pass sends or receives, other than in a collective of all ranks."""
+    """Tell whether a pass runs NCCL sends or receives that are not part of a collective."""
     collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
     sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
     if sending.is_empty():
@@ -214,7 +214,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return the micro-batch count, by integers in names of forward ranges; None without."""
+    """Return the number of micro-batches, by numbers in forward ranges' names; None if none."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
@@ -228,7 +228,7 @@ Number = int | float | str | None
 
 
 def summarise(trace: Trace) -> dict[str, Number]:
-    """Return counts of a run's contents, and the shares of it with known launch and stage.
+    """Return counts of a run's contents, and the shares of ops with known launch and stage.
 
     Returns
     -------
@@ -271,7 +271,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return the verdicts in words, with shared evidence and the cut end of the recording."""
+    """Return the verdicts in words, their evidence if it is one, and where work is cut off."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None
@@ -284,7 +284,7 @@ def _verdict(trace: Trace) -> str | None:
 
 
 def _coverage(trace: Trace) -> float | None:
-    """Return the share of busy time in which an op of known stage runs."""
+    """Return the share of the GPUs' busy time in which an op runs whose stage is known."""
     ops = trace["ops"].select("device", "start", "end", stage=_KNOWN)
     tally = StageTally(of_stages_alone=True)
     if all(tally.add(batch) for batch in in_batches(ops)):
@@ -309,7 +309,7 @@ _KNOWN = (
 
 
 def identify(trace: Trace) -> dict[str, str | None]:
-    """Return format, product and version of a run's reports.
+    """Return file, format, profiler version and host of a run's reports.
 
     Returns
     -------
@@ -346,7 +346,7 @@ def _verdict_note(verdicts: Mapping[str, int]) -> list[str]:
 
 @note("verdicts")
 def verdicts_note(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return notes on the verdicts of the runs' processes, unless every process trains."""
+    """Return a note on what the runs' processes do; empty if every process is in training."""
     if all(set(each.get("verdict", ())) <= {"training"} for each in runs.values()):
         return []
     worded = [

@@ -1,4 +1,4 @@
-"""Explain a hang of a job from the dumps of its ranks, or from recordings that were cut."""
+"""Explain why a job hangs, from dumps of its ranks or from traces that end during the hang."""
 
 from typing import TYPE_CHECKING
 

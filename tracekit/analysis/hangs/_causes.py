@@ -1,4 +1,4 @@
-"""Causes of a hang: collectives that ranks did not enqueue alike, silent and waiting ranks."""
+"""Causes of a hang: collectives that ranks enqueued differently, silent and waiting ranks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives among `entries`, with the process group as ``party``.
+    """Return the collectives among entries of PyTorch's flight recorder, with their process group.
 
     Returns
     -------
-    The entries that are not messages, with ``party`` (name and members of the group as text,
-    since names are not unique in a job) and ``turn`` (place among collectives with the same
-    sequence number, which are launched together).
+    The entries that are not messages between two ranks, with ``party`` (name and members of the
+    group as text, since names are not unique in a job) and ``turn`` (position among the collectives
+    of equal sequence number, which are launched together).
     """
     party = pl.concat_str(
         pl.col("group"),
@@ -72,9 +72,9 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     One row per group and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
-    ``last`` (sequence number of its last collective there; 0 if it enqueued none; null if unknown:
-    no dump, or lost entries) and ``begin`` (first sequence number that the recorders of all its
-    ranks still held).
+    ``last`` (sequence number of the rank's last collective there; 0 if it enqueued none; null if
+    unknown: no dump, or lost entries) and ``begin`` (first sequence number that the recorders of
+    all ranks of the group still held; 0 if none lost entries).
     """
     members = calls.group_by("party").agg(
         pl.col("members").first(), seen=pl.col("rank").unique().sort()
@@ -102,13 +102,13 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     """Return for each process group the first collective that a rank did not join.
 
-    If all ranks that joined it completed it, the others joined after their dump was written, and it
-    is left out.
+    A collective that all ranks in it completed is left out: those without it must have joined after
+    their dump was written.
 
     Returns
     -------
-    ``party``, ``sequence``, ``ranks`` (that did not join) and ``waiting`` (ranks that joined and
-    have not completed it).
+    ``party``, ``sequence``, ``ranks`` (which did not join) and ``waiting`` (ranks that joined
+    and have not completed it).
     """
     known = members.filter(pl.col("last").is_not_null())
     ahead = known.group_by("party").agg(
@@ -129,9 +129,9 @@ def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def early_dumps(calls: pl.DataFrame, members: pl.DataFrame) -> list[int]:
-    """Return ranks whose dump lacks a collective that all others completed, without a root.
+    """Return ranks whose dump lacks a collective (without root) that all other ranks completed.
 
-    Their dumps were written before those of the others, so later gaps in them prove nothing.
+    Their dumps were written earlier than the others', so what they lack later proves nothing.
     """
     ended = calls.group_by("party", "sequence").agg(
         pl.col("collective").first(), ended=~_is_unfinished().any()
@@ -149,9 +149,9 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, root, or order if ranks run
-    the same collectives in a different order), ``field``, ``ranks`` (that differ from the majority;
-    all ranks without a majority), ``waiting`` (the other ranks), ``usual`` and ``other`` (values of
-    the majority and of `ranks`).
+    the same collectives in a different order), ``field`` (column that differs), ``ranks`` (which
+    differ from the majority; all if there is none), ``waiting`` (the other ranks), ``usual`` (most
+    frequent value) and ``other`` (the other values).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
     held = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
@@ -175,7 +175,7 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return per process group the first collective that all ranks joined, not all completed.
+    """Return per process group the first collective that all ranks joined but not all completed.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return the ranks that differ from the others in a collective, and whether only in order."""
+    """Return a row of `unequal_calls`: which ranks differ in a collective, or only in its order."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(
@@ -265,7 +265,7 @@ def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Tell whether the first differing rank soon runs the others' calls in another order."""
+    """Tell if the first rank that differs makes the others' next calls in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
     mine, theirs = (
@@ -281,10 +281,11 @@ def _reorders(
 def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """Add ``role`` to problems; sort causes first, by the number of ranks that wait for them.
 
-    A rank that is missing in one collective and waits in another is blocked there. A problem is a
-    `cause` if its ranks gave unequal calls or have not begun, if its missing ranks wait nowhere, or
-    if they wait for each other in a cycle (then ``problem`` is deadlock). Without any cause it is
-    `unknown` if all ranks joined and nothing shows which one blocks it; else it is a `consequence`.
+    A rank that is missing in one collective and waits in another is blocked by the other. A problem
+    is a `cause` if its ranks made unequal calls or have not begun, if its missing ranks wait in no
+    other, or if ranks wait for each other in a cycle (then ``problem`` is deadlock). One that
+    all ranks joined, and that nobody is seen to block, is `unknown`; beside a cause it is a
+    `consequence`, as are all others.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:
@@ -339,12 +340,12 @@ def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
 
 
 def ranks_in(row: Mapping[str, Any], key: str) -> list[int]:
-    """Return the ranks in a column of a row; empty if it has none."""
+    """Return the list of ranks in a column of a row; empty if it is null or missing."""
     return list(row.get(key) or [])
 
 
 def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
-    """Return the ranks that RAS's last answer lists as unresponsive, dead, or in an error.
+    """Return problems: ranks that the last answer of NCCL's RAS lists as silent, dead or failed.
 
     They are followed by processes that only an event reports as dead or silent; RAS does not give
     their ranks.
@@ -396,9 +397,9 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 
 
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
-    """Return the ranks with fewer collective calls than others in two equal answers of RAS.
+    """Return problems: ranks that made fewer collective calls than others, by NCCL's RAS.
 
-    Counts of running ranks differ at any time; nothing moves only if two answers are equal.
+    Counts of running ranks always differ, so two answers of RAS must be equal: nothing moves.
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

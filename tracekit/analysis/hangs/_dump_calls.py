@@ -46,11 +46,11 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
     Processes are matched with dumps by rank in the job. Calls are matched by group name and
     sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
-    matched in order with entries of one group, from the entry on at which times fit: there the
-    differences of call and entry in time scatter by at most `_OFF_NS` in the median, and `_APART`
-    times more at any other shift or group; their median is the least; and all sizes are equal. All
-    ranks of a communicator must find the same group. Stage and step of one rank's call hold for all
-    ranks.
+    paired in order with dump entries of one group, at the shift at which times fit: there the time
+    between call and entry deviates from its median by at most `_OFF_NS` (median), and `_APART`
+    times more at any other shift or group; that median is the smallest; and all sizes are equal.
+    All ranks of a communicator must find the same group. Stage and step of one rank's call hold for
+    all ranks.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 def last_work(trace: Trace) -> pl.DataFrame:
     """Return ``rank, last_kernel, last_range, clock, earlier_ns``: the last work of each rank.
 
-    ``earlier_ns``: how much earlier that kernel ended than the last op, copies included, of all
-    ranks with the same ``clock``. Of several processes of a rank, the one that ended last counts.
+    ``earlier_ns``: how much earlier the rank's last kernel ended than the last op, copies included,
+    of all ranks with the same ``clock``. Of a rank's processes the last to end counts.
     """
     kernel = pl.when(pl.col("kind").cast(pl.String).is_in(KERNEL_KINDS))
     latest = kernel.then("end").arg_max()
@@ -138,7 +138,7 @@ def last_work(trace: Trace) -> pl.DataFrame:
 
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to entries a number, ``kind``, ``place`` in the kind, and ``size`` as passed to NCCL."""
+    """Add to dump entries a number, ``kind``, ``place`` (position in it), ``size`` (bytes)."""
     elements, types = (
         pl.when(pl.col("kind") == "reduce_scatter").then(f"output_{name}")
         .when(pl.col("kind").is_in(["all_reduce", "all_gather", "reduce", "broadcast"]))
@@ -156,7 +156,7 @@ def _entries(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kind(name: pl.Expr) -> pl.Expr:
-    """Return the collective that PyTorch means by a name such as `_allgather_base`."""
+    """Return the usual name, such as ``all_gather``, for PyTorch's, such as `_allgather_base`."""
     spaced = name.str.strip_chars_start("_").str.replace(
         "^all(gather|reduce|toall)", "all_$1"
     ).str.replace("^all_toall", "all_to_all")  # fmt: skip
@@ -165,9 +165,9 @@ def _kind(name: pl.Expr) -> pl.Expr:
 
 
 def _operators(trace: Trace) -> pl.DataFrame:
-    """Return PyTorch's operators of collectives, which name no group: for processes without NCCL.
+    """Return collectives by PyTorch's operators (``c10d::...``), for processes without NCCL.
 
-    Operators of one kind are taken for one group, as they are if no other group has any.
+    They name no process group, so operators of one kind are taken as calls of one group.
     """
     kind = _kind(pl.col("name").str.extract(r"^c10d::(\w+)"))
     columns = ("report", "process", "start")
@@ -176,7 +176,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace) -> pl.DataFrame:
-    """Return the trace's calls: ``rank``, stream, ``place`` in it, PyTorch's group ``name``."""
+    """Return the trace's collective calls; ``place``: position among calls of process and kind."""
     kernels = collective_kernels(trace)
     known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
@@ -204,7 +204,7 @@ def _held(trace: Trace) -> pl.DataFrame:
 
 
 def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Pair calls with entries by place, if times show the shift between them."""
+    """Pair a trace's calls with dump entries by position, if times show where both overlap."""
     few = held.filter(pl.col("place") < _LOOKED_AT)
     found = [_shift_of(lane, own) for lane in few.partition_by(_LANE)]
     shifts = pl.concat([_SHIFT.to_frame(), *found])
@@ -215,7 +215,7 @@ def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return the group and shift of one rank's calls of one kind; no row if several fit."""
+    """Return group and shift at which one rank's calls fit dump entries; no row if unclear."""
     same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
     tried = (
         lane.join(own, on=["rank", "kind"], suffix="_said")
@@ -234,7 +234,7 @@ def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return pairs with evidence, without streams whose sizes or times contradict it."""
+    """Return pairs of call and dump entry, without those of streams with other sizes or times."""
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

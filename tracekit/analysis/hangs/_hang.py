@@ -61,19 +61,19 @@ def find_hang(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Answer the question `hang`; its declaration lists columns and meta.
+    """Return the answer of the command `hang`: why a job hangs, by dumps of its ranks.
 
-    A row is the first problem of a group of ranks, causes first. Only it is certain: later
+    A row is the first problem of a group of ranks, causes first. Only the first is certain: later
     collectives of the group may be matched wrongly. Times of different hosts are not compared.
 
     ``problem`` is missing (ranks did not join), deadlock (ranks wait for each other in a circle),
-    type, size, dtype, order (ranks gave other than the others), unstarted (the GPU of some ranks
-    has not begun what that of others runs), unfinished (all joined), no_dump (a rank left none,
-    and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls by two equal
-    answers of RAS).
+    type, size, dtype, order (ranks differ in these at one collective), unstarted (GPUs of some
+    ranks have not begun what others run), unfinished (all joined, not all completed), no_dump (a
+    rank left none, and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls
+    than others in two equal answers of RAS).
 
-    ``tables`` are ``ranks``, with the last collective of each; of a trace also what `last_work`
-    returns, and ``collectives``, as `on_timeline` returns them.
+    ``tables`` are ``ranks``, with each rank's last collective, and, given a trace, its `last_work`;
+    and ``collectives``, the result of `on_timeline`.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def find_hang(
     warnings
         Sentences on data that is missing.
     trace
-        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
-        it cannot join is left out, with a warning.
+        A trace of some of these ranks, recorded at the same time; `on_timeline` joins it with the
+        dumps. If that fails, it is left out, with a warning.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def collective_problems(
 ) -> list[Problem]:
     """Return the first problem of each process group; unequal calls before missing calls.
 
-    Only calls in `compared` are compared with each other; None: all.
+    Only calls in `compared` are searched for unequal ones; None: all.
     """
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
@@ -217,7 +217,7 @@ def _message_problems(entries: pl.DataFrame, ranks: pl.DataFrame) -> list[Proble
 def _without_dump(
     without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: Sequence[Problem]
 ) -> list[Problem]:
-    """Return ranks without a dump for which others wait in their groups, if no cause is known."""
+    """Return a problem for the ranks without a dump, unless another problem is a cause."""
     if not without or any(each["role"] == "cause" for each in problems):
         return []
     groups = members.filter(pl.col("rank").is_in(list(without)))["party"].unique()
@@ -238,7 +238,7 @@ def _without_dump(
 def _without_early(
     early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
 ) -> list[Problem]:
-    """Replace ranks missing only for their early dumps by a problem of unknown cause."""
+    """Drop problems whose missing ranks only dumped early; add one of unknown cause for them."""
     left = [
         each
         for each in problems
@@ -254,7 +254,7 @@ def _without_early(
 
 
 def last_of(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the last entry of each rank."""
+    """Return the last entry of each rank in the order in which it recorded them."""
     return (
         entries.sort("rank", "record", maintain_order=True)
         .group_by("rank", maintain_order=True)
@@ -269,7 +269,10 @@ def last_of(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[str, Any]:
-    """Return the row of the answer for a problem; `last` is from `last_of`."""
+    """Return the answer's row for a problem, with its collective, group, and a sentence.
+
+    `last`: the last entry of each rank, from `last_of`.
+    """
     ranks, waiting = ranks_in(problem, "ranks"), ranks_in(problem, "waiting")
     place = [problem.get("place")]
     if waiting and "place" not in problem and problem.get("sequence") is not None:
@@ -333,7 +336,7 @@ def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
 
 
 def they(ranks: Sequence[int]) -> str:
-    """Return a text such as `ranks 0 to 3 wait`."""
+    """Return a text that these ranks wait, such as `ranks 0 to 3 wait`."""
     return f"{_named(ranks)} {'wait' if len(ranks) > 1 else 'waits'}"
 
 
@@ -344,7 +347,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with ranks as text, without sentences and empty columns."""
+    """Return rows for display: ranks as text, without the column of sentences and empty ones."""
     texts = {
         name: pl.Series([rank_texts(each) for each in rows[name].to_list()], dtype=pl.String)
         for name in ("ranks", "waiting")
@@ -391,7 +394,7 @@ _STATES = ("state", "state_to")
 
 
 def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the first message of each pair of ranks that is unmatched, or differs in size.
+    """Return each pair of ranks' first message without its other side, or with unequal sizes.
 
     Messages have no number, so the n-th send of a pair is matched with its n-th receive; pairs
     whose recorders lost entries are left out.
@@ -399,9 +402,9 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
     Returns
     -------
     ``group``, ``members``, ``sequence`` (which message of the pair, from 1 on), ``problem``
-    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting`` and its
-    ``place``, ``usual`` and ``other`` (the sizes of sender and receiver), ``source`` and ``target``
-    (ranks in the job).
+    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting`` (the other
+    rank) and its ``place``, ``usual`` and ``other`` (the sizes of sender and receiver), ``source``
+    and ``target`` (ranks in the job).
     """
     sides = [_numbered(entries, ranks, side) for side in ("send", "recv")]
     keys = ["group", "members", "from", "to", "sequence"]
@@ -430,7 +433,7 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
 
 
 def _numbered(entries: pl.DataFrame, ranks: pl.DataFrame, side: str) -> pl.DataFrame:
-    """Return the sends or receives (`side`), numbered within their pair of ranks of the job."""
+    """Return the sends or receives (`side`) in dumps, numbered per sender and receiver from 1."""
     sizes = "input_sizes" if side == "send" else "output_sizes"
     own = "from" if side == "send" else "to"
     return (

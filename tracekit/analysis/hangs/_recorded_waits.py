@@ -1,6 +1,6 @@
-"""Collectives that ranks of a run wait in: called, launched, and without a kernel that ended.
+"""Collectives that ranks of a run wait in: called and launched, but no kernel was recorded.
 
-Profilers record kernels when they end. A collective that hangs is a call and a launch without one.
+Profilers record kernels when they end, so a collective that hangs has a call and a launch only.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def find_hang_in_run(trace: Trace) -> Answer:
     """Explain why a job hangs, from a run of its ranks alone: recordings cut while it hung.
 
     Calls of a communicator are numbered by the last collective that was matched on most of its
-    ranks (from 1 on; from the first call, if its creation was recorded). A call that launched work
-    without a kernel hangs if its report has a record that is a second, and twice the longest time
-    from launch to end of an op of the run, later. Without such a record, but a recording that goes
-    on, the role is ``unknown``: the recorder may have stopped.
+    ranks (from 1 on; from the first call, if its creation was recorded). A call whose launch has no
+    recorded kernel hangs if its report has a later record: by a second or more, and by twice the
+    run's longest time from launch to end of an op. If the recording, but no record, goes on so
+    long, the role is ``unknown``: the profiler may have stopped.
 
     Returns
     -------
     Rows as of `find_hang`; in addition the problems ``ended`` (the recordings of `ranks` end before
-    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work waits,
-    without a name); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
+    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work of
+    unknown kind waits); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
     ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as `_ranks` returns it.
 
     Raises
@@ -130,7 +130,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
 def _rows(
     problems: Sequence[Problem], calls: pl.DataFrame, waiting: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return rows, causes first; ranks that wait in earlier work themselves are no cause."""
+    """Return the answer's rows, causes first; missing ranks that wait themselves are no cause."""
     rows, last = [], last_of(calls)
     for each in with_roles(problems):
         free = [rank for rank in each["ranks"] if rank not in waiting]
@@ -166,7 +166,7 @@ def _of_collectives(
 
 
 def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Return the last call, range and kernel of each rank, its launches without end, and waits."""
+    """Return per rank the last call, open range, last kernel, and launches without a kernel."""
     launch = trace["ops"].select(thread="launch_thread").drop_nulls().unique()
     calls = trace["calls"].join(launch, on="thread", how="semi").group_by("process").agg(
         last_call=pl.col("name").cast(pl.String).get(pl.col("end").arg_max())
@@ -192,7 +192,7 @@ def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataF
 
 
 def _ends(trace: Trace) -> pl.DataFrame:
-    """Return ``process, report, alive`` (last event of its report), ``stop`` (end of recording)."""
+    """Return ``process, report``; ``alive``, last event's time; ``stop``, recording's end."""
     events = [
         trace["ops"].select("report", at="end"),
         trace["calls"].select("report", at="end"),
@@ -209,10 +209,10 @@ def _ends(trace: Trace) -> pl.DataFrame:
 
 
 def _unended(trace: Trace) -> tuple[pl.DataFrame, int]:
-    """Return launches without an op, and the longest time from a launch to the end of its op, ns.
+    """Return launches whose op was not recorded, and the longest time from launch to op's end, ns.
 
-    Launches: ``process, thread, start``, and ``is_last`` (after all launches of the process whose
-    ops ended).
+    Launches: ``process, thread, start``, and ``is_last`` (later than all launches of the process
+    whose ops ended).
     """
     waited = pl.col("end") - pl.col("launch_start")
     ops = trace["ops"].select("process", "call", "launch_start", waited=waited)
@@ -229,7 +229,7 @@ def _unended(trace: Trace) -> tuple[pl.DataFrame, int]:
 
 
 def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
-    """Return calls of collectives: ``process, thread, party, start, until, ended, match``, ...
+    """Return calls of collectives with their communicator (``party``), and notes on those left out.
 
     Calls without a named communicator count if all kernels of their process ran on one stream.
     """
@@ -268,10 +268,10 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, int]:
-    """Return the numbered calls of groups from the last common one on; count groups without one.
+    """Return each communicator's calls, numbered from the last collective that its ranks share.
 
-    A rank that created a communicator and called nothing has one row, with number 0.
-    ``since``: end of the common call, if no rank leaves it before all have come; else null.
+    Also counts communicators without a shared one. A rank that created one and called nothing has
+    one row, of number 0. ``since``: end of the shared call, null if ranks may leave it early.
     """
     rows = calls.sort("start", "range").with_columns(
         number=pl.int_range(1, pl.len() + 1).over(_MEMBER)
@@ -295,7 +295,7 @@ def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.D
 
 
 def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``at``: launch of work of a call that has not ended, or start of an open call."""
+    """Add ``at``: when a call without a kernel launched its work, else when an open call began."""
     inside = calls.filter(~pl.col("is_ended")).select("range", "thread", "start", "until").join(
         launches.select("thread", at="start"), on="thread"
     )  # fmt: skip
@@ -308,7 +308,7 @@ def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> list[Problem]:
-    """Return messages that hang, unless their other side hangs in them, too."""
+    """Return problems: sends or receives that hang while the peer's matching call does not."""
     hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
     made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
     ranks = made.join(ends, on="process")
@@ -332,7 +332,7 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
 
 
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Add ``state`` and ``silent_ns`` to calls, and the other columns of `group_calls`."""
+    """Add ``state`` (completed, started, scheduled) and ``silent_ns``; columns as `group_calls`."""
     began = placed.group_by("process").agg(began=pl.col("start").min())
     first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))
     rows = placed.join(
@@ -360,7 +360,7 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
 
 
 def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Return ``party`` (process group) and ``rank`` of recordings that end before others wait long.
+    """Return process group (``party``) and rank where a recording ends too early to show a hang.
 
     Times of ranks are compared from the end of the last common collective on, or on one clock.
     """

@@ -1,4 +1,4 @@
-"""Declaration of the question `hang`."""
+"""Declaration of the command `hang`: its options and columns."""
 
 from collections.abc import Sequence
 from pathlib import Path

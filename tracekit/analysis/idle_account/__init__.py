@@ -1,4 +1,4 @@
-"""The account of idle time: gaps, the state of the host in each, and the cause of each piece.
+"""Idle time of GPUs: each idle gap, what the host did meanwhile, and the causes of its parts.
 
 Several analyses import this package; it imports none of them.
 """

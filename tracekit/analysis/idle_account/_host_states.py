@@ -1,4 +1,4 @@
-"""States of host threads: waiting or allocating calls, ranges, profiler overhead, steps."""
+"""Intervals in which host threads wait, allocate, compile, sleep, or are in a range or step."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _NAME = pl.col("name").cast(pl.String)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return pairs of threads that explain gaps: the launching thread, and the steps' driver.
+    """Return the two threads whose activity explains each idle gap of a GPU: launcher and driver.
 
-    The launching thread launched the late op of a gap; the driver drives the iterations of its
-    process.
+    The launching thread launched the op that came late and so ended the gap; the driver is the
+    thread on which the training steps of the same process run.
 
     Returns
     -------
@@ -64,8 +64,9 @@ def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 def waits(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
 
-    These are synchronisations; copies that return after the copy is done, or after long (from
-    memory that is not pinned, the host copies first); and calls that the recorder marks as waiting.
+    These are synchronisations; copy calls that return only when the copy is done, or that take long
+    (from memory that is not pinned, the host copies first); and calls that the profiler marks as
+    waiting.
     """
     calls = trace["calls"]
     waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
@@ -105,7 +106,7 @@ def allocations(trace: Trace) -> pl.DataFrame:
 
 
 def loads(trace: Trace, least: int) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls that load code, and launches longer than `least`.
+    """Return ``thread, start, end, name``: calls that load GPU code, and launches above `least`.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
-    """Return an expression for calls whose name meets a condition; each name is tested once."""
+    """Return an expression, true for calls whose name meets `condition` (run per distinct name)."""
     names = trace.once(_names_of_calls, of_all=True).filter(condition)["name"]
     return pl.col("name").is_in(names.implode())
 
@@ -134,7 +135,7 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: MPI calls, either collectives or all others."""
+    """Return ``thread, start, end, name``: MPI calls, only collectives or only all others."""
     own = trace["host"].filter(
         pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
     )
@@ -142,7 +143,7 @@ def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
 
 
 def profiling(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: time that the profiler took."""
+    """Return ``thread, start, end, name``: intervals of the profiler's own overhead."""
     own = trace["host"].filter(pl.col("library") == "profiler")
     return own.select("thread", "start", "end", "name").collect()
 
@@ -153,9 +154,10 @@ def sleeps(trace: Trace) -> pl.DataFrame:
 
 
 def off_cpu(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: intervals off the CPU, named by their likely reason.
+    """Return ``thread, start, end, name``: intervals in which a thread was not on any CPU core.
 
-    Intervals that look like waiting for a lock are named so, all others off the CPU.
+    ``name`` says whether an interval looks like waiting for Python's lock (GIL), or only that the
+    thread was off the CPU.
     """
     length = pl.col("end") - pl.col("start")
     is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
@@ -169,15 +171,15 @@ def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
 
 
 def is_locked() -> pl.Expr:
-    """Return an expression for intervals off the CPU that look like waiting for Python's lock."""
+    """Return an expression, true for `off_cpu` intervals that look like waits for Python's lock."""
     return pl.col("off_cpu") == _LOCKED
 
 
 def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
 
-    A launching thread that sleeps while the driver works waits for the driver, so it does not
-    count.
+    A launching thread that sleeps while the steps' driver thread works only waits for that thread,
+    so its sleep is left out.
 
     Parameters
     ----------
@@ -201,11 +203,11 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 
 
 def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: from the start of a gap to the end of compilation in it.
+    """Return ``pair, start, end, name``: the part of each gap taken as compilation of GPU code.
 
-    The end is the last linking call in the gap, or the last call that loads code, if another
-    program was started before it in the gap. Time in which all known threads of the process sleep,
-    before another program was started in the gap, is not compilation.
+    It goes from the start of the gap to its last call that links GPU code, or to its last call that
+    loads code if the process started another program (a compiler) earlier in the gap. Time before
+    that program started is left out while all known threads of the process sleep.
 
     Parameters
     ----------
@@ -252,7 +254,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
 
 def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, start, end, threads``: times in which all known threads sleep."""
+    """Return ``process, start, end, threads``: intervals in which all its known threads sleep."""
     keys = ["process", "thread"]
     of_os = trace["host"].filter(pl.col("library") == "os")
     known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])
@@ -275,7 +277,7 @@ def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
 def _with_latest(
     rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
 ) -> pl.DataFrame:
-    """Add to each row the latest event of its process up to a time; drop rows without one."""
+    """Add to each row its process's last event up to column `time`; drop rows without one."""
     of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
         of_event.drop(event_time) if event_time in rows.columns else of_event,
@@ -285,18 +287,18 @@ def _with_latest(
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, thread``: both threads of each pair."""
+    """Return a row per pair and thread: ``pair, thread``, for both threads of each of `pairs`."""
     sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
     return pl.concat(sides).drop_nulls().unique(maintain_order=True)
 
 
 def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: the intervals on either thread of each pair."""
+    """Return ``pair, start, end, name``: the intervals of both threads of each pair."""
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
 def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Split pieces at changes of the driver's innermost range, and name the range.
+    """Split intervals of idle time where the driver thread's innermost NVTX range changes.
 
     Parameters
     ----------
@@ -307,7 +309,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     pairs
         Result of `pairs_of`.
     column
-        Column of ranges to add, ``name`` or ``stage``; ranges in which it is null do not count.
+        Property of that range to add, ``name`` or ``stage``; ranges without it are ignored.
 
     Returns
     -------
@@ -328,7 +330,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
 
 
 def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the functions that the host ran during pieces of gaps, from sampled call stacks.
+    """Return the functions in which CPU samples caught the host during intervals of idle gaps.
 
     Parameters
     ----------
@@ -355,20 +357,21 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
 
 
 def step_states(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, in_step``: times at which the host enters or leaves a step."""
+    """Return ``process, time, in_step``: when the host enters (true) or leaves (false) a step."""
     marks = host_marks(trace.read("iterations"))
     return marks.select("process", "time", in_step=pl.col("iteration").is_not_null())
 
 
 def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Return ``pair, time`` and `state`: name of the interval that is open from each time on."""
+    """Return ``pair, time`` and a column `state`: the open interval's name from that time on."""
     return states(intervals.rename({"name": state}), "pair", state)
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, ahead, credit``: the host's waiting time since it was last ahead, ns.
+    """Return ``gap, ahead, credit``: time that the host waited before each gap, ns.
 
-    Without waiting, the host would have been earlier by as much.
+    ``credit`` counts waits from ``ahead``, the end of the last launch whose op was queued for long,
+    to the start of the gap. Without waiting, the host would have been earlier by as much.
 
     Parameters
     ----------

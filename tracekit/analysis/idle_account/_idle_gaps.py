@@ -1,4 +1,4 @@
-"""Idle gaps of GPUs: the ops around each, and ops that wait for another GPU."""
+"""Idle gaps of GPUs: the ops before and after each, and which other GPU the latter waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
 
 
 class _Ops(NamedTuple):
-    """Ops as arrays, sorted by start and number within each line (one GPU, or GPU and process)."""
+    """Ops as arrays, sorted by start and op number on each timeline (GPU, or GPU and process)."""
 
     lines: Array
     numbers: Array
@@ -39,7 +39,7 @@ class _Ops(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """State of each line (GPU, or GPU and process) after the ops read so far."""
+    """For each timeline (GPU, or GPU and process), what is known after the ops read so far."""
 
     ends: Array
     """Latest end of any op."""
@@ -56,9 +56,10 @@ class _Reached(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Ops after gaps: the op that ends each and, if a data loader launched it, the next other op.
+    """Arrays of the ops after idle gaps: ``rows`` of the ops, ``begins`` of the gaps, and so on.
 
-    For an op that ends no gap, the gap's start is the op's start.
+    For each gap these are the op that ends it and, if a data loader launched that one, also the
+    next op that no loader launched; the latter ends no gap, so ``begins`` is its own start.
     """
 
     rows: Array
@@ -68,21 +69,22 @@ class _Found(NamedTuple):
 
 
 def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
-    """Find the gaps between ops.
+    """Find the gaps between ops on each timeline (a GPU, or a process on a GPU).
 
     Parameters
     ----------
     ops
-        The ops.
+        The ops of one batch.
     reached
-        State of each line; updated.
+        State of each timeline after earlier batches; updated.
     found
-        Filled in; has room for one row per op. The first op of a line counts as the end of a gap,
-        before which there is no op.
+        Output arrays with room for one row per op. The first op of a timeline counts as the end of
+        a gap, before which there is no op.
 
     Returns
     -------
-    Number of rows; `OUT_OF_ORDER` if the ops of a line are not sorted by start and number.
+    Number of rows in `found`; `OUT_OF_ORDER` if a timeline's ops are not sorted by start and
+    number.
     """
     count = 0
     for row in range(len(ops.lines)):
@@ -117,7 +119,7 @@ _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle gaps of each device, with the late op of each.
+    """Return the idle gaps of each GPU, with the op whose lateness explains each gap.
 
     The late op (`after`) is the op that ends the gap; if a data loader's thread launched that op,
     the late op is the next one that no loader launched, since a copy of input does not show why the
@@ -151,7 +153,7 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps between ops of each GPU (or GPU and process), and its last op."""
+    """Return the gaps between ops of each GPU (or GPU and process), and the end of its last op."""
     ops, loaders = trace["ops"].select(_NEEDED), trace.once(loading_threads, of_all=True)
     found = _found(ops, line, loaders)
     if found is None:  # several reports saw one device, and each has its ops by start
@@ -164,12 +166,14 @@ def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFra
 def _found(
     ops: pl.LazyFrame, line: Sequence[str], loaders: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-    """Return ops that end gaps, sorted by line, and the last op of each line; None if not sorted.
+    """Return ops that end idle gaps, and when each timeline ends; None if ops are not sorted.
+
+    A timeline holds the ops of a GPU, or of a process on a GPU, by the columns `line`.
 
     Returns
     -------
-    Columns of ops with ``line, begin, before, ahead, by_loader`` from `_find_gaps`; and ``device,
-    process, end, before`` of each line.
+    Columns of ops with ``line, begin, before, ahead, by_loader`` from `_find_gaps`; and the columns
+    `line`, ``end, before`` (end and number of the op that ends last) per timeline.
     """
     lines, reached = Lines(line), _reached(0)
     parts = []
@@ -215,14 +219,14 @@ def loading_threads(trace: Trace) -> pl.Series:
 
 
 def _reached(lines: int) -> _Reached:
-    """Return the state of lines (GPU, or GPU and process) before their first op."""
+    """Return the initial `_Reached` of `lines` timelines (GPUs, or processes on GPUs)."""
     never = [np.full(lines, _NEVER) for _ in range(4)]
     ends, starts, latest, leads = never
     return _Reached(ends, np.full(lines, -1), starts, latest, leads, np.zeros(lines, np.bool_))
 
 
 def _between(found: pl.DataFrame) -> pl.DataFrame:
-    """Return the gaps between ops: the columns of `gaps_of` except ``gap``."""
+    """Make rows of idle gaps, with the columns of `gaps_of` except ``gap``, from `_found` ops."""
     main = pl.when(~pl.col("by_loader")).then("row").backward_fill().over("line")
     late = found.with_row_index("row").select(pl.coalesce(main, "row")).to_series()
     after = found.select(_TARGET)[late].rename({"op": "after"})
@@ -236,7 +240,7 @@ def _between(found: pl.DataFrame) -> pl.DataFrame:
 def _behind(
     trace: Trace, ends: pl.DataFrame, windows: pl.DataFrame, line: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the gaps after the last ops of lines: ``device, process, start, end, before, ...``."""
+    """Return idle time from the last op of a GPU (or process on it) to its last window's end."""
     until = windows.group_by(line).agg(until=pl.col("end").max())
     last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
     known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
@@ -246,7 +250,7 @@ def _behind(
 
 
 def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each gap whose late op waits for another GPU, that GPU and the end of the wait.
+    """Return the GPU that the op after an idle gap waits for, and the end of that wait.
 
     Parameters
     ----------
@@ -257,7 +261,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``gap, held_until`` (ns), ``held_by`` (the other GPU); one row per gap with a known one.
+    ``gap, held_until`` (ns), ``held_by`` (the other GPU); one row per gap where it is known.
     """
     if trace["devices"].filter("active").select(pl.len()).collect().item() == 1:
         return pl.DataFrame(schema=_FOUND)
@@ -267,7 +271,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_event(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return gaps whose late op's stream waited for an event of another GPU, with that GPU."""
+    """Return the GPU that recorded the CUDA event which the op after an idle gap waited for."""
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event")
     named = waits.select(*_LANE, "start", "event", "recorded_by", wait="correlation").collect()
     records = trace["event_records"].drop_nulls("correlation").select(
@@ -310,7 +314,7 @@ def _known_lanes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the source GPU of the last copy that arrived in a gap, or that ends it."""
+    """Return the GPU that sent the last copy which arrives in an idle gap, or which ends it."""
     ops = trace["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     copies = ops.select("op", "start", "end", "src_device", device="dst_device").collect()
     arrived = (
@@ -328,13 +332,13 @@ def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the GPU that works to the end of windows in which other GPUs have no work left.
+    """Return the GPU that works until the end of a time window, while others ended earlier.
 
     Returns
     -------
     ``until`` (end of the window, ns), ``held_by`` (the GPU whose last op of a stage and step ends
-    then, the first of several) and ``since`` (time at which the first other GPU had no work left,
-    ns).
+    then; of several the lowest number) and ``since`` (when the first of the other GPUs ended its
+    last op, ns).
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
     groups, end = launch_groups(trace), pl.col("end")
@@ -348,7 +352,7 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end, held_by`` of gaps that end with another GPU's last op.
+    """Return ``gap, start, end, held_by``: gaps from a GPU's last op to another GPU's last op.
 
     Parameters
     ----------
@@ -362,11 +366,11 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
 
 
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: the longest activity of the GPU ``held_by`` during each piece of a gap.
+    """Add ``behind``: what GPU ``held_by``, for which another GPU waits, did most of that time.
 
     If that GPU itself waits for another one meanwhile, the other one's activity counts: the first
-    micro-batch of a pipeline reaches the last stage through all others. An activity once found for
-    a piece is kept. Null if the activities cover under half of the piece.
+    micro-batch of a pipeline reaches the last stage through all others. An activity once found
+    for an interval is kept. Null if activities cover under half of the interval.
 
     Parameters
     ----------
@@ -388,14 +392,14 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to activities of GPUs (`blocks`) the times in which they wait for others (`pieces`)."""
+    """Add to the activities of GPUs (`blocks`) the activities that they wait for (`pieces`)."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])
 
 
 def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> pl.DataFrame:
-    """Return the busy intervals of the GPUs in `holding`, by activity.
+    """Return the busy intervals of the GPUs in `holding` (other GPUs wait for these).
 
     `since`: leave out ops that end before this time, ns; None keeps all.
 
@@ -421,7 +425,7 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: the longest activity in each piece; null if all together cover under half."""
+    """Add ``behind``: what GPU ``held_by`` did most of each interval; null if idle over half."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

@@ -1,4 +1,4 @@
-"""Split gaps into pieces with one cause each, by the states of the host that ends the gap."""
+"""Split idle gaps into intervals with one cause each, by what the host did meanwhile."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause of one part of a run, whose steps GPUs of other parts may end.
+    """Idle time by cause of one part of a run (a report); GPUs of other parts may end its steps.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class OwnPieces:
     last
         Gaps that end with another GPU's last op: ``gap, start, end, held_by``.
     blocks
-        Activities of this part's GPUs that end steps: ``held_by, what, start, end``.
+        Busy intervals of those GPUs of this part that end steps: ``held_by, what, start, end``.
     """
 
     gaps: pl.DataFrame
@@ -111,14 +111,14 @@ class OwnPieces:
     blocks: pl.DataFrame
 
     def with_ranges(self, trace: Trace) -> OwnPieces:
-        """Split pieces where the host enters or leaves a range, and name the range."""
+        """Split idle intervals where the host enters or leaves an NVTX range; add its name."""
         named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
         cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
         return replace(self, pieces=cut_too.drop("name"))
 
 
 def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
-    """Return idle time by cause, as far as one part of a run shows it.
+    """Return idle time by cause in one part (report) of a run, as far as that report shows it.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
-    """Return the gaps of a run, and their pieces with one cause each.
+    """Return the idle gaps of a run, split into intervals (pieces) with one cause each.
 
     Parameters
     ----------
@@ -173,9 +173,9 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
 
 
 def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Split spans where the cause of idle time of their process changes, and add it as ``idle``.
+    """Split `spans` where the cause of their process's idle time changes; add it as ``idle``.
 
-    It is null while the GPU works; of several GPUs of a process the first one counts.
+    ``idle`` is null while the GPU works; of a process's GPUs the one with the lowest number counts.
     """
     pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
     first = pieces.filter(pl.col("device") == pl.col("device").min().over("process"))
@@ -191,7 +191,7 @@ def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
-    """Return the activities of GPUs that end steps, from the time on at which others wait."""
+    """Return busy intervals of GPUs that end steps (`ending`), from when others wait for them."""
     if ending.is_empty():
         return pl.DataFrame(schema=_BLOCKS)
     since = int(ending.select(pl.col("since").min()).item())
@@ -203,14 +203,14 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Explain gaps that end with another GPU's last op by that GPU's activity: see `OwnPieces`."""
+    """Set the cause of gaps that end with another GPU's last op (`last`) to what that GPU did."""
     held = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(held, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Split more than `FEW_GAPS` gaps into groups that share no device and no host, to hold few."""
+    """Split more than `FEW_GAPS` gaps into groups that share no GPU and no thread."""
     if gaps.height <= FEW_GAPS:
         return [gaps]
     met = gaps.select("device", "pair").unique().with_columns(group="device")
@@ -227,7 +227,7 @@ def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Split gaps where the call that launches the late op begins and ends."""
+    """Split each gap into time before, in, and after the call that launched the op after it."""
     start, end = pl.col("start"), pl.col("end")
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
@@ -244,7 +244,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return activities of threads: kind -> ``thread, start, end, name``."""
+    """Return what threads did: kind, such as ``waiting`` -> ``thread, start, end, name``."""
     return {
         "profiler": profiling(trace),
         "allocation": allocations(trace),
@@ -258,7 +258,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return states of each pair of threads: kind -> ``pair, start, end, name``."""
+    """Return what pairs of threads (`pairs_of`) did: kind -> ``pair, start, end, name``."""
     threads = threads_of(pairs)
     known = trace.once(_of_threads)
     asleep = pl.concat([known[state] for state in _SLEEPS])
@@ -274,7 +274,7 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
 def _by_host(
     trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame, hosts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Add the state of the host to pieces before the launch of the late op."""
+    """Split gaps into intervals with one cause each, by what the host did before the launch."""
     phases = _phases(gaps)
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
@@ -304,7 +304,7 @@ _IS_IN_INPUT = (pl.col("stage") == "IO").fill_null(value=False)
 
 
 def _detail() -> pl.Expr:
-    """Return the detail of a cause: name of the call, range or GPU that shows it."""
+    """Return an expression for the name of the host call, or sleep, that shows a cause."""
     asleep = pl.coalesce(
         pl.when(is_locked()).then("off_cpu"), pl.format("asleep in {}", "sleep"),
         pl.when(pl.col("cause") != "off_cpu").then("off_cpu"),
@@ -319,7 +319,7 @@ def _detail() -> pl.Expr:
 
 
 def _rests_on() -> pl.Expr:
-    """Return the recorded evidence of a cause."""
+    """Return an expression for the kind of data that shows a cause, such as ``MPI calls``."""
     asleep = pl.when(pl.col("off_cpu").is_not_null()).then(pl.lit(SWITCHES)).otherwise(
         pl.lit(OS_CALLS)
     )  # fmt: skip
@@ -335,7 +335,7 @@ def _rests_on() -> pl.Expr:
 
 
 def _cause() -> pl.Expr:
-    """Return the first cause that applies to a time before the launch of the late op."""
+    """Return an expression for the cause of idle time until the next op is launched."""
     outside = pl.col("has_steps") & ~pl.col("in_step").fill_null(value=False)
     between = outside & ~_IS_IN_PASS
     locked = pl.when(is_locked()).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -361,10 +361,10 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Count late launches after a wait as waiting, up to the time that the host had waited.
+    """Set the cause of late launches after a host wait to waiting, for as long as that wait was.
 
-    Host work between steps counts if it is short compared with the wait: it would be hidden behind
-    the work that is waited for.
+    Short host work between steps is treated alike: without the wait it would have run while the GPU
+    was still busy.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -389,13 +389,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Return an expression for pieces that begin while the late op waits for another GPU."""
+    """Return an expression, true for idle time that begins while another GPU is waited for."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(held: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of pieces that wait for another GPU to that GPU's activity, if known."""
+    """Set the cause of time that waits for another GPU to what that GPU did, if known."""
     is_known = pl.col("behind").is_not_null()
     return held.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
@@ -407,7 +407,7 @@ def _behind(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; time queued for too long is unexplained."""
+    """Return the columns of `idle_pieces`; queued time over `QUEUED_NS` is unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)
@@ -419,7 +419,7 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
-    """Return the idle time inside windows of a part of a run; see `own_pieces`."""
+    """Return `own_pieces` of one part (report) of a run, cut at the ends of `windows`."""
     own = own_pieces(trace, windows, ending)
     inside = cut(own.pieces, windows).filter(_LENGTH > 0)
     step = windows["iteration"].gather(inside["window"])
@@ -429,6 +429,6 @@ def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> 
 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
-    """Return the windows of a breakdown (steps, or the whole), for idle time."""
+    """Return the intervals per GPU in which idle time counts: each step, or the whole run."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

@@ -1,4 +1,4 @@
-"""Idle time inside steps by the range in which the host was."""
+"""Idle time of GPUs inside steps, by the NVTX range in which the host was meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
-    """Return each GPU's and process's lulls from first to last window; None if ops are unsorted."""
+    """Return intervals without ops per process and GPU; None if ops are unsorted."""
     edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     lines = Lines(_OWNER, edges)
     reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()
@@ -75,9 +75,9 @@ _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 
 
 def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle time inside steps by the range in which the host was.
+    """Return the GPUs' idle time inside steps, by the NVTX range in which the host was meanwhile.
 
-    It is the innermost push/pop range of the thread with the ranges of iterations.
+    It is the innermost push/pop range of the thread on which iterations run.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``range`` (its name without trailing numbers; null outside of all ranges) and ``idle_ns``,
-    summed over devices and the steps that count, largest first. The sum is the part ``idle`` of a
-    comparison.
+    summed over devices and the steps that count, largest first. The sum is the row ``idle`` in a
+    comparison of runs.
     """
     inside = windows.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
     found = split(lulls(work_of(trace).trace["ops"], inside), _marks(trace), "range")
@@ -111,12 +111,12 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
-    """Return the names of ranges without the digits at their ends."""
+    """Return names of ranges without recorded sizes; digits at the end become ``N``."""
     return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
 
 
 def _marks(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, range``: times at which the training thread changes its range."""
+    """Return ``process, time, range``: the training thread's innermost range from then on."""
     threads = trace.read("iterations").select("process", "thread").unique()
     ranges = trace["ranges"].filter(
         pl.col("style") == "push_pop",
@@ -135,7 +135,7 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Merge the marks of several threads of one process: the latest change of any counts."""
+    """Return `_marks` of processes with several training threads: the latest change counts."""
     begins = stretches.select("process", "range", time="start", order=1)
     ends = stretches.select("process", _NOWHERE, time="end", order=0)
     together = pl.concat([begins, ends]).sort("process", "time", "order")

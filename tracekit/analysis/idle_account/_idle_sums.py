@@ -1,4 +1,4 @@
-"""Idle time of a run, found and added up part by part (by report), wherever a part is read."""
+"""Idle time of a run by cause, added up report by report, possibly in several processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BITS = 32
 
 @dataclass(frozen=True)
 class IdleSums:
-    """Sums of idle time inside of windows.
+    """Idle time of GPUs inside of time windows (such as steps), added up by keys and cause.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ class IdleSums:
         The keys, ``process, device, cause, rests_on, queued, idle_ns, outside_ns``. ``outside_ns``
         is the part of ``idle_ns`` before a GPU's first op or after its last op.
     gaps
-        The keys and ``gaps``: number of gaps with time in the group.
+        The keys and ``gaps``: number of gaps with idle time in the group.
     longest
-        Pieces of the longest gaps of each part, with ranges, samples, and ``before_name,
-        after_name, late_stage, late_iteration``; no rows unless `longest` was given.
+        The longest gaps of each report, split by cause and range, with sampled functions, and
+        ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for.
     """
 
     pieces: pl.DataFrame
@@ -58,7 +58,7 @@ def idle_sums(
     longest: int = 0,
     of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
-    """Add up the idle time inside of windows, part by part of the run.
+    """Add up the GPUs' idle time inside of windows by keys and cause, report by report.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ def idle_sums(
     windows
         ``process, device, iteration, start, end``.
     keys
-        Columns to group by: ``rank``, ``phase``, ``range`` and columns of pieces.
+        Columns to group by: ``rank``, ``phase``, ``range`` and columns of `idle_pieces`.
     whole
         Windows of GPUs; idle time outside of them counts as `outside_ns`. By default `windows`.
     longest
         Number of longest gaps whose pieces are returned.
     of_ops
-        ``op`` and columns of keys that belong to the late op of a gap.
+        ``op`` and the columns of those `keys` that are properties of the op after a gap.
     """
     ask = _IdleOfPart(tuple(keys), longest)
     ending = last_to_work(trace, windows)
@@ -99,7 +99,10 @@ def of_parts(
     work_on: Callable[[Trace], partial[Frames]],
     spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
 ) -> Frames:
-    """Run work on each part of a run, such that GPUs that copy to each other are in one part."""
+    """Compute tables on each part (report) of a run, and concatenate them.
+
+    Reports of GPUs that copy to each other are joined into one part.
+    """
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         parts = trace.parts(with_paths=True, together=together)
@@ -113,14 +116,14 @@ def of_parts(
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Drop the rows on devices of the run that the part does not list."""
+    """Drop the rows on GPUs that the run has and its part (one report) does not list."""
     devices, listed = (each.read("devices").select("device") for each in (trace, part))
     others = devices.join(listed, on="device", how="anti")
     return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return the keys that a part can compute; the rank of a process needs the whole run."""
+    """Return `keys` with ``process`` in place of ``rank``, which one report cannot tell."""
     return ["process" if key == "rank" else key for key in keys]
 
 
@@ -134,7 +137,7 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
 
 
 def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
-    """Concatenate the frames of parts, with gap ids that are unique in the run."""
+    """Concatenate the tables of all parts by name, with gap numbers made unique in the run."""
     return {
         name: pl.concat(
             part[name].with_columns(_GAP + (number << _BITS)) for number, part in enumerate(parts)
@@ -145,7 +148,7 @@ def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
 
 @dataclass(frozen=True)
 class _IdleOfPart:
-    """Adds up the idle time of a part of a run."""
+    """Adds up the idle time of one part (report) of a run, by the columns `keys`."""
 
     keys: tuple[str, ...]
     longest: int
@@ -158,7 +161,7 @@ class _IdleOfPart:
         ending: pl.DataFrame,
         of_ops: pl.DataFrame | None = None,
     ) -> Frames:
-        """Return sums, gaps that only other parts explain, and data that other parts need."""
+        """Return sums of idle time, and gaps and data that concern other reports."""
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)
@@ -179,7 +182,7 @@ class _IdleOfPart:
         }  # fmt: skip
 
     def _longest(self, part: Trace, found: OwnPieces, pieces: pl.DataFrame) -> pl.DataFrame:
-        """Return the pieces of the longest gaps, with ranges, samples and the ops around each."""
+        """Return the longest gaps split by cause and range, with samples and ops around."""
         gaps = longest_gaps(pieces, self.longest)["gap"]
         chosen = replace(found, pieces=pieces.filter(pl.col("gap").is_in(gaps.implode())))
         around = found.gaps.filter(pl.col("gap").is_in(gaps.implode())).select(
@@ -225,7 +228,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
 
 
 def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
-    """Return the pieces; without other evidence on the host, `detail` is the sampled function."""
+    """Return the idle intervals; without other detail, `detail` is the most sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (
@@ -242,7 +245,7 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
 
 
 def copies_of(part: Trace) -> pl.DataFrame:
-    """Return ``device, other``: GPUs of this part, and GPUs of other parts that they copy with."""
+    """Return ``device, other``: GPUs of this report, and GPUs of others that they copy with."""
     ends = ["src_device", "dst_device"]
     pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     seen = pairs.select("device", *ends).unique().collect().unpivot(ends, index="device")
@@ -254,6 +257,6 @@ def copies_of(part: Trace) -> pl.DataFrame:
 
 
 def doubt_of_waiting(rests_on: str | None) -> str:
-    """Return a caveat on waiting that rests on an earlier wait; empty for other evidence."""
+    """Return a caveat if ``waiting_call`` time is inferred from an earlier wait; else empty."""
     after_waits = "waits" in (rests_on or "").split(", ")
     return "waiting_call includes late launches after a wait, which is inferred" * after_waits

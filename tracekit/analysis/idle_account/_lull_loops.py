@@ -11,7 +11,7 @@ OUT_OF_ORDER = -1
 
 
 class Lulls(NamedTuple):
-    """Lulls: intervals in which no op runs on a line (a GPU's ops of one process)."""
+    """Arrays of lulls: intervals in which no op of one process runs on one GPU (a line)."""
 
     lines: Array
     begins: Array
@@ -21,7 +21,7 @@ class Lulls(NamedTuple):
 def find_lulls(
     lines: Array, starts: Array, ends: Array, reached: Array, latest: Array, found: Lulls
 ) -> int:
-    """Find the lulls between ops: intervals in which no op runs on a line.
+    """Find the lulls between ops: intervals in which no op runs on a line (process and GPU).
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def find_lulls(
     latest
         Start of the latest op of each line, ns; updated.
     found
-        Filled in; has room for one lull per op.
+        Output arrays, with room for one lull per op.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Time lines: states over time, and intervals split where states change."""
+"""Timelines of states (such as "waiting"), and intervals that are split where a state changes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Return ``key, time, state``: the state that is open from each time on; null if none is.
+    """Turn intervals into changes: `key`, ``time``, and the `state` that holds from then on.
 
-    Of several open intervals the one that began last counts.
+    The state is null while no interval is open; of several the one that began last counts.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
 
 
 def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
-    """Return the states of intervals without overlap; null between intervals with a gap."""
+    """Return `states` of intervals that do not overlap, with null in the gaps between them."""
     goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
     ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
     marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
@@ -55,7 +55,7 @@ def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> p
 
 
 def follow(intervals: pl.DataFrame, key: str) -> bool:
-    """Tell whether rows are grouped by key, with consecutive intervals that do not overlap."""
+    """Tell whether rows are grouped by key, and each key's intervals are in order and disjoint."""
     is_next = pl.col(key).shift() != pl.col(key)
     found = intervals.select(
         (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
@@ -65,7 +65,7 @@ def follow(intervals: pl.DataFrame, key: str) -> bool:
 
 
 def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Split pieces where a state changes, and name the state.
+    """Split intervals (`pieces`) where a state changes, and add the state.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
 
 
 def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
-    """Tell which rows (``start, end``) share time with any piece."""
+    """Return true for each of `rows` (``start, end``) that overlaps any interval of `pieces`."""
     ordered = pieces.select("start", "end").sort("start").with_columns(pl.col("end").cum_max())
     begun = ordered["start"].search_sorted(rows["end"], "left").cast(pl.Int64) - 1
     until = ordered["end"].gather(begun.set(begun < 0, None))
@@ -118,7 +118,7 @@ def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
 
 
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the unions of the intervals of each group: ``start, end``, sorted by start.
+    """Merge overlapping intervals of each group: the columns `by`, ``start, end``, by start.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the same as `merged` for many intervals, in batches."""
+    """Return the result of `merged`, reading the many intervals in batches."""
     wanted = intervals.select(*by, "start", "end")
     some = [merged(batch, by) for batch in at_least_one(wanted)]
     return merged(pl.concat(some), by)
 
 
 def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:
-    """Add the length of the part of each row that `blocks` cover, ns.
+    """Add a column `name`: for how long the intervals `blocks` cover each row, ns.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Idle time of GPUs: gaps, the state of the host, and streams held back."""
+"""Idle time of GPUs by cause, and the longest idle gaps with their evidence."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Idle time by cause, device, step, stage and range."""
+"""Idle time of GPUs by cause, device, step, stage of the next op, and range of the host."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MUCH = 0.05
 
 
 def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) -> Answer:
-    """Answer the question `idle`; its declaration lists options and columns."""
+    """Return the answer of the command `idle`: GPU idle time by keys, or the longest gaps."""
     require_ops(trace)
     first = 0 if skip == "auto" else skip
     windows = idle_windows(trace, skip=first, per_iteration=is_by_steps(keys))
@@ -92,7 +92,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
 
 
 def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
-    """Return the idle time inside of windows, added up by all keys."""
+    """Return the idle time inside of `windows`, added up by `keys`, also by communicator groups."""
     if not _of_members(keys):
         return idle_sums(trace, windows, keys, **options)
     calls = collective_calls(trace)
@@ -142,10 +142,10 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
 def _per_step(
     trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: Skip, whole: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the keys with ``step_ns``, and meta on idle time in cold steps and outside windows.
+    """Return mean idle time per step by keys (``step_ns``), and metadata on what is not in rows.
 
-    A step ends for all GPUs with the last op of any, and may begin before a GPU's first op; in a
-    recording of few steps this is a large share, and lies in no window.
+    That is idle time in cold steps, and before a GPU's first and after its last op: a step ends for
+    all GPUs with the last op of any, which matters in a recording of few steps.
     """
     if "iteration" not in keys:
         trace = numbered_alike(trace)
@@ -186,7 +186,7 @@ def _per_step(
 
 
 def _by_device(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, cause, idle_ns`` for figures."""
+    """Return idle time by GPU and cause, ``device, cause, idle_ns``, for figures."""
     named = pieces.with_columns(pl.col("cause").cast(pl.String))
     return named.group_by("device", "cause").agg(pl.col("idle_ns").sum()).sort("device", "cause")
 
@@ -218,7 +218,7 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, cause, evidence, range``: main cause and range, and evidence in words."""
+    """Return ``gap, cause, evidence, range``: longest cause and range, and all causes in words."""
     meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
     ordered = per_piece.with_columns(said=meaning)
@@ -261,7 +261,7 @@ def _meta(trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int) 
 
 
 def _collective_wait(trace: Trace) -> dict[str, Any]:
-    """Return the time in which collective kernels waited for their last participant, if known."""
+    """Return as metadata how long collective kernels waited for their last rank, ns, or why not."""
     kinds = trace["ops"].filter(pl.col("kind") == "collective").head(1).collect()
     if kinds.is_empty():
         return {}
@@ -296,7 +296,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """Return how to record times off the CPU, if the recorder can do so and did not."""
+    """Return how to record context switches (threads off the CPU), where a report lacks them."""
     switches = trace["contents"].filter(pl.col("feature") == "context switches")
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
     what = "when the thread that launches was off the CPU, and in which call"
@@ -319,7 +319,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _evidence_named(rows: pl.DataFrame) -> str:
-    """Return a clause on the common evidence of the named causes, and on inferred causes."""
+    """Return a clause: the evidence that named causes share, and which of them are inferred."""
     if "rests_on" not in rows.columns:
         return ""
     named = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)

@@ -42,7 +42,7 @@ _COLUMNS = (
 
 
 def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
-    """Return the memory of each GPU before and in training.
+    """Return the peak memory use of each GPU before and in training.
 
     Training begins with the first iteration on the host, and on a GPU at the latest with its first
     kernel of stage FP, BP or WU, collectives excluded (they distribute the first weights); without
@@ -56,13 +56,13 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     samples
         Samples of nvidia-smi: ``time`` (Unix ns), ``gpu`` (its index), ``uuid`` (may be null) and
         ``memory_used`` (bytes). Samples outside of the recording are ignored, unless
-        all of a GPU are.
+        all samples of a GPU are.
 
     Returns
     -------
-    One row per GPU and source, by source and device; columns and meta are those of the question
-    `memory`. ``extra_percent`` is 100 (own - others) / others in training, where `others` is the
-    median of the other GPUs that ran ops.
+    One row per GPU and source (allocator or nvidia-smi), sorted by source and device; columns and
+    metadata are those of the command `memory`. ``extra_percent`` is 100 (own - others) / others in
+    training, where `others` is the median of the other GPUs that ran ops.
 
     Samples are matched with GPUs by UUID; if samples or GPUs have none, by index, provided that all
     GPUs are on one host. They are aligned with the run by the Unix time at which recording began.
@@ -106,7 +106,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 def _training_begins(trace: Trace) -> pl.DataFrame:
     """Return ``device, report, clock, begins``: start of training in the report's time, ns.
 
-    It is the first kernel of training, or the first iteration on the host before it.
+    It is the start of the first training kernel, or of the first iteration if that is earlier.
     """
     kind, stage = pl.col("kind"), pl.col("stage").cast(pl.String)
     works = kind.is_in(["compute", "graph"])
@@ -142,8 +142,8 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
         ``device, time, used, begins``, sorted by time; `begins` is the start of training on the
         GPU; other columns are constant per GPU.
     lasts
-        Whether the memory of a row stays in use until the next row, so that training begins with
-        it.
+        Whether memory stays in use until the next row, so that the last value before training
+        counts as in training, too.
     """
     used, before = pl.col("used"), pl.col("time") < pl.col("begins")
     others = pl.exclude("device", "time", "used").first()
@@ -192,7 +192,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
 def _placed(
     samples: pl.DataFrame, devices: pl.DataFrame, reports: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return ``device, time, used`` of samples of the run's GPUs; and the indices of other GPUs."""
+    """Return ``device, time, used, ...`` of samples of the run's GPUs, and other GPUs' indices."""
     rows = samples.select(
         "time",
         pl.col("gpu").cast(pl.Int32),
@@ -234,7 +234,7 @@ def _of_samples(trace: Trace, placed: pl.DataFrame, begins: pl.DataFrame) -> pl.
 
 
 def _recorded(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, unix_begins, opened, closed``: Unix times of training and recording."""
+    """Return ``device``; Unix times of training's start, and of recording's start and end."""
     ends = trace["ops"].group_by("report").agg(last=pl.col("end").max()).collect()
     reports = trace.read("reports").join(ends, on="report", how="left")
     # Time 0 may be the start of another report of the run, by which the times of this one are told.
@@ -273,7 +273,7 @@ def _sample_warnings(
 
 
 def _with_extra(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the excess of each GPU's memory over the median of the other GPUs that ran ops."""
+    """Add ``extra_percent``: by how much a GPU's memory exceeds the other GPUs' median, in %."""
     active = table.filter("active").select("source", "device", "training_bytes")
     others = (
         active.select("source", "device")
@@ -288,7 +288,7 @@ def _with_extra(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _percent_more(value: str, than: str) -> pl.Expr:
-    """Return 100 (value - than) / than."""
+    """Return 100 (value - than) / than of two columns; null unless `than` is above 0."""
     return pl.when(pl.col(than) > 0).then(100 * (pl.col(value) - pl.col(than)) / pl.col(than))
 
 
@@ -298,7 +298,7 @@ def _percent_more(value: str, than: str) -> pl.Expr:
 def memory_extra(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network", "batch")
 ) -> pl.DataFrame:
-    """Return the extra memory of the root GPU in training over that of the other GPUs.
+    """Return by how much the root GPU's training memory exceeds the other GPUs' median.
 
         extra_percent = 100 (root - others) / others
 
@@ -342,7 +342,7 @@ def memory_extra(
 def memory_growth(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
 ) -> pl.DataFrame:
-    """Return the growth of the root GPU's memory in training with the batch.
+    """Return how much the root GPU's training memory grows from the smallest batch size.
 
         increase_percent = 100 (use[batch] - use[smallest]) / use[smallest]
 
@@ -351,7 +351,7 @@ def memory_growth(
     table
         ``batch``, ``gpu``, ``training_bytes`` and the columns `by`.
     root
-        The GPU to look at.
+        Number of the GPU whose memory is compared between batch sizes.
     by
         Columns that form a group. Of several rows of one batch the largest counts.
 
@@ -386,7 +386,7 @@ def memory_growth(
 def memory_table(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
 ) -> pl.DataFrame:
-    """Return the table of memory by batch: before and in training, and the root's extra.
+    """Return memory by batch size, before and in training, and the root GPU's excess.
 
     Parameters
     ----------
@@ -448,7 +448,7 @@ def largest_batch(
 
     Returns
     -------
-    One row per line: the columns `by`, and those of the question `memory`. ``largest_batch`` is 0
+    One row per line: the columns `by`, and those of the command `memory`. ``largest_batch`` is 0
     if not even 1 fits; null if fewer than two batches were measured, or memory does not grow. The
     prediction interval is null with fewer than three points.
 
@@ -476,7 +476,7 @@ def largest_batch(
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the least-squares line of each group, with the sums for its prediction interval."""
+    """Fit memory in training as a line in batch size per group; add sums for intervals."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)

@@ -1,4 +1,4 @@
-"""Operators of the network with recorded sizes: FLOPs and bytes of each.
+"""PyTorch operators whose tensor sizes were recorded: the FLOPs and bytes of each.
 
 Several analyses import this package; it imports none of them.
 """

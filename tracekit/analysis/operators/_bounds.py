@@ -1,7 +1,7 @@
-"""Least bytes that operators move, and least times by the peaks of their GPU (modelled).
+"""Least bytes that operators move, and their least times at the peak rates of their GPU (modelled).
 
-They follow from recorded sizes and types; savings by caches and costs of second passes over the
-data are not included. ``docs/roofline.md`` has the formulas.
+They follow from recorded sizes and types; caches, and kernels that read the data twice, are not
+modelled. ``docs/roofline.md`` has the formulas.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NS = 10**9
 
 
 def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bytes``; null if sizes or types were not recorded, or the operator is unknown.
+    """Add ``bytes``, the least that each operator reads and writes; null if it is unknown.
 
     Parameters
     ----------
     rows
-        Columns of `recorded_operators`; ``flops``; ``wants_input`` and ``wants_weight`` (for
-        `GRADIENTS`: the gradients that they compute); ``precision``, which gives the width of a
-        multiplication's operands if types were not recorded (as with `emit_nvtx`); and
-        ``element_bytes``, the width of elements that a kernel copies, by its name.
+        Columns of `recorded_operators`; ``flops``; ``wants_input`` and ``wants_weight``
+        (whether a backward operator computes that gradient); ``precision``, which gives the width
+        of a multiplication's operands if types were not recorded (as with `emit_nvtx`); and
+        ``element_bytes``, bytes per element that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
     typed = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
@@ -73,18 +73,18 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def element_bytes(name: pl.Expr) -> pl.Expr:
-    """Return the width in bytes of elements that `cat` copies, by its kernels' names; else null."""
+    """Return the bytes per element that a kernel of ``torch.cat`` copies, by its name; or null."""
     width = name.str.extract(_JOINED, 1).cast(pl.Int64)
     by_type = name.str.extract(_JOINED, 2)
     return pl.coalesce(width, by_type.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64))
 
 
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``read``, bytes of arguments; ``width, spread`` of an elementwise result; ``widths``.
+    """Return ``read`` (bytes of all arguments), ``width, spread`` and ``widths`` of each operator.
 
-    The result has the width of the widest floating-point argument, if there is any, and the
-    broadcast size of all; numbers (without dimensions) count only if there are no tensors.
-    ``widths`` are those of all arguments, in order.
+    An elementwise result has ``width`` bytes per element, as the widest floating-point argument (if
+    any), and ``spread`` elements, by broadcasting all arguments; numbers without dimensions count
+    only if there are no tensors. ``widths``: bytes per element of each argument, in order.
     """
     alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
     same = pl.col("shapes").list.len() == pl.col("types").list.len()
@@ -127,7 +127,7 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
-    """Return ``key, spread``: number of elements when the tensors of each key are broadcast."""
+    """Return ``key, spread``: size, in elements, to which the tensors of a key are broadcast."""
     shape = pl.col("shapes").list.reverse()
     return (
         arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
@@ -138,7 +138,7 @@ def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _written() -> pl.Expr:
-    """Return the elements, of the operands' width, that an operator moves beside its arguments."""
+    """Return how many elements an operator moves besides its arguments, mostly its result."""
     inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
     channels = _B.list.first().cast(pl.Float64)
     rows = size(_A).cast(pl.Float64) / inner
@@ -162,10 +162,10 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return the bytes moved beside all arguments, of operators with arguments of several types.
+    """Return bytes moved besides the arguments, for operators with arguments of several types.
 
-    Each gradient, and each result of a normalisation, has size and type of one argument, whatever
-    the width of weights. Of tables and caches only the used rows count.
+    Each gradient, and each result of a normalisation, has size and type of one argument. Of tables
+    and caches, which are arguments, only the used rows count, so the rest is subtracted.
     """
     first, second, third = (
         size(shape).cast(pl.Float64) * _width(pl.col(place))
@@ -203,12 +203,12 @@ def _size_at(place: int) -> pl.Expr:
 
 
 def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
-    """Return the bytes of `rows` rows of a tensor."""
+    """Return the bytes of `rows` rows of a tensor of size `shape` and `width` bytes per element."""
     return rows * (size(shape) / shape.list.first()) * width
 
 
 def _of_gradients() -> pl.Expr:
-    """Return the number of elements of gradient, input and weight that are read or written."""
+    """Return how many elements a backward operator moves, by the gradients that it computes."""
     gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
     return gradient + sum(for_each) * (data + weight)
@@ -217,7 +217,7 @@ def _of_gradients() -> pl.Expr:
 def with_peaks(
     trace: Trace, work: pl.DataFrame, peak: int | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, int]]]:
-    """Add ``ideal_ns``, the time of the FLOPs at the peak; also return the peaks used."""
+    """Add ``ideal_ns``, the time of the FLOPs at the peak rate; return the peaks used as well."""
     if peak is not None:
         return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
     devices = trace.read("devices").select("device", "name")
@@ -239,7 +239,7 @@ def with_peaks(
 
 
 def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth`` of GPUs' memory: `given`, recorded, or by GPU model."""
+    """Return ``device, name, bandwidth``: peak memory rate, given, recorded or by GPU model."""
     if given is not None and given <= 0:
         raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
@@ -251,7 +251,7 @@ def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, its limit."""
+    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, what limits it."""
     kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
     shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
     computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)

@@ -30,7 +30,7 @@ _AXES = 3
 
 @dataclass(frozen=True)
 class Operator:
-    """Positions of the arguments of an operator in its recorded list.
+    """Positions, in an operator's recorded argument list, of the arguments that FLOPs depend on.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Operator:
     causal
         Position of the flag for causal attention (later keys left out).
     starts
-        Position of the argument with the start of each sequence, and the end of the last one.
+        Position of the argument with the cumulative sequence lengths (starts and the last end).
     inputs
         Number of arguments that are read; those after are outputs.
     """
@@ -172,7 +172,7 @@ OPERATORS = {**MULTIPLYING, **MOVING}
 
 
 def table() -> pl.DataFrame:
-    """Return `OPERATORS` as a table, with one column per position."""
+    """Return `OPERATORS` as a table: one row per operator, one column per argument position."""
     rows = [
         {
             "operator": name,
@@ -196,7 +196,7 @@ def table() -> pl.DataFrame:
 
 
 def times(*factors: pl.Expr) -> pl.Expr:
-    """Return a product; null if it is implausibly large, or a factor is null or negative."""
+    """Return the product of factors; null if implausibly large, or one is null or negative."""
     product = functools.reduce(operator.mul, factors)
     rough = functools.reduce(operator.mul, (each.cast(pl.Float64) for each in factors))
     negative = pl.any_horizontal(each < 0 for each in factors)
@@ -212,7 +212,7 @@ def size(shape: pl.Expr) -> pl.Expr:
 
 
 def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
-    """FLOPs 2 m k n of each pair of matrices, (m, k) by (k, n); batches are broadcast."""
+    """Return FLOPs: 2 m k n per pair of matrices, (m, k) by (k, n); batches are broadcast."""
     ranks = a.list.len(), b.list.len()
     left, right = ranks[0] > 1, ranks[1] > 1
     rows = pl.when(left).then(_last(a, 2)).otherwise(1)
@@ -228,14 +228,14 @@ def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
 
 
 def linear(a: pl.Expr, b: pl.Expr) -> pl.Expr:
-    """FLOPs 2 k n of each row of (..., k), multiplied by the transposed (n, k)."""
+    """Return FLOPs: 2 k n per row of `a`, (..., k), which is multiplied by `b`^T, `b` (n, k)."""
     columns = pl.when(b.list.len() > 1).then(b.list.first()).otherwise(1)
     known = (_last(a, 1) == _last(b, 1)) & b.list.len().is_between(1, 2)
     return pl.when(known).then(times(pl.lit(2, pl.Int64), size(a), columns))
 
 
 def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
-    """FLOPs 2 L S (E + F) of each head: (L, E) by (E, S) by (S, F); masks save nothing."""
+    """Return FLOPs: 2 L S (E + F) per head, (L, E) by (E, S) by (S, F); masks save nothing."""
     known = _last(query, 1) == _last(key, 1)
     known &= _last(key, 2) == _last(value, 2)
     rows = size(query.list.slice(0, query.list.len() - 1))
@@ -247,7 +247,8 @@ def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
 def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
     """Return the FLOPs of attention for tensors whose next-to-last dimension is the heads.
 
-    Tensors without a batch are concatenated sequences, with `pairs` of a query and a key.
+    Tensors without a batch dimension are concatenated sequences; `pairs` then is the number of
+    pairs of a query and a key of the same sequence.
     """
     batched = 4
     known = _last(query, 1) == _last(key, 1)
@@ -263,7 +264,7 @@ def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
 
 
 def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
-    """FLOPs 2 (E + F) of each pair of a query and a key of its request, per head of queries."""
+    """Return attention FLOPs: 2 (E + F) per head and pair of a query and a key of one request."""
     packed = 3
     known = (query.list.len() == packed) & (_last(query, 1) == _last(key, 1))
     known &= key.list.len().is_between(packed, packed + 1)
@@ -272,7 +273,7 @@ def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
 
 
 def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
-    """FLOPs 2 N |weight| at each position: of the output, or of the input if transposed.
+    """Return convolution FLOPs: 2 N |weight| per output position (per input one if transposed).
 
     Each element of the weight is used once at each position of each sample, however channels are
     grouped.
@@ -287,16 +288,16 @@ def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
 
 
 def positions(shape: pl.Expr, weight: pl.Expr) -> pl.Expr:
-    """Return the sizes of the dimensions along which a convolution slides."""
+    """Return the sizes of the spatial dimensions, along which a convolution slides."""
     return shape.list.tail(weight.list.len() - 2)
 
 
 def output_positions(
     data: pl.Expr, weight: pl.Expr, stride: pl.Expr, padding: pl.Expr, dilation: pl.Expr
 ) -> pl.Expr:
-    """Return the output positions of a convolution that is not transposed.
+    """Return the number of output positions of a convolution that is not transposed.
 
-    Along each, floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
+    Along each dimension there are floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
     """
     axes = weight.list.len() - 2
     along = [
@@ -312,10 +313,10 @@ def output_positions(
 def backward_positions(
     gradient: pl.Expr, data: pl.Expr, weight: pl.Expr, transposed: pl.Expr
 ) -> pl.Expr:
-    """Return the positions at which a convolution's weight was used, from its backward pass.
+    """Return at how many positions a convolution applied its weight, from its backward sizes.
 
-    If it is not recorded whether the convolution is transposed, the channels may show it, or both
-    may give the same result; else null.
+    If it is not recorded whether the convolution is transposed, the channels may show it, or the
+    number may be the same either way; else null.
     """
     axes = weight.list.len() - 2
     channels = (_last_at(each, axes) for each in (gradient, data))
@@ -335,10 +336,10 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension before the sliding dimensions of a convolution."""
+    """Return the size of a tensor's last dimension but `axes`, the one before the spatial ones."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:
-    """Return the value for one dimension; a single value applies to all dimensions."""
+    """Return a stride, padding or dilation along dimension `place`; a single one holds for all."""
     return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))

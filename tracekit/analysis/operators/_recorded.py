@@ -72,7 +72,7 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (the sizes of its operands),
     ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), ``pairs``
     (number of pairs of a query and a key, in attention over several sequences), ``taken`` (number
-    of keys attended to), and ``form, inputs``.
+    of keys attended to), and ``form, inputs`` of `Operator`.
     """
     name = pl.col("name")
     patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)
@@ -114,11 +114,11 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
 
 
 def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add ``pairs, taken`` of attention to sequences of several lengths, for ``starts``.
+    """Add ``pairs`` (of query and key) and ``taken`` (keys) to attention over several sequences.
 
-    For a single sequence they follow from its size. For several, a serving engine's step states
-    sums over all requests, over those in prefill, and over those in decode; attention is matched
-    with the one that has equally many queries, unless prefill and decode both do.
+    For a single sequence they follow from its size. For several, a serving engine names its step
+    with sums over all requests, over those in prefill, and over those in decode; attention takes
+    the sum that has as many queries, unless prefill and decode both have that number.
     """
     served = (
         trace["ranges"].filter(pl.col("name").str.contains(_SERVED))
@@ -215,9 +215,9 @@ def backward_nodes(trace: Trace) -> pl.DataFrame:
 
 
 def backward_graphs(trace: Trace) -> list[int]:
-    """Return the processes whose backward passes record a graph themselves (`create_graph`).
+    """Return the processes whose backward passes record an autograd graph (`create_graph`).
 
-    Autograd numbers an operator only while it records a graph.
+    Their backward operators have sequence numbers, too: autograd gives them while it records.
     """
     named = trace["ranges"].filter(pl.col("name").str.contains(_GRAPHED))
     return named.select(pl.col("process").unique()).collect()["process"].to_list()
@@ -251,7 +251,7 @@ def _of_kineto(key: str) -> pl.Expr:
 
 
 def _told(column: str, key: str) -> pl.Expr:
-    """Return a field that follows the sizes in a range's name, else from its payload."""
+    """Return field `column` after the sizes in a range's name, else field `key` of its payload."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
@@ -263,16 +263,17 @@ def _pyprof_types() -> pl.Expr:
 
 
 def _of_list() -> pl.Expr:
-    """Return the sizes of a list of tensors, nested by PyTorch's profiler but not by `emit_nvtx`.
+    """Return the sizes of the tensors that an operator gets as a list (of `cat`), as JSON.
 
-    The list ends before the first argument without dimensions.
+    PyTorch's profiler nests them in a list; with `emit_nvtx` the list ends before the first
+    argument without dimensions.
     """
     text = pl.col("sizes")
     return pl.coalesce(text.str.extract(_LIST), text.str.replace(r",\[\](,.*)?\]$", "]"))
 
 
 def _decoded(column: str | pl.Expr, pattern: str, dtype: pl.List) -> pl.Expr:
-    """Parse JSON; null if the text does not match the pattern."""
+    """Parse JSON lists of type `dtype`; null if the text does not match the regular expression."""
     text = pl.col(column) if isinstance(column, str) else column
     usual = pl.when(text.str.contains(pattern)).then(text)
     return usual.str.json_decode(dtype)
@@ -303,8 +304,8 @@ def counted_operators(
 ) -> pl.DataFrame:
     """Return one operator of each set of nested operators, with its FLOPs.
 
-    ``aten::linear`` is made of ``aten::addmm``, ``aten::conv2d`` of ``aten::convolution`` and that
-    of ``aten::cudnn_convolution``: of nested operators the outermost with known FLOPs counts, or
+    ``aten::linear`` calls ``aten::addmm``; ``aten::conv2d`` calls ``aten::convolution``, which
+    calls ``aten::cudnn_convolution``: of nested operators the outermost with known FLOPs counts, or
     the outermost if none has any.
 
     Parameters
@@ -319,7 +320,7 @@ def counted_operators(
     Returns
     -------
     Columns of `operators`; ``flops``; ``gradients`` (for a backward convolution, the number of
-    gradients to multiply FLOPs by, known from kernels if not from `mask`; else null); and
+    gradients it computes, by which FLOPs are to be multiplied; null if `mask` does not tell); and
     ``recomputed``, whether a backward pass repeats a forward operator (null if unknown).
     """
     nested = _with_recomputed(_nested(_in_nodes(operators, nodes)), graphed)
@@ -333,7 +334,7 @@ def counted_operators(
 
 
 def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add ``node``: for operators in a backward pass, the number of their forward operator."""
+    """Add ``node``: the sequence number of the autograd backward node around an operator."""
     last = nodes.select("thread", node_end="end", node="sequence", begun="start")
     return (
         operators.sort("start")
@@ -344,7 +345,7 @@ def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nested(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``is_outer``, and ``nest``: the number of the outermost operator around each row."""
+    """Add ``is_outer`` (in no other operator), and ``nest``, a number per outermost operator."""
     outer = _outer()
     ordered = rows.sort("thread", "start", "end", descending=[False, False, True])
     return ordered.with_columns(is_outer=outer).with_columns(nest=pl.col("is_outer").cum_sum())
@@ -385,7 +386,7 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Select ranges that begin after all earlier ranges of their thread have ended."""
+    """Return an expression, true for ranges that lie in no earlier range of their thread."""
     ended = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("start") >= ended).fill_null(value=True)
 
@@ -401,9 +402,9 @@ def _known_positions() -> pl.Expr:
 
 
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
-    """Return the FLOPs of each operator by its sizes; for several gradients, those of one.
+    """Return the FLOPs of each operator by its sizes; if it computes several gradients, of one.
 
-    Only formulas of the present forms enter the expression, since formulas are long.
+    The expression contains only the formulas of `forms`, since formulas are long.
     """
 
     def by_position() -> pl.Expr:
@@ -434,9 +435,9 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
 
 
 def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
-    """Take positions from the gradient of the output if stride and padding are unknown.
+    """Give forward convolutions of unknown stride or padding the FLOPs of their backward pass.
 
-    That gradient has the size of the convolution's output. Autograd's sequence number matches the
+    There the gradient of the output tells the output's size. Autograd's sequence number matches the
     convolution with its backward pass.
     """
     open_ones = rows.filter((_FORM == "convolution") & pl.col("flops").is_null())
@@ -480,7 +481,7 @@ def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradients() -> pl.Expr:
-    """Return the number of gradients (input, weight) that an operator computes by products."""
+    """Return how many gradients (of input, weight) an operator computes, by ``mask``; or null."""
     first_two = pl.col("mask").list.head(2)
     wanted = first_two.list.eval(pl.element().cast(pl.Int64)).list.sum()
     is_told = (first_two.list.len() == 2) & (first_two.list.drop_nulls().list.len() == 2)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Operators with their kernels, kernels without an operator, and kernel traits by name."""
+"""FLOPs and times of operators with their kernels; properties of kernels by their names."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
 def on_tensor_cores(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels use Tensor Cores (AMD: matrix cores), by their names.
+    """Tell which kernels use Tensor Cores (AMD: matrix cores), by their names; null if unclear.
 
-    TF32, BF16 and FP8 run only there, FP32 never; for FP16 the name of the instruction decides.
-    Null if a name leaves it open.
+    TF32, BF16 and FP8 products run only there, FP32 never; for FP16 the name of the instruction in
+    the kernel's name decides.
     """
     precision = precision_by_name(name)
     multiplying = multiplies(name)
@@ -126,7 +126,9 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator that multiplies matrices or convolves, and per such kernel alone.
+    """Return a row per operator that multiplies matrices or convolves, and per such lone kernel.
+
+    A lone kernel is one that was launched outside of all operators with recorded sizes.
 
     Parameters
     ----------
@@ -140,8 +142,8 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
     unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
-    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part whose kernel names
-    do not show whether it is; and ``recomputed``, see `counted_operators`.
+    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part for which kernel
+    names leave that open; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
@@ -164,7 +166,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
-    """Return the compute kernels, with precision and kind of work by their names."""
+    """Return the compute kernels; by name, whether they multiply, and run on Tensor Cores."""
     name = pl.col("name").cast(pl.String)
     kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
@@ -184,8 +186,8 @@ def _kernels(trace: Trace) -> pl.DataFrame:
 def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Add thread and time of each kernel's launch: ``asked_thread, asked_start``, and ``replay``.
 
-    A kernel of a CUDA graph belongs to the operator in which its node was captured, once per
-    replay; ``replay`` is the time of the replay, null for other kernels.
+    For a kernel of a CUDA graph they are those of the capture of its node, so that it belongs to
+    the operator that was captured; ``replay`` is the time of the replay, null for other kernels.
     """
     node = ["process", "graph_node"]
     nodes = trace.read("graph_nodes").sort("time").unique(node, keep="first", maintain_order=True)
@@ -200,13 +202,13 @@ def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add the operator that launched a kernel, and the sizes and types of its arguments."""
+    """Add the innermost operator around each kernel's launch, with its argument sizes and types."""
     named = named_operators(trace).rename({"range": "innermost"})
     return kernels.join(named, on="innermost", how="left").with_columns(range="innermost")
 
 
 def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
-    """Add ``range``: the operator in which its thread launched a kernel, or captured its node."""
+    """Add ``range``: the operator of `counted` in which a kernel was launched or captured."""
     spans = counted.select("range", asked_thread="thread", begun="start", until="end")
     found = kernels.sort("asked_start").join_asof(
         spans.sort("begun"), left_on="asked_start", right_on="begun", by="asked_thread",
@@ -217,7 +219,7 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
-    """Return the operators that launched kernels, with measures of these kernels."""
+    """Return the operators that launched kernels, with FLOPs, bytes, and times of the kernels."""
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )
@@ -250,7 +252,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
 
 
 def _by_what_multiplies() -> pl.Expr:
-    """Return the precision by names of an operator's kernels, if possible of those with products.
+    """Return the precision by an operator's kernel names: of those that multiply, if any do.
 
     A transpose of two-byte elements is named after FP16, whatever type it moves.
     """
@@ -266,7 +268,7 @@ def _only(values: pl.Expr) -> pl.Expr:
 
 
 def _wanted() -> dict[str, pl.Expr]:
-    """Return the gradients that a backward convolution computes, by an argument or its kernels."""
+    """Return ``wants_input, wants_weight``: gradients that a backward convolution computes."""
     masks = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
     by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
     unsaid = pl.col("gradients").is_null()

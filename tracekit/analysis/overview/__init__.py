@@ -1,4 +1,4 @@
-"""Questions that a run can answer, and SQL over its tables."""
+"""Which commands a run has enough data for, and SQL queries over its tables."""
 
 from typing import TYPE_CHECKING
 

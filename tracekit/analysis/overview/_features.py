@@ -1,4 +1,4 @@
-"""Questions that a run's data can answer, kinds of data in its reports, SQL over its tables."""
+"""Which commands a run has enough data for, its kinds of data, and SQL over its tables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """A question that a command answers, and the data that it requires.
+    """Something that a command can tell about a run, and the data that this requires.
 
     Parameters
     ----------
     command
         Name of the command.
     feature
-        The question in words.
+        What it tells, in words.
     requirements
         The required data, as names of `REQUIREMENTS`.
     """
@@ -81,12 +81,12 @@ CAPABILITIES = (
 
 
 def features(trace: Trace) -> pl.DataFrame:
-    """Return which questions a run can answer, and how to record the rest.
+    """Return what commands can tell about a run, and how to record the data for the rest.
 
     Returns
     -------
     Rows by command, then rows by kind of data: ``command`` (null for a kind of data), ``feature``
-    (the question of the command, or the kind of data), ``available`` (``yes``; ``partly`` if some
+    (what the command can tell, or the kind of data), ``available`` (``yes``; ``partly`` if some
     data is missing, or some reports lack it; ``none`` if it was recorded and nothing of the kind
     ran; ``no``), ``found`` (in words) and ``record_with`` (how to record the rest with the recorder
     of the reports; null if nothing is missing).
@@ -111,7 +111,7 @@ def _row(
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:
-    """Return a row per kind of data in the reports."""
+    """Return a row per kind of data: whether the run's reports contain it, and how much."""
     contents = (
         trace.read("contents")
         .group_by("feature", maintain_order=True)
@@ -159,7 +159,7 @@ Make = Callable[[], pl.DataFrame]
 
 
 def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> pl.DataFrame:
-    """Run one reading SQL statement over the canonical tables.
+    """Run one SQL query, which only reads, over the tables of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Declaration of the question `info`."""
+"""Declaration of the command `info`: its options and columns."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Run(model.Run, Protocol):
-    """A run with its reports."""
+    """A run, with access to each of the reports that it was ingested from."""
 
     @property
     def reports(self) -> "Sequence[Trace]":
-        """Tables of each report, as stored."""
+        """The stored tables of each report of the run, one `Trace` per report."""
 
 
 _INFO = Json(

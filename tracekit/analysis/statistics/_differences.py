@@ -1,4 +1,4 @@
-"""Differences of means and of typical steps between two samples, with intervals.
+"""Differences of means, and of typical steps, between two samples, with confidence intervals.
 
 Student's t distribution is computed here, since importing scipy.special takes longer than a whole
 comparison.
@@ -42,7 +42,7 @@ _AT_MOST = 2_000
 
 @dataclass(frozen=True)
 class _Differences:
-    """Estimates of ``mean(b) - mean(a)``, row by row."""
+    """Confidence intervals and p values of ``mean(b) - mean(a)``, one per row of the samples."""
 
     low: Floats
     high: Floats
@@ -60,7 +60,7 @@ def differences(
     tables: int = 1,
     scales: tuple[Numbers, Numbers] | None = None,
 ) -> _Differences:
-    """Compare the means of two samples, row by row.
+    """Compare the means of two samples, one comparison per row (such as a kernel).
 
     Intervals and p values use Student's t with the standard errors of `long_run`. P values are
     adjusted for the false discovery rate (Benjamini and Hochberg 1995), since of hundreds of
@@ -75,13 +75,13 @@ def differences(
     related
         Whether the rows form one table; p values are then adjusted for their number.
     regular
-        The slow steps of each run that come regularly, or None: the variance of a mean is then that
-        within slow and usual steps, whose shares are known.
+        The slow steps of each run that come regularly, or None. With them, a mean's variance
+        is taken only within slow and within usual steps, as the share of each kind is known.
     tables
         Number of tables that are tested together; p values and intervals are adjusted for it
         (Bonferroni).
     scales
-        Factors of each row of `a` and of `b`; 1 by default.
+        Factors by which the rows of `a` and of `b` are multiplied; 1 by default.
     """
     rows = max(1, AT_ONCE // max(a.shape[1], b.shape[1]))
     blocks = (slice(at, at + rows) for at in range(0, max(1, len(a)), rows))
@@ -114,8 +114,8 @@ def _errors(
     """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row.
 
     ``apart`` is the mean of `b` less that of `a`, with its ``variance`` and degrees of ``freedom``;
-    ``off``, how much of it may come from other shares of regularly slow steps than in the long run;
-    ``is_same``, whether all steps are equal; ``is_unknown``, whether a sample drifts.
+    ``off``, how much of it may come from recording more or fewer regularly slow steps than usual;
+    ``is_same``, whether `a` and `b` agree in each step; ``is_unknown``, whether a sample drifts.
     """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
@@ -132,7 +132,7 @@ def _errors(
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
-    """Tell which rows take time in all steps of one run and in no step of the other."""
+    """Tell which rows are positive in all steps of one sample and 0 in all steps of the other."""
     sides = [(one == 0).all(axis=1) & (other > 0).all(axis=1) for one, other in ((a, b), (b, a))]
     found: Flags = sides[0] | sides[1]
     return found
@@ -141,7 +141,7 @@ def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
 def welch_error(
     variances: tuple[Floats, Floats], freedoms: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Return the variance of a difference of two means, and its degrees of freedom by Welch."""
+    """Return the variance of a difference of two means, and its Welch degrees of freedom."""
     variance = variances[0] + variances[1]
     below = variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1]
     freedom = np.ones_like(variance)
@@ -150,7 +150,7 @@ def welch_error(
 
 
 def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
-    """Return p values of differences by Student's t; without variance they are 0 or 1."""
+    """Return two-sided p values of differences by Student's t; 0 or 1 where the variance is 0."""
     apart = np.abs(difference)
     reach = np.where(apart > 0, np.inf, 0.0)
     np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)
@@ -159,7 +159,7 @@ def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
 
 
 def told(p_values: Floats) -> tuple[Floats, float]:
-    """Adjust p values for their number, and return the level of the matching intervals.
+    """Adjust p values for multiple tests, and return the confidence level of matching intervals.
 
     If R of m rows differ significantly, intervals of level 1 - 0.05 R / m exclude 0 in exactly
     these rows, and on average at most 5 % of these intervals miss the true value (Benjamini and
@@ -172,7 +172,7 @@ def told(p_values: Floats) -> tuple[Floats, float]:
 
 
 def _adjusted(p_values: Floats) -> Floats:
-    """Adjust p values for their number by Benjamini and Hochberg's procedure."""
+    """Adjust p values for multiple tests by Benjamini and Hochberg's procedure."""
     number = len(p_values)
     order = np.argsort(p_values)
     scaled = p_values[order] * (number / np.arange(1, number + 1))
@@ -184,14 +184,14 @@ def _adjusted(p_values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Shift:
-    """Difference between typical steps of B and A.
+    """Difference in length between typical steps of run B and run A.
 
     Parameters
     ----------
     value
-        The median of the differences of all pairs (Hodges and Lehmann 1963).
+        The median of the differences between all steps of B and all of A (Hodges, Lehmann 1963).
     interval
-        Its 95 % interval; None for too few steps, or if steps depend on each other too much.
+        Its confidence interval; None for too few steps, or if steps depend on each other too much.
     """
 
     value: float
@@ -236,10 +236,10 @@ def _thinned(steps: Numbers | Floats) -> Numbers | Floats:
 
 
 def _error(steps: Numbers | Floats) -> float:
-    """Return the variance of the mean rank of steps over that of one rank; NaN if steps drift.
+    """Return variance of the mean rank of steps / variance of a single rank; NaN if steps drift.
 
-    It is at least half that of independent steps: ranks of alternating steps are weak evidence on a
-    median.
+    It is at least 0.5 / n, half that of n independent steps, since a lower value, as of alternating
+    steps, tells little about a median.
     """
     ordered = np.sort(steps)
     ranks = np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right")
@@ -251,7 +251,7 @@ def _error(steps: Numbers | Floats) -> float:
 
 
 def _outside(steps: list[int], errors: list[float], level: float) -> int:
-    """Return the number of pairwise differences outside of the interval on each side."""
+    """Return how many of the sorted pairwise differences `shift` cuts off on each side."""
     of_a, of_b = (np.array([each]) for each in errors)
     free = np.full(1, float(COSINES))
     variance, freedom = welch_error((of_a, of_b), (free, free))
@@ -359,7 +359,7 @@ def _exact(free: Floats, far: Floats) -> Floats:
 
 
 def _front(free: Floats, square: Floats, high: Floats) -> Floats:
-    """Return x to the a, times 1 - x to the b, by the beta function of a and b = 1 / 2."""
+    """Return x^a (1 - x)^b / B(a, b) for b = 1 / 2, where B is the beta function."""
     power = -(free / 2) * np.log1p(square / free)
     found: Floats = np.exp(power + _log_ratio(free / 2)) * np.sqrt(high / np.pi)
     return found
@@ -381,7 +381,7 @@ def _log_ratio(a: Floats) -> Floats:
 
 
 def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
+    """Return the continued fraction in the incomplete beta function at x, by Lentz's method."""
     found = upper = np.ones(a.shape)
     lower = 1 / _apart(1 - (a + b) * x / (a + 1))
     found = lower

@@ -44,7 +44,7 @@ class LongRun:
     Parameters
     ----------
     variance
-        Variance of the mean, with `COSINES` degrees of freedom.
+        Variance of the mean of each row; it has `COSINES` degrees of freedom.
     effective
         Number of independent steps whose mean would be equally certain; the number of steps if none
         varies. For independent steps it is correct only on average.
@@ -64,9 +64,10 @@ def long_run(sample: Numbers | Floats) -> LongRun:
     The long-run variance is the mean square of the first four coefficients of the type II cosine
     transform of the steps (equal-weighted cosines: Müller 2007; Lazarus, Lewis, Stock and Watson,
     HAR Inference: Recommendations for Practice, Journal of Business & Economic Statistics 36,
-    2018), so that a mean is Student's with four degrees of freedom. For five steps it is the plain
-    variance. Drifts slower than these cosines are covered by a wider error (after Dou, Optimal HAR
-    Inference, 2019); the factor comes from the trials in ``docs/evidence/verdicts.md``.
+    2018), so that the mean over its error follows Student's t with four degrees of freedom. For
+    five steps it is the plain variance. Drifts slower than these cosines are covered by a wider
+    error (after Dou, Optimal HAR Inference, 2019); the factor comes from the trials in
+    ``docs/evidence/verdicts.md``.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def _drift(apart: Floats, powers: Floats, total: Floats) -> Flags:
 
 @lru_cache(maxsize=16)
 def _cosines(number: int) -> Floats:
-    """Return the first cosines over `number` steps, each normalised to length 1."""
+    """Return the lowest-frequency cosines at `number` steps, each scaled to Euclidean norm 1."""
     places = (np.arange(number) + 0.5) * np.pi / number
     orders = np.arange(1, COSINES + 1)[:, np.newaxis]
     found: Floats = np.sqrt(2 / number) * np.cos(orders * places)

@@ -1,4 +1,4 @@
-"""Single steps in detail: their place on each GPU, their ops, and exposed communication."""
+"""Single steps in detail: start and end on each GPU, ops, and exposed communication."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STEP = ("process", "device", "iteration")
 
 
 def step_spans(trace: Trace) -> pl.DataFrame:
-    """Return start and end of each step on each GPU; of the whole run if it has no steps.
+    """Return start and end of each step on each GPU; if there are no steps, of the whole run.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def slowest_step(lengths: pl.DataFrame) -> int | None:
 
 
 def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> pl.DataFrame:
-    """Return the ops that start in a span of their process and GPU, in order of time.
+    """Return the ops that start inside one of the spans of their process and GPU, by time.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
 
 
 def _edges(spans: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return the first start and the last end of spans; null without any."""
+    """Return expressions for the earliest start and the latest end of `spans`; null if empty."""
     return pl.lit(spans["start"].min(), pl.Int64), pl.lit(spans["end"].max(), pl.Int64)
 
 
@@ -190,13 +190,14 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 def around(
     trace: Trace, begin: int, end: int, process: int | None = None
 ) -> tuple[Trace, pl.Series]:
-    """Limit a run, or a process of it, to what is launched, called or open in an interval.
+    """Limit a run, or one process, to ops, calls and ranges that overlap an interval.
 
-    Details of ops, and causes of idle time, are then found without what lies far from them.
+    Ops are kept if they start at or after its begin and were launched at or before its end. Details
+    of ops and causes of idle time can then be computed without reading the whole run.
 
     Returns
     -------
-    The limited run, in which ranges are numbered anew; and their numbers in the run, in order.
+    The limited run, in which ranges are renumbered; and, for each, its number in the whole run.
     """
     start = pl.col("start")
     own = pl.lit(value=True) if process is None else pl.col("process") == process
@@ -220,10 +221,10 @@ def around(
 
 
 def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Trace:
-    """Limit a run to some steps and the ones beside them, whose work and calls may hold them up.
+    """Limit a run to steps `first` to `last`, and their neighbours, whose work may delay them.
 
-    The first step comes with all before it, and the last one with all after it. What is left is
-    held, as each track reads it.
+    With the run's first step, all before it is kept; with its last step, all after it. Ops and
+    calls are kept in memory, as they are read several times.
     """
     of_host = numbered_alike(trace).read("iterations").select("iteration", "start", "end")
     both = pl.concat([steps.select(of_host.columns), of_host]).drop_nulls("iteration")
@@ -240,7 +241,7 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Return the rows from the least to the greatest id in `numbers`; others are not read."""
+    """Return the rows with ids from the least to the greatest in `numbers`, and read no others."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 
@@ -256,14 +257,14 @@ def _place(device: str, is_host: pl.Expr) -> pl.Expr:
 
 
 def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the NVTX ranges that overlap the span of their process.
+    """Return the NVTX ranges that overlap the given interval of their process.
 
     Parameters
     ----------
     trace
         The run.
     spans
-        ``process, start, end``: one span per process.
+        ``process, start, end``: one interval per process.
 
     Returns
     -------
@@ -278,7 +279,7 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def driving_threads(trace: Trace) -> pl.DataFrame:
-    """Return the threads that drive iterations; without any, the one that launches most ops.
+    """Return the threads on which iterations run; without any, the one that launches most ops.
 
     Returns
     -------
@@ -293,7 +294,7 @@ def driving_threads(trace: Trace) -> pl.DataFrame:
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return ``process, device, start, end``: first start and last end of its ops on the GPU."""
+    """Return ``process, device, start, end``: first start and last end of ops in the run."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 
@@ -356,8 +357,8 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time in which only communication runs on a GPU, step by step.
 
-    Communication is kernels of collectives and copies between GPUs, direct or through the host. It
-    is exposed while no other op runs on its GPU.
+    Communication means kernels of collectives, and copies between GPUs, direct or through the host.
+    It is exposed while no other op runs on its GPU.
 
     Parameters
     ----------
@@ -368,8 +369,8 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per span; times
-    are lengths of unions.
+    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per span;
+    ops that overlap in time count once.
     """
     layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
     ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work")))

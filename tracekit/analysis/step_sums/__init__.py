@@ -1,4 +1,4 @@
-"""Sums by key and step, for breakdowns, comparisons and studies.
+"""Sums of GPU ops' counts and times by key (such as stage or kernel) and by step.
 
 Several analyses import this package; it imports none of them.
 """

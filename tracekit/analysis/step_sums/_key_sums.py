@@ -1,4 +1,4 @@
-"""Sums of a run's ops by keys, in windows or steps, from one pass over the ops."""
+"""Counts and times of a run's ops, added up by keys in each time window, in one pass."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 @dataclass(frozen=True)
 class KeySums:
-    """Sums by key, and the windows that they cover.
+    """Counts and times of ops by key, and the time windows (steps, or the run) that they cover.
 
     Parameters
     ----------
     stages
-        Sums by stage.
+        Sums by stage; None if not computed.
     grouped
         Sums by other keys; None if there are none.
     whole
-        Sums by stage over the windows of the run as a whole; None if not computed.
+        Sums by stage over each GPU's whole recording; None if not computed.
     windows
-        The windows.
+        The time windows per GPU: ``window`` (number), ``process, device, start, end``, ...
     with_durations
-        Whether durations of single ops were kept by group.
+        Whether durations of single ops were kept, so that medians can be told.
     """
 
     stages: StageSums | None
@@ -66,12 +66,12 @@ class KeySums:
 
     @property
     def of_all(self) -> StageSums:
-        """Sums by stage of all windows of the run."""
+        """Sums by stage over each GPU's whole recording, which must have been computed."""
         return _there(self.whole)
 
     @property
     def sums(self) -> GroupTotals | StageSums:
-        """Object with the sums by group."""
+        """The sums by other keys if there are any, else those by stage."""
         return self.grouped or _there(self.stages)
 
 
@@ -85,7 +85,7 @@ def sums_by_keys(
     work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False,
     with_whole: bool = False, with_durations: bool = False,
 ) -> KeySums:  # fmt: skip
-    """Read a run once, and add up its ops by keys.
+    """Add up the counts and times of a run's ops by keys, in one pass.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ def sums_by_keys(
     with_stages
         Whether to add up by stage too, if the keys are others.
     with_whole
-        Whether to add up by stage over the windows of the run as a whole, too.
+        Whether to add up by stage over each GPU's whole recording, too.
     with_durations
-        Whether to keep durations of ops by group.
+        Whether to keep the durations of single ops of each group.
     """
     per_iteration = is_by_steps(keys)
     is_whole = with_whole and not per_iteration
@@ -142,20 +142,20 @@ def sums_by_keys(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Sums to compute for each part of a run.
+    """Which sums to compute for each part (report) of a run.
 
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of ranges, of which only the first counts.
+        Whether rows are pieces of ranges on the host; only the first piece of a range counts as op.
     columns
         Keys that ops are grouped by; None if only stages are summed.
     named
-        Key -> values by process, for those keys that belong to processes, such as ``rank``.
+        Key -> its value for each process, for keys that belong to processes, such as ``rank``.
     with_durations
-        Whether to keep durations of ops.
+        Whether to keep the durations of single ops.
     stages, of_stages_alone, whole
-        Whether to add up by stage, by stage only, and by stage over the run as a whole.
+        Whether to add up by stage per window, only by stage, and by stage over whole recordings.
     """
 
     of_pieces: bool
@@ -168,16 +168,16 @@ class _Wanted:
 
     @property
     def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
-        """Classes that add up each window."""
+        """Types of the sums that are computed per window: by stage, by other keys."""
         return [*[StageSums] * self.stages, *[GroupTotals] * (self.columns is not None)]
 
     @property
     def of_whole(self) -> Sequence[type[StageSums]]:
-        """Classes that add up the run as a whole."""
+        """Types of the sums that are computed over whole recordings; empty or by stage."""
         return [StageSums] * self.whole
 
     def __call__(self, part: Trace) -> Receivers:
-        """Return the receivers that add up one part of the run."""
+        """Return new, empty sums to which the ops of one part (report) of the run are added."""
         sweeps: list[StageTally | GroupTally] = []
         if self.stages:
             sweeps.append(
@@ -206,7 +206,7 @@ def _of_process(trace: Trace, name: str) -> Named:
 
 
 def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
-    """Return the measures of each group, added over windows."""
+    """Return each group's number of ops and times, added over the time windows."""
     columns = columns_of(keys)
     known = [name for name in OF_WINDOWS if name in found.windows.columns]
     of_windows = found.windows.select("window", *known)
@@ -226,7 +226,7 @@ def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 def _with_durations(
     groups: pl.DataFrame, totals: GroupTotals, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Return groups of ops, added over windows, with statistics of their durations."""
+    """Add the groups' sums over windows, and statistics (mean, median, ...) of op durations."""
     rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
     numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
     return pl.concat([rows.drop("row"), totals.durations(numbers)], how="horizontal").with_columns(
@@ -236,21 +236,21 @@ def _with_durations(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Step times of a run on GPUs, read once.
+    """Times of the steps of a run on its GPUs, by keys and by stage.
 
     Parameters
     ----------
     groups
         The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
-        added over devices. Groups that a step lacks have no row; `iteration` is null outside of the
-        steps that count.
+        added over devices. A group that does not occur in a step has no row for it; `iteration` is
+        null outside of the steps that count.
     stages
         ``window, stage, busy_ns, exposed_ns``.
     windows
         ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
         whole run is one window, `iteration` and `process` are null.
     counted
-        The steps that count, and how many do not.
+        The windows of the steps that count, and how many others were left out, by reason.
     """
 
     groups: pl.DataFrame
@@ -260,7 +260,7 @@ class StepTimes:
 
 
 def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
-    """Return a run's times by keys: of steps after the first `skip`, or of the whole."""
+    """Return a run's GPU times by keys, per step after the first `skip`, or of the whole run."""
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if whole:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)
@@ -275,12 +275,12 @@ def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> 
 
 
 def stages_of(found: KeySums) -> pl.DataFrame:
-    """Return ``window, stage, busy_ns, exposed_ns``."""
+    """Return the sums by stage and window: ``window, stage, busy_ns, exposed_ns``."""
     return _there(found.stages).stages.select("window", "stage", "busy_ns", "exposed_ns")
 
 
 def group_lengths(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
-    """Return ``ops`` and ``length_ns`` of each group, for comparison over iterations."""
+    """Return ``ops`` and ``length_ns`` (exposed or busy time) of each group and iteration."""
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     each = grouped_sums([*keys, "iteration"], found)
     return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

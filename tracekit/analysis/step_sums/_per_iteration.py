@@ -1,4 +1,4 @@
-"""Time of each step of a run, grouped by any key of comparisons."""
+"""Times in each step of a run, by any key that runs can be compared by, such as kernel."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class Measured:
         The columns that form a group.
     values
         The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``.
-        Groups that a step lacks have no row; `iteration` is null outside of the steps that count.
-        ``per`` is the number of devices (or processes) over which the group's numbers are added.
+        A group that does not occur in a step has no row for it; `iteration` is null outside of the
+        steps that count. ``per`` is the number of devices (or processes) that are added up.
         Without steps there is one row per group for the whole run.
     parts
         ``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
         `busy_ns` is null for parts that are not stages.
     on_devices
-        ``device, part, mean_ns``: the same by GPU, averaged over steps; processes on one GPU are
-        added.
+        ``device, part, mean_ns``: `parts` by GPU, averaged over steps and over the processes of a
+        GPU.
     iterations
         Numbers of the steps; empty if the run has none.
     counted
-        The steps that count, and how many do not.
+        The windows of the steps that count, and how many others were left out, by reason.
     devices
         Number of devices that steps ran on; a GPU that two processes use counts for each.
     skipped, cold
@@ -80,7 +80,7 @@ class Measured:
 
 
 def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"stage,device"`` or in a sequence of keys.
+    """Split and check the keys of a comparison, given as ``"stage,device"`` or as a sequence.
 
     Raises
     ------
@@ -102,12 +102,12 @@ def per_iteration(
     whole: bool = False,
     traffic: Traffic | None = None,
 ) -> Measured:
-    """Measure each step of a run.
+    """Measure the time in each step of a run by the keys `by`.
 
-    Lengths of ops are exposed time if grouped by stage, else busy time, within a step as
-    ``docs/breakdown.md`` defines it, added over devices. Calls count in the iteration in which they
-    begin on the host; their lengths are sums of durations over all threads. Traffic counts in the
-    iteration that launched it.
+    Times of ops are exposed time if grouped by stage, else busy time, within a step as
+    ``docs/breakdown.md`` defines it, added over devices. API calls count in the iteration in
+    which they begin on the host; their lengths are sums of durations over all threads. Traffic
+    counts in the iteration that launched it.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def per_iteration(
     by
         Keys from `parse_compare_keys`, except ``memory``.
     skip
-        Number of iterations to leave out at the beginning of each process; ``auto``: cold steps.
+        Number of first iterations to leave out in each process; ``auto``: as many as are cold.
     whole
         Whether the whole run counts as one iteration.
     traffic
@@ -141,9 +141,9 @@ def per_iteration(
 
 
 class Cold(NamedTuple):
-    """Cold steps of a run: their count, the number of the last one, and their length over devices.
+    """Cold steps of a run: count, number of the last one, length (``window_ns``) over devices.
 
-    `skip` iterations are left out for them: with them those that the recording cuts.
+    To leave them out, the first `skip` iterations are skipped, which include cut-off ones.
     """
 
     steps: int = 0
@@ -153,7 +153,7 @@ class Cold(NamedTuple):
 
 
 def cold_of(trace: Trace, skip: Skip = "auto") -> Cold:
-    """Return the cold steps of a run, computed once; none if steps or a time span are chosen."""
+    """Return the cold steps of a run; none unless `skip` is ``auto`` and all of it is read."""
     is_all = skip == "auto" and trace.stretch.is_all
     return trace.once(_cold, of_all=True) if is_all else Cold()
 
@@ -174,12 +174,12 @@ def _cold(trace: Trace) -> Cold:
 
 
 def skipped_of(trace: Trace, skip: Skip) -> int:
-    """Return the number of iterations to leave out at the beginning, for `skip` as asked."""
+    """Return the number of first iterations to leave out: `skip`, or for ``auto`` as are cold."""
     return cold_of(trace).skip if skip == "auto" else skip
 
 
 def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
-    """Return the meta ``cold``, if cold steps are left out of all values per step.
+    """Return metadata ``cold`` on the cold steps that are left out of all values per step.
 
     ``last`` is null where the processes' step numbers differ.
     """
@@ -204,7 +204,7 @@ def _measured(
 
 
 def steps_by_phase(trace: Trace) -> pl.DataFrame:
-    """Return ``iteration, phase, tokens`` of steps, with the iterations of `per_iteration`.
+    """Return ``iteration, phase, tokens`` of steps, with iteration numbers as in `per_iteration`.
 
     The phase is null if it is unknown or differs between processes; tokens are the mean over
     processes, null if unknown for any.
@@ -218,7 +218,7 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
 
 
 def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
-    """Return the processes and devices that steps ran on: ``process, device``."""
+    """Return the pairs ``process, device`` on which the steps that count ran."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 
@@ -266,7 +266,7 @@ def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 
 
 def _by_collective(trace: Trace) -> Trace:
-    """Return the run with kernels of collectives renamed to their operation."""
+    """Return the run with ops renamed: collectives to their operation, all others to nothing."""
     name = pl.when(pl.col("kind") == "collective").then(
         pl.col("collective").cast(pl.String).fill_null("unknown")
     )
@@ -288,7 +288,7 @@ def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 def _of_host(
     trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
 ) -> pl.DataFrame:
-    """Add up the calls that begin in each iteration on the host."""
+    """Count host calls by `key` and by the iteration in which they begin; add up their lengths."""
     iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
     if whole:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
@@ -304,7 +304,7 @@ def _of_host(
 
 
 def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
-    """Return the iteration if it counts, else null."""
+    """Return an expression: the iteration's number if it is in `steps`, else null."""
     return pl.when(iteration.is_in(steps.implode())).then(iteration).alias("iteration")
 
 
@@ -336,7 +336,7 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 def step_parts(
     times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
 ) -> pl.DataFrame:
-    """Return the parts of steps: ``part``, `by`, ``length_ns, busy_ns``."""
+    """Divide steps into stages and idle time: ``part``, `by`, ``length_ns, busy_ns``."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
         windows.select("window", "on_host", "start", "end", *by), on="window"
@@ -375,8 +375,8 @@ def in_one_account(
 ) -> tuple[list[Measured], tuple[str, ...]]:
     """Return runs whose idle time is split into parts in the same way.
 
-    If iterations of a run follow from the structure of its GPU work, it is unknown when the host
-    was in one; then ``between`` counts as ``idle`` in all runs.
+    If a run's iterations were inferred from its GPU work, it is unknown when the host was in one;
+    then time ``between`` iterations counts as ``idle`` in all runs. Also return the parts in use.
     """
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
@@ -401,8 +401,8 @@ def in_one_account(
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
     """Rename the hosts of runs to those of the first run, with notes on the matching.
 
-    Hosts are matched in the order of their names if all runs have equally many and none shares one
-    with the first run; else runs stay as they are.
+    Hosts are matched in the order of their names if all runs have equally many hosts, and no other
+    run shares a host with the first one; else runs stay as they are.
     """
     if not all("node" in run.columns for run in runs):
         return list(runs), []

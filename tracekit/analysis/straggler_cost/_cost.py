@@ -1,10 +1,11 @@
 """Cost of stragglers by rank, stage, worker or kind of work, from replays of a job's steps.
 
-Rules: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
-2025, section 3.2, and the code published with it. The ops of a lane run in order; a computation
-waits for the message that brings its input, a message for the computation whose result it carries;
-the first forward pass waits for the parameters; after the last backward pass gradients are summed,
-clipped and applied; the members of a collective, and the two ends of a message, begin together.
+Rules of the replay: Lin et al., "Understanding Stragglers in Large Model Training Using What-if
+Analysis", OSDI 2025, section 3.2, and the code published with it. The ops of a lane, i.e. a stream
+of a worker, run in order; a computation waits for the message that brings its input, a message for
+the computation whose result it carries; the first forward pass waits for the parameters; after the
+last backward pass gradients are summed, clipped and applied; the members of a collective, and the
+two ends of a message, begin together.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meetings(ops: pl.DataFrame) -> pl.Series:
-    """Return the id of each op's meeting (ops that begin together)."""
+    """Return the number of each op's meeting (ops that begin together, as in a collective)."""
     stage, kind = pl.col("stage"), pl.col("kind")
     sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
         stage + 1
@@ -110,7 +111,7 @@ def _meetings(ops: pl.DataFrame) -> pl.Series:
 
 
 def _schedule(ops: pl.DataFrame) -> _Schedule:
-    """Sort meetings (groups of ops that begin together) topologically.
+    """Sort meetings (groups of ops that begin together) so that each follows those it waits for.
 
     Raises
     ------
@@ -137,7 +138,7 @@ def _schedule(ops: pl.DataFrame) -> _Schedule:
 
 
 def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
-    """Compute the earliest start of each group of ops that begin together (meeting)."""
+    """Compute, into `begins`, the earliest start of each meeting (ops that begin together), ns."""
     for place in schedule.order:
         for edge in range(schedule.first[place], schedule.first[place + 1]):
             op = schedule.before[edge]
@@ -154,7 +155,7 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
     lengths
         Length of each op, ns.
     turns
-        Number of the step of each op, from 0 on.
+        Index of the step of each op, from 0 on.
     """
     begins = np.zeros(schedule.order.size, np.int64)
     compiled(_begin, lengths.size)(schedule, lengths, begins)
@@ -164,7 +165,7 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the order of ops in each stream (lane); messages with equal start form one launch."""
+    """Return dependencies ``before, after`` of consecutive ops in a worker's streams (lanes)."""
     lane = [*_WORKER, "lane"]
     placed = ops.sort(*lane, "start", "kind").with_columns(
         turn=pl.when(pl.col("lane") == "pp-comm")
@@ -215,15 +216,15 @@ def _joined(before: pl.DataFrame, after: pl.DataFrame, keys: list[str]) -> pl.Da
 def straggler_cost(
     timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
 ) -> Answer:
-    """Answer the question `straggler_cost`; its declaration lists columns and meta.
+    """Return the answer of the command `straggler_cost`: cost of each group's stragglers.
 
-    The job's steps are replayed with three sets of lengths: ideal (each computation takes the mean,
-    each communication the median of its kind over all workers and steps); ideal except one group's
-    ops, which keep their recorded length; and recorded except one group's ops, which are ideal.
+    The job's steps are replayed with three sets of op lengths: ideal (each computation takes the
+    mean, each communication the median of its kind over all workers and steps); ideal, but recorded
+    for one group's ops; and recorded, but ideal for one group's ops.
 
-    Groups that slow the job most come first; wins of several groups do not add up.
-    ``sequence_correlation`` is of passes each less its mean in the worker's step, and null where
-    one of them does not vary. ``slowdown`` of ``meta`` is S of the paper.
+    Groups that slow the job most come first; wins of several groups do not add up. For
+    ``sequence_correlation`` see `_sequence_correlation`; it is null if forward or backward lengths
+    do not vary. ``slowdown`` of ``meta`` is S of the paper.
 
     Source: Lin et al., OSDI 2025, equation 1 and section 4.
 
@@ -304,7 +305,10 @@ def _by_group(
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
-    """Return the cost of each group; `lengths` and `steps` are recorded and ideal values, ns."""
+    """Return the cost of each group by `keys`, from replays with recorded and ideal op lengths.
+
+    `lengths` of ops, and mean lengths of `steps`, are given as (recorded, ideal), ns.
+    """
     own, ideal = lengths
     replayed, best = steps
     # Of a message there is one kind, whichever end.
@@ -333,7 +337,7 @@ def _by_group(
 
 
 def _ideal() -> pl.Expr:
-    """Return the length of each op without stragglers, ns."""
+    """Return each op's ideal length, ns: mean of its kind if it computes, else the median."""
     length = pl.col("length")
     return (
         pl.when(pl.col("kind").is_in(_COMPUTING))
@@ -345,10 +349,10 @@ def _ideal() -> pl.Expr:
 
 
 def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``worker, step, beyond_percent``: excess of computing over its ideal time.
+    """Return ``worker, step, beyond_percent``: by how much computing exceeds its ideal time.
 
-    Workers whose computing is longest come first; a worker that computes nothing in a step has no
-    row.
+    Workers with the largest mean excess come first; a worker that computes nothing in a step has no
+    row for it.
     """
     whose = ["rank", "stage"]
     cells = _computing(ops, "step").with_columns(beyond_percent=100 * (pl.col("beyond") - 1))
@@ -359,7 +363,7 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _computing(ops: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return ``beyond`` by worker and `keys`: its computing over the ideal time of the same ops."""
+    """Return ``beyond`` by worker and `keys`: computing time / ideal time of the same ops."""
     computing = ops.with_columns(ideal=_ideal()).filter(
         pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
     )
@@ -376,9 +380,10 @@ def _recorded(ops: pl.DataFrame) -> float:
 
 
 def _sequence_correlation(ops: pl.DataFrame) -> float | None:
-    """Return the correlation of forward and backward length of micro-batches in a worker's step.
+    """Return how forward and backward lengths of micro-batches correlate; None if unknown.
 
-    Means of the worker's step are subtracted, so that slow workers or steps do not count.
+    From both, the mean over a worker's step is subtracted, so that slow workers or steps do not
+    count. Sequences of different length make it high.
     """
     keys = ["step", "rank", "stage", "number"]
     forward, backward = (
@@ -410,7 +415,7 @@ def _causes(
 
 
 def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Yield sentences that name slow workers, ranks at all stages, or stages at all ranks."""
+    """Yield sentences: which worker, rank or stage causes most of the stragglers' cost."""
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
@@ -422,7 +427,7 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
 
 
 def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
-    """Yield sentences on links that cost half or more, between usual ranks, with faster peers."""
+    """Yield sentences on slow links of ranks that are not slow, if they cause half the cost."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
     replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
@@ -461,9 +466,10 @@ def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
 
 
 def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, step, way, rank, stages, length`` of messages and collectives of a link.
+    """Return messages and collectives with their link: ``op, step, way, rank, stages, length``.
 
-    A link joins two stages of a rank, or the ranks of a stage: ``rank`` is null then.
+    A link connects two stages of a ``rank``, or all ranks of a stage, for which ``rank`` is null;
+    ``way`` is the kind of message or collective.
     """
     kind, stage = pl.col("kind"), pl.col("stage")
     lower = pl.when(kind.is_in(["forward-recv", "backward-send"])).then(stage - 1).otherwise(stage)
@@ -481,10 +487,11 @@ def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
-    """Return links that take far longer than their peers, from the last participant's arrival on.
+    """Return links whose messages take far longer than those of other links of the same kind.
 
-    Of two links neither is returned, since either may be the unusual one. ``is_sized``: another
-    rank has such a link between the same stages, which carries as many bytes.
+    Times are from the last participant's arrival on. If there are only two links, neither is
+    returned, as either may be unusual. ``is_sized``: another rank has a link between the same
+    stages, which carries as many bytes, so that more bytes do not explain the time.
     """
     link, took = ["way", "rank", "stages"], pl.col("took")
     in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(
@@ -521,9 +528,10 @@ def _warnings(recorded: float, replayed: float) -> list[str]:
 
 
 def _lost(ops: pl.DataFrame) -> Iterator[str]:
-    """Yield a warning if a worker runs more or fewer ops of a kind than is usual.
+    """Yield a warning if a worker runs more or fewer ops of a kind than usual (lost records).
 
-    In a step all workers run as many passes of micro-batches; other ops are as many in all steps.
+    Usually all workers run the same number of micro-batch passes in a step, and a worker runs the
+    same number of other ops in all steps.
     """
     of, found = ["step", "rank", "stage", "kind"], pl.col("found")
     kinds = ops.filter(pl.col("kind") != "gc").select("stage", "kind").unique()

@@ -1,4 +1,4 @@
-"""Declaration of the question `straggler_cost`."""
+"""Declaration of the command `straggler_cost`: its options and columns."""
 
 from collections.abc import Collection
 from pathlib import Path

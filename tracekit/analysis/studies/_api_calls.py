@@ -19,15 +19,15 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def api_calls(trace: Trace) -> pl.DataFrame:
-    """Return the time of CUDA API calls, by name.
+    """Return the number of CUDA API calls and the time that they take, by function name.
 
     Returns
     -------
-    Columns of the question `overhead` with ``api``. Wall time is, on each thread, from its first
-    call of any kind to the end of its last one, added over the threads.
-
-    Nested calls (a driver call inside a runtime call, if both were recorded) count once each in
-    sums, but once together in unions. Rows are sorted by total, largest first.
+    One row per function, largest ``total_ns`` first: ``name``; ``calls``; the sum (``total_ns``),
+    mean, least, median and greatest duration; ``busy_ns``, the time in which at least one call of
+    the function is open, added over threads; ``share`` of all calls' total; and ``wall_share``,
+    ``busy_ns`` over the wall time: from the first to the last CUDA call of each thread, added over
+    threads. Of nested calls (a driver call inside a runtime call) each adds its own duration.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def api_calls(trace: Trace) -> pl.DataFrame:
 def api_by_run(
     tables: Mapping[str, pl.DataFrame | None], methods: Mapping[str, str | None] | None = None
 ) -> pl.DataFrame:
-    """Concatenate the API calls of several runs, by function.
+    """Put the tables of `api_calls` of several runs below each other, to compare functions.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _overheads(rows: pl.DataFrame, window: int) -> pl.DataFrame:
 
 
 def _window(trace: Trace, overheads: pl.DataFrame) -> int:
-    """Return the recorded time: first to last record of each report, added over reports, ns."""
+    """Return the time from the first to the last record of each report (file), summed, ns."""
     edges = [
         trace[name].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
         for name in ("ops", "calls")
@@ -153,7 +153,7 @@ def _window(trace: Trace, overheads: pl.DataFrame) -> int:
 
 
 def api_answer(runs: Sequence[Run]) -> Answer:
-    """List calls of the CUDA API by run and method."""
+    """Return the table of `api_by_run`: CUDA API calls by run, with communication method."""
     tables: dict[str, pl.DataFrame | None] = {}
     for run in runs:
         try:

@@ -42,8 +42,9 @@ class Bubbles:
         ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the start of
         the step.
     is_told
-        Whether the run itself shows that it is a pipeline: forward ranges number micro-batches, a
-        pass sends or receives, or copies to another GPU.
+        Whether the recording itself shows that the run is a pipeline: names of forward ranges
+        contain micro-batch numbers, or the forward or backward pass of a stage sends, receives, or
+        copies to another GPU.
     """
 
     stages: pl.DataFrame
@@ -55,7 +56,7 @@ class Bubbles:
 
     @property
     def share(self) -> float:
-        """Share of bubbles in the time of all stages."""
+        """Time in bubbles over the whole step time, both summed over stages and steps."""
         return self._over("window_ns")
 
     @property
@@ -79,7 +80,7 @@ def bubble_theory(
     micro_batches
         Number of micro-batches, m; 1 without any.
     schedule
-        ``gpipe`` or ``1f1b``, which have equal bubbles; others have no theory here.
+        ``gpipe`` or ``1f1b``, whose bubbles are equal; for any other one the result is None.
 
     Returns
     -------
@@ -100,7 +101,7 @@ def bubble_theory(
 def pipeline_bubbles(
     trace: Trace, *, skip: int = 0, micro_batches: int | None = None, waiting: str = WAITING
 ) -> Bubbles:
-    """Return the time that each pipeline stage loses in each step.
+    """Return how long each pipeline stage is idle in each step while other stages work.
 
     A stage is a device (without GPU work, a process), numbered in order. It works while a compute
     kernel of FP or BP runs; without GPU work, while a range of FP or BP is open and no range in
@@ -181,7 +182,7 @@ def _one_clock(trace: Trace) -> pl.DataFrame:
 
 
 def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the intervals in which devices compute, and communicate, by iteration."""
+    """Return two tables of intervals by device and iteration: computing, and communicating."""
     kind = pl.col("kind").cast(pl.String)
     columns = [*_OWNER, "iteration", *_SPAN]
     ops = trace["ops"].select(*columns, pl.col("stage").cast(pl.String), kind).collect()
@@ -197,7 +198,7 @@ def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _of_host(
     trace: Trace, iterations: pl.DataFrame, waiting: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the intervals in which processes work on a pass, and send or wait, by iteration."""
+    """Return intervals by process and iteration: in FP or BP ranges; and sending or waiting."""
     stage = pl.col("stage").cast(pl.String)
     name = pl.col("name").cast(pl.String)
     try:
@@ -246,7 +247,7 @@ def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Assign stages their indices, and keep the iterations in which all stages work."""
+    """Add the column ``stage`` (index); keep only the iterations in which all stages work."""
     owners = work.select(_OWNER).unique().sort(_OWNER).with_row_index("stage")
     owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
     if work.is_empty():
@@ -270,7 +271,7 @@ def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.
 
 
 def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns `_SUMS` for each step and stage."""
+    """Return length, working, bubble, dependency and communication time by step and stage."""
     windows = work.group_by("iteration").agg(begin=pl.col("start").min(), until=pl.col("end").max())
     clipped = talk.join(windows, on="iteration").with_columns(
         start=pl.max_horizontal("start", "begin"), end=pl.min_horizontal("end", "until")

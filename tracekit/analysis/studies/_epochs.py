@@ -1,4 +1,4 @@
-"""Derive images per step, steps per epoch, and bytes to exchange from a run's labels."""
+"""Compute images per step, steps per epoch, and bytes to exchange from labels of a run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
 def of_epochs(
     study: pl.DataFrame, images: int, batch_scope: BatchScope, times: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the study with step times in the columns `times` replaced by epoch times."""
+    """Return the study with the step times in the columns `times` multiplied by steps per epoch."""
     iterations = study_iterations(images, batch_scope)
     return study.with_columns(pl.col(times) * iterations)
 
@@ -125,12 +125,12 @@ def parameter_count(text: str) -> int | None:
 
 
 def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> int | None:
-    """Return a run's label as an integer from 1 to `most`; None without that label.
+    """Return the label `key` of a run as an integer; None if the run lacks the label.
 
     Raises
     ------
     UsageError
-        If the label is not such a number.
+        If the label is not an integer from 1 to `most`.
     """
     if key not in labels:
         return None
@@ -158,19 +158,19 @@ def exchange(
     images: int | None = None,
     batch_scope: BatchScope = "gpu",
 ) -> Answer:
-    """List the bytes that each run's network must exchange in a step, and the bytes moved.
+    """List the bytes that each run's GPUs must exchange in a step, and the bytes they moved.
 
     Gradients of S = 4 P bytes (P parameters) are summed over n GPUs, and the result is sent back: 2
     (n - 1) S bytes in all, on any path. In a star one GPU receives (n - 1) S and sends as many; in
-    a ring each GPU sends 2 (n - 1) / n S. The declaration of `study` lists the columns; columns
-    that need P are null if it is unknown.
+    a ring each GPU sends 2 (n - 1) / n S. The function `study` in `questions.py` lists the columns;
+    columns that depend on P are null if P is unknown.
 
     Parameters
     ----------
     study
         The table of a study.
     parameters, images, batch_scope
-        As declared for `study`.
+        As the function `study` in `questions.py` describes them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Jobs and hardware for the analytical model of training: features from a trace, peaks."""
+"""Inputs of the analytical model of step times: features of jobs, and peaks of hardware."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def read_jobs(name: str) -> pl.DataFrame:
         ====================  =====================================================================
         ``name`` (``job``)    its name
         ``architecture``      one of `MEDIA`
-        ``workers``           replicas, each on a GPU of its own
-        ``batch``             samples of a step, of each of them
-        ``flops``             floating point operations of a step, of each
-        ``memory_bytes``      bytes that its kernels read from and write to the memory of the GPU
-        ``input_bytes``       bytes of input that are copied to the GPU
-        ``weight_bytes``      bytes of weights and gradients that it exchanges
-        ``embedding_bytes``   how many of these are of embedding tables; none where it is left out
-        ``touched_bytes``     how many bytes the rows of these have that a step touches
-        ``measured_s``        how long a step took, s; ``measured_input_s``, ``_compute_s``,
-                              ``_memory_s`` and ``_weights_s``, what of it its components took
+        ``workers``           number of replicas, each on a separate GPU
+        ``batch``             samples per step of each replica
+        ``flops``             floating point operations per step of each replica
+        ``memory_bytes``      bytes that kernels read and write in GPU memory (step, replica)
+        ``input_bytes``       bytes of input copied to the GPU (per step and replica)
+        ``weight_bytes``      bytes of weights and gradients exchanged (per step and replica)
+        ``embedding_bytes``   part of ``weight_bytes`` in embedding tables; 0 if left out
+        ``touched_bytes``     bytes of the embedding rows that a step uses
+        ``measured_s``        measured step time, s; ``measured_input_s``, ``_compute_s``,
+                              ``_memory_s`` and ``_weights_s`` are its measured components
         ====================  =====================================================================
 
         Name, architecture and workers are required; other missing values are unknown (null).
@@ -115,7 +115,7 @@ def read_jobs(name: str) -> pl.DataFrame:
     Raises
     ------
     InputError
-        If the file cannot be read, or has an impossible value. The message names its place.
+        If the file cannot be read or has an impossible value; the message names the entry.
     """
     path = schemas() / "jobs" / f"{name}.toml" if name in _job_names() else Path(name)
     if path.suffix.lower() == ".toml":
@@ -172,7 +172,7 @@ def _checked(rows: list[dict[str, Any]], path: Path) -> pl.DataFrame:
 
 
 def _problems(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the problems of a job, each with its remedy."""
+    """Yield the invalid values of a job (a row of a table of jobs), each with its remedy."""
     unknown = sorted(row.keys() - JOBS.keys())
     if unknown:
         yield f"{unknown[0]!r} is unknown", f"known: {', '.join(JOBS)}"
@@ -258,7 +258,7 @@ def job_features(
 
 
 def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
-    """Return the architecture by devices, hosts and collectives; None if they do not show it."""
+    """Return the architecture (``1w1g`` or an all-reduce); None if the trace does not show it."""
     if row["gpus"] == 1:
         return "1w1g"
     hosts = trace.read("reports")["host"]
@@ -269,7 +269,7 @@ def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
 
 
 def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | None:
-    """Return the bytes of rows in steps, per step and device; None if any are unknown."""
+    """Return the mean bytes per step and device of rows inside steps; None if any are unknown."""
     inside = rows.join(steps, on=_KEY)
     if inside["bytes"].null_count():
         return None
@@ -295,7 +295,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return component -> busy time, s per step and device; None if nothing ran."""
+    """Return component (such as memory) -> mean busy time per step and device, s; None if idle."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))
@@ -333,7 +333,7 @@ _EXAMPLE = "write it as 25 Gb/s, 50 GB/s or 11 TFLOP/s"
 
 @dataclass(frozen=True)
 class Hardware:
-    """Peaks and efficiencies of a cluster, on which the time of a step depends.
+    """Peak rates and efficiencies of a cluster, from which step times are modelled.
 
     Parameters
     ----------
@@ -344,9 +344,9 @@ class Hardware:
     efficiencies
         Resource -> share of the peak that programs reach.
     gpus_per_server
-        Number of GPUs that NVLink joins.
+        Number of GPUs of a server, which NVLink connects.
     sweep
-        Resource -> peaks to try in `sweep_hardware`, as texts.
+        Resource -> peaks for which `sweep_hardware` models step times, such as ``25 Gb/s``.
     title, source
         Description of the cluster, and source of its values.
     """
@@ -374,7 +374,7 @@ def parse_rate(text: str, resource: str) -> float:
     Raises
     ------
     UsageError
-        If it is not a rate, or not one of this resource.
+        If the text is not a rate, or its unit does not fit the resource.
     """
     found = _RATE.fullmatch(text)
     if found is None or (found[3] == "FLOP") != (resource == "compute"):
@@ -428,7 +428,7 @@ def _made(name: str, content: Mapping[str, Any], path: Path) -> Hardware:
 
 
 def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a hardware file."""
+    """Yield a message for each missing or invalid field of a hardware file."""
     if content.get("version") != _VERSION:
         yield f"version is {content.get('version')!r}, and {_VERSION} is known"
     unknown = sorted(content.keys() - _KEYS)

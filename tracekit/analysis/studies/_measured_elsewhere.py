@@ -39,17 +39,17 @@ def read_times(path: Path) -> pl.DataFrame:
         ==========================  ===============================================================
         ``network``, ``method``     words; null where empty
         ``batch``, ``gpus``         integers; a batch may be empty
-        ``step_s`` or ``epoch_s``   the time that was measured, of a step or of an epoch; or
-                                    ``time_s``, that of whatever is the same for all rows, which is
-                                    taken as an epoch
-        ``fp_bp_s``, ``wu_s``       may be there: times of stages within it
-        ``scaling``                 may be there: ``strong`` or ``weak`` for times that are of one
-                                    of these only
-        ``parameters``              may be there: number of the network's parameters, as ``60M``
-        ``run``                     may be there: a name
+        ``step_s`` or ``epoch_s``   measured time of a step or an epoch; or ``time_s``, the time of
+                                    an unnamed amount of work, equal in all rows, which counts as
+                                    an epoch
+        ``fp_bp_s``, ``wu_s``       optional: parts of that time, FP+BP and weight update
+        ``scaling``                 optional: ``strong`` or ``weak``, for times that count in one
+                                    of the two only
+        ``parameters``              optional: the network's number of parameters, such as ``60M``
+        ``run``                     optional: a name
         ==========================  ===============================================================
 
-        Units are s, ms, us and ns: ``step_ms``.
+        The ending of a time column names its unit: s, ms, us or ns, such as ``step_ms``.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def _times() -> set[str]:
 
 
 def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
-    """Return column of times in the file -> column of the study."""
+    """Return the name of each column of times in the file -> its name in the study."""
     known = (*_REQUIRED, *_WORDS)
     absent = [name for name in _REQUIRED if name not in names]
     if absent:
@@ -167,7 +167,7 @@ def _known() -> str:
 
 
 def whole_number(name: str, most: int, least: int = 1) -> pl.Expr:
-    """Parse a column of text as integers; null if invalid or out of range."""
+    """Parse a column of text as integers; null if invalid or not from `least` to `most`."""
     written = pl.when(pl.col(name).str.contains(r"^[0-9]{1,19}$")).then(pl.col(name))
     number = written.cast(pl.Int64, strict=False)
     return pl.when(number.is_between(least, most)).then(number).alias(name)
@@ -226,7 +226,7 @@ def _check_modes(table: pl.DataFrame, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """Published results of a study.
+    """Published results of a measurement study, to compare measured values with.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Published:
     batch
         Batch size of the published speedups.
     speedups
-        ``network, method, batch, gpus, published, relation``.
+        ``network, method, batch, gpus, published`` (value), ``relation`` (if it is a bound).
     overheads, memory_extra, memory_growth
         ``network, batch, published``, percent.
     bounds
@@ -289,7 +289,7 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Join published values with measured values.
+    """Add to measured values the published values and the deviation from these.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Memory of single and of several runs, and memory measured elsewhere."""
+"""Memory in use on the GPUs of runs, and tables of memory measured elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
 def memory_of(
     chosen: Iterable[Run], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Return `memory_points`, and run name -> meta of `memory_use`."""
+    """Return the rows of `memory_points`, and the ``meta`` of `memory_use` by name of the run."""
     runs = [*chosen]
     found = {run.name: memory_use(run.trace, samples) for run in runs}
     points = pl.concat(
@@ -65,7 +65,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
 def memory_rows(
     what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    """Answer a question about the memory of GPUs; see `tracekit.memory`."""
+    """Return the table that `what` selects from the memory of GPUs (see `tracekit.memory`)."""
     by = [name for name in _KEYS if name in points.columns]
     match what:
         case "use":
@@ -82,7 +82,7 @@ def memory_rows(
 
 
 def read_memory_table(path: Path) -> pl.DataFrame:
-    """Read a table of memory by GPU, as comma-separated text with a line of column names.
+    """Read a table of memory use by GPU: comma-separated text with a line of column names.
 
     Parameters
     ----------

@@ -43,17 +43,19 @@ _OF_SEVERAL = (
 
 
 def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:
-    """Answer the question `overhead` of a study; its declaration lists options and columns.
+    """Compare the step times of communication methods with those of a baseline method.
+
+    The function `overhead` in `questions.py` lists options and columns.
 
     Runs of equal network, batch and number of GPUs (and of equal label ``scaling``) are compared by
     the medians of their times; an unknown value equals only an unknown value. Runs of unknown
-    method are left out, and so are several runs that lack a label ``network`` or ``batch`` and are
-    otherwise alike, since they may be different programs. With `apart`, runs are not pooled: each
+    method are left out. So are several runs that agree in all known labels but lack ``network`` or
+    ``batch``, since they may be different programs. With `apart`, runs are not pooled: each
     is compared with each run of the baseline, and none is left out. With times T of a method m and
     of the baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
-        throughput_ratio = T_b / T_m         images per second over the baseline's
+        throughput_ratio = T_b / T_m         images per second, method over baseline
 
     There is a row per configuration and other method, or per pair of runs; ``method`` is null if a
     run of the baseline has no run to compare with. Intervals are those of `ratio_interval`.
@@ -123,7 +125,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _farthest(own: str, other: str) -> pl.Expr:
-    """Return the overhead of the column `own` (an end of times) over the column `other`."""
+    """Return the overhead in percent at one end of an interval: time `own` over time `other`."""
     time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
@@ -132,7 +134,7 @@ def _farthest(own: str, other: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return the meta: counts of compared and left-out runs."""
+    """Return the metadata of the answer: how many runs were compared, and how many left out."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -155,8 +157,8 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
     -------
     ``method, gpus, scaling, network`` (and ``run, baseline_run`` if runs of a configuration are not
     pooled), and one column per batch with the overhead in percent, named by the batch (``batch
-    unknown`` without one); rows without any overhead are left out. Ends of known intervals follow
-    as columns ``16 from`` and ``16 to``.
+    unknown`` without one); rows without any overhead are left out. Ends of known confidence
+    intervals follow in further columns, such as ``16 from`` and ``16 to`` for the batch 16.
     """
     named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
     rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
@@ -200,13 +202,13 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(name: str, end: str) -> pl.Expr:
-    """Return the least or greatest of several times, as chosen by `end`."""
+    """Return the least (`end` is ``low``) or greatest of several times; null for a single one."""
     value = pl.col(name).min() if end == "low" else pl.col(name).max()
     return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the time that both methods have, of a step, else an epoch; of one method, any."""
+    """Choose the step time if both methods have one, else the epoch time, for the comparison."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:
@@ -246,8 +248,9 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     The overhead is interpolated linearly over the logarithm of the size, between neighbouring
     points with an overhead above 0 and of at most 0. The interval goes from the last smaller size
     at which the method is significantly slower (the whole interval of the overhead is above 0) to
-    the first larger size at which it is significantly faster. For times from a table the overhead
-    itself counts; runs without an interval are not significant. An end without such a size is null.
+    the first larger size at which it is significantly faster. For times from a table, which have no
+    intervals, the overhead itself decides; runs without an interval count as not significant. An
+    end is null if there is no such size.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
 
     Returns
     -------
-    The columns that `project` declares of components; null if a volume is unknown.
+    The columns that the command `project` lists for components; null if FLOPs or bytes are unknown.
     """
     sharing = _sharing(hardware, pcie_share)
     volumes = {
@@ -65,7 +65,7 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
 
 
 def _sharing(hardware: Hardware, most: int) -> pl.Expr:
-    """Return the number of replicas per path to the host; PS workers are one per server."""
+    """Return how many replicas share one path to the host; 1 for PS workers (one per server)."""
     if most < 1:
         raise UsageError(f"{most} replicas cannot share a path", "give 1 or more")
     together = _at_most(min(hardware.gpus_per_server, most))
@@ -79,7 +79,7 @@ def _at_most(most: int) -> pl.Expr:
 
 
 def _exchange_seconds(hardware: Hardware) -> pl.Expr:
-    """Return the time of a worker's exchange of weights, s: sum over the links on its route."""
+    """Return how long a worker exchanges weights in a step, s: bytes / rate, summed over links."""
     each = {
         name: sum((1 / hardware.rate(medium) for medium in media), 0.0)
         for name, media in MEDIA.items()
@@ -239,14 +239,14 @@ def weighted_means(
 
 
 def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return by change the share of jobs that would be faster, and their mean speedup.
+    """Return, for each change of the jobs, the share of faster jobs and the mean speedup.
 
     Parameters
     ----------
     table
         Result of `project_architectures` or `sweep_hardware`, with ``nodes``.
     by
-        The columns of what was changed: ``to``, or ``resource`` and ``value``.
+        The columns that name a change: ``to``, or ``resource`` and ``value``.
 
     Returns
     -------
@@ -301,7 +301,7 @@ def measured_against(
     -------
     One row per job and component, and one for the step: ``estimated_ns`` (modelled),
     ``measured_ns``; ``error_percent``, 100 (estimated - measured) / measured; ``efficiency``, the
-    reached share of the peak: time of the volume at the peak over measured time (null for the
+    share of the peak rate that was reached: time at the peak rate over measured time (null for the
     step).
     """
     ideal = replace(hardware, efficiencies=dict.fromkeys(RESOURCES, 1.0))

@@ -1,4 +1,4 @@
-"""Intervals of ratios of mean times, from steps of two runs or from several runs."""
+"""Confidence intervals of ratios of mean times, from steps of two runs or several runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SEVERAL = 2
 
 
 def step_interval(found: Measured) -> dict[str, float | None]:
-    """Return the interval of a run's mean step.
+    """Return the 95 % confidence interval of the mean step time of a run.
 
     Returns
     -------
-    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval by `long_run` (not
-    below 0); ``step_se_ns``, the standard error; ``step_effective``, the number of independent
-    steps with an equally certain mean; all None for fewer than 5 steps, or if steps drift.
-    ``slow_every`` is the interval, in steps, of regularly slow steps, or None: the error is then
-    that within slow and usual steps, plus the effect of one slow step more or less.
+    ``step_low_ns`` and ``step_high_ns``, the ends of Student's interval (not below 0), with the
+    variance by `long_run`; ``step_se_ns``, the standard error; ``step_effective``, the number of
+    independent steps whose mean would be as certain; all None for fewer than 5 steps, or if step
+    times drift. ``slow_every`` is n if every n-th step is slow, else None: the error is then that
+    within slow and within usual steps, plus the effect of one slow step more or less.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
     steps, devices = steps_of(found), max(1, found.devices)
@@ -54,7 +54,7 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
-    """Return the aggregations that give the confidence interval of the mean time of pooled runs.
+    """Return the aggregations from which the interval of the mean time of pooled runs follows.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
         Name of the column of times.
     relative
         Relative standard error of one run's time; null (or None) if it is unknown, so that only
-        the scatter between runs counts.
+        the variation between runs counts.
 
     Returns
     -------
@@ -91,8 +91,8 @@ def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.
 
     The variance of the logarithm of a ratio is about the sum of the relative variances of both
     sides; degrees of freedom are by Welch. With one run per side the interval comes from their
-    steps, and holds for these two runs; with several runs each counts as one number, and a single
-    run on one side is given the scatter of the other side.
+    steps, and holds for these two runs only. With several runs each run counts as one value, and a
+    side with a single run is assumed to vary like the other side.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.
 
     Returns
     -------
-    ``low`` and ``high``, and ``of``: whether they come from ``steps`` or ``runs``; null if unknown.
+    ``low`` and ``high``, and ``of``: whether the interval comes from ``steps`` or ``runs``; null
+    if unknown.
     """
     sides = [_side(table, prefix) for prefix in (own, other)]
     variance, freedom, of = _combined(sides[0], sides[1])
@@ -133,7 +134,7 @@ def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
 
 
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
-    """Return variance, degrees of freedom, and whether they come from steps or runs."""
+    """Return variance and degrees of freedom of the log ratio a / b, and ``steps`` or ``runs``."""
     several = [each["runs"] >= _SEVERAL for each in (a, b)]
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):

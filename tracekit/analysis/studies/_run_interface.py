@@ -1,4 +1,4 @@
-"""Interface of several runs for questions to them."""
+"""Interface through which analyses of several runs read these."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Runs(Protocol):
-    """Chosen runs, opened on iteration."""
+    """The runs that the user chose; iteration opens one after the other."""
 
     is_apart: bool
     """Whether the runs were named one by one, so that runs with equal labels are not pooled."""
@@ -22,10 +22,10 @@ class Runs(Protocol):
         """Open the runs one by one."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the verdicts on the processes of each run, and which runs are simulated."""
+        """Return what the processes of each run do (such as training), and which are simulated."""
 
     def named(self, reference: Any, /) -> Run:
-        """Return another run of the same store."""
+        """Return the run to which `reference` refers, from the same store."""
 
     def read_smi(self, path: StrPath, /) -> "pl.DataFrame":
         """Read a file of nvidia-smi samples."""

@@ -57,7 +57,9 @@ def scaling(
     time: ScalingTime | None = None,
     apart: bool = False,
 ) -> Answer:
-    """Answer the question `scaling` of a study; its declaration lists options and columns.
+    """Compute speedup and efficiency over the number of GPUs from the runs of a study.
+
+    The function `scaling` in `questions.py` lists options and columns.
 
     With n GPUs, time T(n), and n0 the smallest measured number of GPUs:
 
@@ -76,8 +78,8 @@ def scaling(
     the images that it processes; speedup is then throughput over that of n0 GPUs. By default epochs
     are compared if `images` is given or any epoch was measured; `time` chooses otherwise.
 
-    Several runs of one configuration are pooled by their median; runs that lack a label ``network``
-    or ``batch`` and are otherwise alike are left out, since they may be different programs. With
+    Several runs of one configuration are pooled by their median; runs that agree in all known
+    labels but lack ``network`` or ``batch`` are left out: they may be different programs. With
     `apart`, no run is pooled or left out, and speedups are unknown if several runs used n0 GPUs.
     Runs without a label ``scaling``, and all runs on one GPU, count in both modes. Intervals are
     those of `ratio_interval`.
@@ -125,7 +127,7 @@ def scaling(
 
 
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
-    """Warn of configurations without a run on one GPU, with several baselines or no name."""
+    """Warn if configurations lack a run on one GPU or a network name, or have two baselines."""
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
     first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)
@@ -169,11 +171,11 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs: times for an equal number of images, of the whole and of stages.
+    """Add ``time_ns``, and costs: times per equal number of images, in total and of each stage.
 
     Speedups are ratios of costs. The cost of an epoch is its time; the cost of a step is its time
-    over its images, as steps process more images with more GPUs, or data sets grow with them.
-    Batches are equal within a group.
+    divided by its images, as steps process more images with more GPUs, or data sets grow with them.
+    Compared rows have equal batches.
     """
     total = None if images is None else pl.lit(images, pl.Int64) * (_N if mode == "weak" else 1)
     nothing = pl.lit(None, pl.Int64)
@@ -200,7 +202,7 @@ def _costs(
 
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per configuration and pool: the median of its runs."""
+    """Return one row per configuration (or per run, if runs stay apart): medians over its runs."""
     measures = ("time_ns", "cost", "images_per_s", "bytes_per_epoch", "^cost_.*$")
     return rows.group_by(*_GROUP, "gpus", "pool").agg(
         pl.len().cast(pl.Int64).alias("runs"),
@@ -218,7 +220,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage_precision() -> dict[str, pl.Expr]:
-    """Return aggregations for the precision of stage times, which needs several runs."""
+    """Return aggregations for the precision of stage times; it is null for a single run."""
     found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
         known = precision(f"cost_{stage}")
@@ -277,7 +279,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 
 
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
-    """Add the reduction of time per data set by weak scaling against strong scaling, percent."""
+    """Add by how many percent weak scaling needs less time per data set than strong scaling."""
     keys = [*_GROUP, "gpus"]
     known = ("cost", "spread", "freedom", "scatter", "runs")
     only = [

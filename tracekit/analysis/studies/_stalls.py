@@ -1,4 +1,4 @@
-"""Waits of GPUs in one run or several: for input data (data stalls), and pipeline stages."""
+"""Time that GPUs wait for input data (data stalls) or for other pipeline stages."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ STALLS = pl.Schema(
 def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     """Return the time that each device waits for input (data stalls).
 
-    Times are added over the steps that count; without iterations, over the time from a device's
-    first to its last op. Waiting for input is idle time with the cause ``input``, as in
-    `tracekit.analysis.idle_time.idle`.
+    Times are sums over the steps that are not skipped or cut; in a run without iterations, over
+    the time from a device's first to its last op. Waiting for input is idle time with the cause
+    ``input``, as in `tracekit.analysis.idle_time.idle`.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
     Returns
     -------
-    The columns `STALLS`, which the declaration of `stalls` describes.
+    One row per device, with the columns `STALLS`; `waits_questions.py` describes these.
 
     Raises
     ------
@@ -97,14 +97,14 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
 
 def _shows_input(trace: Trace) -> bool:
-    """Tell whether the run recorded ranges or ops of input, or sleeps of threads."""
+    """Tell whether ranges or ops of the stage input, or sleeps of threads, were recorded."""
     is_input = pl.col("stage") == "IO"
     signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
     return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_ns``: time from first to last op that lies in no step."""
+    """Return ``process, device, outside_ns``: time between first and last op outside of steps."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")
@@ -184,7 +184,7 @@ def _table(
 def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
     """Summarise `data_stalls` of a run in one row of means over steps and devices.
 
-    Without steps, times cover the whole window of a device.
+    Without steps, times are of the whole time from the first to the last op of a device.
     """
     steps = table.select((pl.col("iterations").clip(1)).sum()).item()
     sums = table.select(pl.col(_SUMS).sum()).row(0, named=True)
@@ -199,7 +199,7 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return rows of runs as a table, with the speedup of windows over the first run's.
+    """Return rows of runs as a table, with the speedup over the first row (by ``window_ns``).
 
     Returns
     -------
@@ -278,7 +278,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
 
 
 def _undirected(runs: Sequence[Run]) -> list[str]:
-    """Warn of copies that may bring input, and count as none, as their direction is unknown."""
+    """Warn of copies of unknown direction: they may copy input, but do not count as input."""
     length, is_open = (pl.col("end") - pl.col("start")).sum() / 1e6, pl.col("kind") == "unknown"
     say = "copies of unknown direction take {:,.3f} ms, and `input` counts none"
     times = [run.trace["ops"].filter(is_open).select(length).collect().item() for run in runs]
@@ -286,14 +286,14 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
 
 
 def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
-    """Return the number of first steps to leave out of each run, and the meta ``notes`` on it."""
+    """Return how many first steps each run skips, and ``notes`` on that for the answer's meta."""
     skipped = [skipped_of(run.trace, skip) for run in runs]
     notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
     return skipped, {"notes": notes} if notes else {}
 
 
 def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[str, str]:
-    """Return the meta ``outside_steps``: names runs with much time outside of steps; else empty."""
+    """Return a meta entry that names the runs with much time outside of steps; empty if none."""
     found = []
     for run, table in zip(runs, tables, strict=True):
         outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)
@@ -304,7 +304,7 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
 
 
 def input_cost(runs: Runs, times: Sequence[Any], skip: Skip) -> Answer:
-    """Return the cost of input, from three runs of one program or their times, ns."""
+    """Return the cost of input from three runs of a program (or their times): preloaded to cold."""
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}
     return Answer(rows=rows, meta=meta, title="cost of input, by three runs", command="stalls")
@@ -375,7 +375,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
 
 
 def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the parts of the bars in the figure of bubbles."""
+    """Return the parts of each bar in the figure, ns: working, and two sorts of bubble."""
     neighbour = pl.col("dependency_ns")
     return table.select(
         name=pl.col(name).cast(pl.String),
@@ -388,7 +388,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return the parts of the bars in the figure of stalls; the rest is copies other than input."""
+    """Return the lengths of the parts of each bar in the figure; the rest is ``other copies``."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})
@@ -466,7 +466,7 @@ def _first_of_bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 @note("pipeline")
 def _pipeline_notes(found: Mapping[str, Any]) -> list[str]:
-    """Return the note on pipeline bubbles: as a share of stage time, over work, and in theory."""
+    """Return a note with the bubbles as share of stage time, as ratio to work, and in theory."""
     micro, schedule = found["micro_batches"], found["schedule"]
     parts = [count(found["stages"], "stage")]
     parts += [] if micro is None else [count(micro, "micro-batch")]

@@ -113,9 +113,9 @@ def study_row(
 
     Steps are those of ``docs/breakdown.md``: on a device a step lasts from the start of its
     iteration there to the start of the next iteration, and the last step ends with its last op on
-    any device. Lengths are means over the steps that count and over devices (a GPU counts once per
-    process that runs steps on it). Devices and processes with fewer than half the steps of another
-    one are left out, and so are steps that not all processes have.
+    any device. Lengths are means over steps and over devices (a GPU counts once per process that
+    runs steps on it). Devices and processes with fewer than half the steps of another one are left
+    out, and so are skipped steps and steps that some process lacks.
 
     Parameters
     ----------
@@ -134,16 +134,16 @@ def study_row(
 
     Returns
     -------
-    The columns `STUDY`, which the declaration of `study` describes. ``gpus`` is the label, else the
-    number of devices that ran an op, or the ranks of the largest NCCL communicator where that is
-    known to have more; null of one device that exchanges with peers of unknown number, and where a
-    rank between others is missing. ``method`` is the label, else what was recorded: ``nccl`` (its
+    The columns `STUDY`, described in `questions.py` (function `study`). ``gpus`` is the label, else
+    the number of devices that ran an op, or of ranks of the largest NCCL communicator if greater;
+    null if a single device exchanges with an unknown number of peers, or if a rank between recorded
+    ranks is missing. ``method`` is the label, else what was recorded: ``nccl`` (its
     kernels), ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
     between GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps;
-    null of fewer than 5 steps, or if they depend on each other too much. With all exposed times,
-    ``idle_ns`` (while the host is in an iteration) and ``between_ns`` (while it is in none),
-    ``fp_bp_ns`` adds up to ``step_ns``. Of a collective each participant moves its share of what
-    the usual algorithms move in all, 2(n-1)S for an all-reduce.
+    null for fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
+    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_ns`` (idle
+    while it is in none) add up to ``step_ns``. Each participant of a collective counts with an
+    equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def study_notes(study: pl.DataFrame) -> list[str]:
 
 
 def names_or_number(runs: Sequence[str]) -> str:
-    """Return the names of a few runs; the count of many."""
+    """Return the names of the runs as text, or their number if there are many."""
     return ", ".join(runs) if 0 < len(runs) <= _FEW else f"{len(runs):,} runs"
 
 
@@ -216,9 +216,9 @@ def is_unlabelled() -> pl.Expr:
 
 
 def is_told_apart(*, apart: bool = False) -> pl.Expr:
-    """Select runs that labels identify, or that no other run could be confused with.
+    """Select runs that can be identified by labels, or whose other labels no other run shares.
 
-    Two runs without labels may be two programs. With `apart`, no run is confused with another.
+    Two runs without labels may be two programs. With `apart`, all runs are selected.
     """
     if apart:
         return pl.lit(value=True)
@@ -228,9 +228,9 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return the column ``pool``: runs of a configuration with an equal value are pooled.
+    """Return the column ``pool``: runs with equal configuration and ``pool`` form one row.
 
-    With `apart` each run has a separate value; else all are null, and all are pooled.
+    With `apart` each run has a different value; else the value is null for all runs.
     """
     own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return own.alias("pool")
@@ -252,7 +252,7 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
 
 
 def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """Drop the columns in `names` that are all null, such as the spread of unpooled runs."""
+    """Drop each column in `names` that contains only nulls."""
     return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
@@ -312,7 +312,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
-    """Return the least or greatest step of pooled runs; for one run, an end of its interval."""
+    """Return the end `name` of a step time: over pooled runs, or of one run's interval."""
     own = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
     return pl.coalesce(own, of_several)
 
@@ -404,7 +404,7 @@ def _percentiles(found: Measured) -> dict[str, Any]:
 
 
 def _moved(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return ``method``, ``gpus``, ``bytes_between_gpus`` and ``bytes_evidence``."""
+    """Return communication method, number of GPUs, bytes between GPUs, and their evidence."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("method") == "p2p") | (pl.col("src_device") != pl.col("dst_device")),
@@ -440,7 +440,7 @@ def _messages(trace: Trace) -> bool:
 def _bytes(
     trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str
 ) -> dict[str, Any]:
-    """Return the bytes per step of each process, added up over processes."""
+    """Return the bytes between GPUs in a step, summed over processes, and their evidence."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip).select(
         "process", "iteration", steps=pl.len().over("process")
@@ -465,10 +465,11 @@ def _bytes(
 
 
 def _sent() -> pl.Expr:
-    """Return the mean number of bytes that a participant of a collective sends.
+    """Return an expression: the mean bytes that a participant of a collective sends.
 
     With n ranks and S bytes, as nccl-tests counts them (``doc/PERFORMANCE.md``), an all-reduce
-    moves 2(n-1)S in total, over rings or a tree; gather and scatter (n-1)S/n; others (n-1)S.
+    moves 2(n-1)S in total, over rings or a tree; gather and scatter move (n-1)S/n, other
+    collectives (n-1)S.
     """
     ranks, size = pl.col("ranks"), pl.col("bytes")
     around = (ranks - 1) / ranks
@@ -493,7 +494,7 @@ def runs_answer(
     batch_scope: BatchScope,
     apart: bool,
 ) -> Answer:
-    """List the runs of a study; see `tracekit.study`."""
+    """Return the table of runs of a study with its figure; see `tracekit.study`."""
     drawn = rows
     if images is not None:
         epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
@@ -526,20 +527,20 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Add to an answer which runs its figure shows, and where they were measured."""
+    """Add to an answer, for its figure, the names of its runs and whether host or GPU was timed."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 
 
 def per_step(study: pl.DataFrame) -> dict[str, str]:
-    """Return the meta ``per``: divisor of mean step times; empty without step times."""
+    """Return the meta ``per``: ``step/GPU`` or ``step/process``; empty without step times."""
     if not study["step_ns"].count():
         return {}
     return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
 
 
 def _of_runs(study: pl.DataFrame) -> str:
-    """Return the names or the count of a figure's runs, and where they were measured."""
+    """Return the names or the number of runs as text, and whether host or GPUs were timed."""
     names = study["run"].drop_nulls().to_list()
     text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())

@@ -1,4 +1,4 @@
-"""Declarations of the questions `study`, `scaling`, `overhead` and `memory` to several runs."""
+"""Options and columns of `study`, `scaling`, `overhead` and `memory`, for several runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +84,7 @@ def _images(meaning: str) -> Option:
 def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
-    """Return the study of runs, or of a table of times, with verdicts and notes on the runs."""
+    """Return the study table of runs (or of a file of times), and meta entries on the runs."""
     if table is not None:
         if runs.is_chosen:
             raise UsageError("a study is of runs or of a table", "give either, not both")
@@ -199,7 +199,7 @@ def study(
     batch_scope: _Scope = "gpu",
     **_: Unpack[SummedRuns],
 ) -> "Answer":
-    """List runs as a study: configuration, step time and its stages, traffic, images per second.
+    """List runs with configuration, step time and its stages, traffic and images per second.
 
     A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
     """
@@ -392,7 +392,7 @@ def overhead(
     skip: AutoSkip = "auto",
     **_: Unpack[SummedRuns],
 ) -> "Answer":
-    """List how much slower one method is than another, at equal network, batch and GPUs."""
+    """List how much slower communication methods are than a baseline, at equal configuration."""
     from tracekit.analysis.studies._api_calls import api_answer, profiler_answer
     from tracekit.analysis.studies._study import of_study, per_step
 
@@ -456,7 +456,7 @@ def memory(
     margin: Annotated[float, Option("Part of the capacity to keep free, 0 to 1.")] = 0.1,
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """List memory in use by GPU before and in training, its growth, and the largest batch.
+    """List the memory in use on each GPU before and during training, or a table from it.
 
     From recorded allocations (`nsys profile --cuda-memory-usage=true`), samples of nvidia-smi, or
     both. Without RUN: the runs with the labels of --where, else the run that was ingested last.
@@ -481,7 +481,7 @@ def memory(
 def _points(
     runs: Runs, smi: StrPath | None, table: StrPath | None
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
-    """Return the memory of GPUs, a row each, and the sources of the values."""
+    """Return one row of memory use per GPU, and meta entries on the sources of the values."""
     from tracekit.analysis.studies._memory_points import memory_of
 
     if table is not None:

@@ -1,4 +1,4 @@
-"""Declarations of the questions `stalls` and `bubbles` to several runs."""
+"""Options and columns of the analyses `stalls` and `bubbles` of several runs."""
 
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack

@@ -1,4 +1,4 @@
-"""Traffic between GPUs: transfers, links, and counters; questions import it, it imports none."""
+"""Traffic between GPUs: transfers, links, and hardware counters; used by several analyses."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Bytes that collectives move between GPUs: modelled; measured for sends with known peers."""
+"""Bytes that collectives move between GPUs (modelled), and sends to known peers (measured)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EDGES: dict[str, PolarsType] = {
 
 @dataclass(frozen=True)
 class Ranks:
-    """Location of the ranks of communicators: their devices and GPUs of the machine.
+    """Location of the ranks of communicators: devices of the run and GPUs of the machine.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class Ranks:
         return {gpu: device for device, gpu in self.place.items()}
 
     def logged(self, communicator: str | None) -> str | None:
-        """Return the name of a communicator in the log; None if the log lacks it.
+        """Return the name by which the NCCL log knows a communicator; None if the log lacks it.
 
-        If the log has the rings of only one communicator, it is taken for that one.
+        If the log lists rings of a single communicator, any communicator is taken for that one.
         """
         if self.log is None:
             return None
@@ -86,7 +86,7 @@ class Ranks:
     def nics(
         self, communicator: str | None, src: int | None, dst: int | None
     ) -> list[tuple[tuple[int | None, int | None], Fraction]]:
-        """Return the pairs of NICs between two ranks in the log, with their shares of channels."""
+        """Return the pairs of NICs that connect two ranks in the log, and their traffic shares."""
         found = self._connections.get((communicator, src, dst), {(None, None): 1})
         channels = sum(found.values())
         return [(nics, Fraction(count, channels)) for nics, count in sorted(found.items(), key=str)]
@@ -95,7 +95,7 @@ class Ranks:
     def _connections(
         self,
     ) -> Mapping[tuple[str | None, int | None, int | None], Counter[tuple[int | None, int | None]]]:
-        """Number of network channels: (communicator, both ranks) -> (both NICs) -> channels."""
+        """Number of network channels: (communicator, both ranks) -> (both NICs) -> number."""
         counted: dict[Any, Counter[tuple[int | None, int | None]]] = defaultdict(Counter)
         if self.log is not None:
             columns = ("communicator", "from_rank", "to_rank", "src_nic", "dst_nic")
@@ -107,7 +107,8 @@ class Ranks:
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
         """Group participants by the NVSwitch of their GPUs; empty if any GPU has no NVSwitch.
 
-        Participants of unknown GPU are put to the switch of all others, if it has enough GPUs.
+        `gpus`: participant -> GPU. Those whose GPU is unknown are assigned to the switch of all
+        others, if there is only one and it connects enough GPUs.
         """
         switches = {
             each: None if gpu is None else self.machine.switch(gpu) for each, gpu in gpus.items()
@@ -135,8 +136,9 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
     Returns
     -------
-    Rows of the table `TRANSFERS`, one per collective and edge, all modelled. ``process`` is that of
-    the source, null if it is not in the run. Collectives with unknown participants have no rows.
+    Rows of the table `TRANSFERS`, one per collective and pair of GPUs (or GPU and switch) between
+    which it moves bytes. ``process`` is that of the source, null if it is not in the run.
+    Collectives with unknown participants have no rows.
     """
     wanted, groups, edges = _planned(calls, ranks)
     own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
@@ -206,11 +208,11 @@ def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return the least time that collectives need, bounded by the peaks of their links.
+    """Return the least time that collectives need, as bounded by the peak bandwidth of links.
 
-    It is the longest time of any link and direction for the bytes that the algorithm sends over it;
-    of several possible algorithms the fastest counts. Start-up of steps, protocol overhead and
-    other traffic come on top.
+    For each link and direction, the bytes that the algorithm sends over it are divided by its peak;
+    the longest of these times counts, of the fastest algorithm if several are possible. Latency,
+    protocol overhead and other traffic add to it.
 
     Returns
     -------
@@ -241,7 +243,11 @@ def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return kernels of known size with their ``group``, the ``plan`` of each group, and edges."""
+    """Return kernels of known size by collective, collectives by ``plan``, and edges of plans.
+
+    Collectives (``group``) with the same operation, GPUs and algorithm share a ``plan``: the edges,
+    i.e. pairs of GPUs between which bytes move, with their shares of the bytes.
+    """
     wanted = calls.filter(
         (pl.col("library") != "mpi")
         & pl.col("bytes").is_not_null()
@@ -260,13 +266,13 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process`` of GPUs on which exactly one process ran collectives."""
+    """Return ``owner, sole_process``: GPUs whose collectives all ran in one process, and that."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
-    """Return warnings of collectives without a model of their algorithm, which no link carries.
+    """Return warnings of collectives that count on no link, since no model has their algorithm.
 
     Parameters
     ----------
@@ -291,8 +297,8 @@ def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
 def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the messages of NCCL's send and receive whose peer and size were recorded.
 
-    If both ends of a message are in the run, the sender counts. Messages from a rank to itself
-    cross no link and are left out.
+    A message that both sender and receiver recorded counts once, as the sender recorded it.
+    Messages from a rank to itself cross no link and are left out.
 
     Parameters
     ----------
@@ -343,10 +349,11 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
 
 
 def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls except those whose messages all have known devices at both ends.
+    """Return the calls whose bytes `messages` do not cover, so that they must be modelled.
 
-    If one end of a message is left out, so is the other end. An all-to-all that consists of sends
-    and receives moves no bytes beyond these.
+    A call is covered if the devices at both ends of all its messages are known, or if this is true
+    for another participant of its collective. An all-to-all that consists of sends and receives
+    moves no bytes beyond these.
 
     Parameters
     ----------
@@ -411,7 +418,7 @@ def rank_devices(
 def _at_buses(ranks: pl.DataFrame, here: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """Return the ranks of a log with exactly one device at their PCI bus location and host.
 
-    Hosts count if any of their processes is in the run.
+    Only hosts with a process in the run are searched.
     """
     places = devices.drop_nulls("pci_bus").select(
         "device", host_run="host", bus=_bus(pl.col("pci_bus"))
@@ -433,7 +440,7 @@ def _bus(location: pl.Expr) -> pl.Expr:
 
 
 def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
-    """Return one row per collective, with its recorded devices in order of ranks."""
+    """Return one row per collective (matched kernels), with its recorded devices in rank order."""
     ordered = calls.sort("group", "rank", "device", nulls_last=True)
     return ordered.group_by("group", maintain_order=True).agg(
         pl.col("report", "op", "stage", "iteration").first(),
@@ -449,10 +456,10 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
 
 
 def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
-    """Yield the edges of a collective, with the columns `_EDGES`.
+    """Yield the pairs of GPUs between which a collective moves bytes (columns `_EDGES`).
 
-    Rings and trees of a log connect ranks, and are directed; those of the topology connect GPUs of
-    the machine in both directions.
+    Rings and trees from a log connect ranks, in one direction; rings found in the topology connect
+    GPUs of the machine, in both directions.
     """
     logged = ranks.logged(plan["communicator"])
     if ranks.log is not None and logged is not None:
@@ -494,7 +501,7 @@ def _algorithms(
 ) -> list[str]:
     """Return the possible algorithms of a collective: a ring, or NVLS if NCCL can use it.
 
-    The algorithm of other libraries' kernels is known only if they implement a single one.
+    A kernel of another library has a known algorithm only if it implements a single one.
     """
     if plan["algorithm"] is not None or plan["library"] != "nccl":
         return [plan["algorithm"] or ("ring" if plan["collective"] in _ANY_ALGORITHM else "")]
@@ -527,7 +534,7 @@ def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
 
 
 def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[list[tuple[int, int]]]]:
-    """Return the rings and trees of a communicator in a log, made of ranks, one per channel."""
+    """Return the rings and trees (of ranks) of a communicator in a log, one per channel."""
     own = pl.col("communicator") == communicator
     rings, trees = (
         some.filter(own).sort("channel", *order).partition_by("channel", maintain_order=True)

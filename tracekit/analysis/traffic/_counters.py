@@ -40,10 +40,11 @@ def link_counters(
     """Compare measured and modelled traffic of GPUs and NICs with hardware counters.
 
     A counter counts all traffic in one direction of a GPU's NVLinks, of its PCIe link or of a NIC,
-    also that of other programs. Samples of GPUs are percent of the peak that the machine states.
+    including traffic of other programs. Samples of GPUs are in percent of the machine's peak.
     Only traffic during the sampled time is compared. NICs are matched with the machine by host and
-    name; if none of a host's NICs is known, all form one row, compared with the traffic of the
-    host. If several reports sampled one GPU or NIC, the one with most samples counts.
+    name; if the machine names no NIC of a host, the sum over its NICs forms one row, compared
+    with the traffic of the host. If several reports sampled one GPU or NIC, the report with most
+    samples counts.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ def link_counters(
 
     Returns
     -------
-    The columns of the question `links` with ``counters``; ``device`` is null for a NIC, ``nic`` for
-    a GPU and for all NICs of a host.
+    The columns of ``tracekit links --counters``; ``device`` is null for NICs, ``nic`` for a GPU and
+    for the sum over NICs of a host.
     """
     reports = trace.read("reports")
     nodes = _nodes(machine, place, hosts or {})
@@ -95,7 +96,7 @@ def link_counters(
 
 
 def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples of link counters by report and unit, and the time that each covers."""
+    """Return the samples of link counters, each with start and end of the time that it covers."""
     line = ["report", "device", "nic", "metric", "unit"]
     read = (
         trace["metrics"]
@@ -117,7 +118,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add the sum over a host's NICs, if the machine lacks the names of the sampled NICs."""
+    """Add samples with null ``nic``, to be summed over a host's NICs that the machine lacks."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     whole = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -126,7 +127,7 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the count of each counter, from the report with most samples of it."""
+    """Return sum and number of the samples of each counter, from the report with most of them."""
     value = pl.col("value")
     counted = samples.group_by(*_LINE, "unit").agg(
         samples=pl.len().cast(pl.Int64),
@@ -160,7 +161,7 @@ def _counted_bytes() -> pl.Expr:
 
 
 def _spans(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the union of the times that samples cover, by report and counter: ``before, time``."""
+    """Return merged intervals covered by samples, from ``before`` to ``time``, by counter."""
     reach = pl.col("time").cum_max().shift(1).over(_LINE)
     begins = (pl.col("before") > reach).fill_null(value=True)
     return (
@@ -180,7 +181,7 @@ def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the share of the time of ops that samples cover, by report and counter."""
+    """Return, by report and counter, the share of the time with ops that samples cover."""
     inside = pl.min_horizontal("time", "end") - pl.max_horizontal("before", "start")
     window = (pl.col("end") - pl.col("start")).first()
     timed = spans.join(windows, on="clock").group_by(_LINE)
@@ -193,7 +194,7 @@ def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 def _nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return the machine's nodes with counters, by GPU, NIC and host."""
+    """Return the nodes of the machine that have counters: ``device, host, nic, node``."""
     gpus = pl.DataFrame(
         [(device, None, None, f"GPU{gpu}") for device, gpu in place.items()],
         schema=_NODES, orient="row",
@@ -221,9 +222,9 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 
 
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Return the traffic on each counter's links during its samples, by report and counter.
+    """Return the bytes that transfers moved over each counter's links during its samples.
 
-    Counters at no node of the machine are left out.
+    Counters of GPUs and NICs that the machine lacks are left out.
     """
     lines = spans.select(*_LINE, "clock").unique()
     of_counters = lines.join(nodes, on=["device", "host", "nic"], nulls_equal=True)
@@ -258,7 +259,7 @@ def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame)
 
 
 def _inside(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Return the share of each transfer's time that lies in the spans."""
+    """Return the share of each transfer's time that lies in the intervals `spans`."""
     edges = spans.select("before", "time").to_numpy().ravel()
     zero = edges[0]  # times are large beside what is told apart
     lengths = np.diff(edges)[::2]

@@ -1,4 +1,4 @@
-"""Exposed transfers: parts of transfers during which their GPU computes nothing."""
+"""Exposed transfers: the time in which a transfer runs and its GPU computes nothing."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def link_timeline(
     """Return the traffic of each link over time, in each direction.
 
     The bytes of a transfer are spread evenly over its time, so a bin can contain a fraction of
-    them. Only reports on the clock of the first report with traffic count; transfers of unknown
-    size, or of collectives of unknown algorithm, are left out.
+    them. Reports on another clock than the first report with traffic are left out, and so are
+    transfers of unknown size, or of collectives of unknown algorithm.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ _FABRIC = PREFIXES["fabric"]
 
 
 def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"link,stage"`` or a sequence of them.
+    """Return the keys in a text such as ``"link,stage"``, or in a sequence of keys, as a tuple.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def links(
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
 
-    The declaration of the question `links` lists the columns, and ``docs/links.md`` defines them.
+    ``docs/links.md`` defines the columns (those of the command ``tracekit links``).
 
     Parameters
     ----------
@@ -90,10 +90,9 @@ def links(
         Keys from `LINK_KEYS`, as a sequence or separated by commas. With ``link``, a transfer
         counts on every link that it crosses; with ``pair`` only transfers between two GPUs count.
     window_ns
-        Time that ``share`` divides by, ns; None: ``share`` is null.
+        Time over which ``share`` is computed (its divisor), ns; None: ``share`` is null.
     reports
-        Canonical table ``reports``, which states the reports on a common clock; None: each report
-        has a clock of its own.
+        Canonical table ``reports``, which tells which reports share a clock; None: none do.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
@@ -109,13 +108,15 @@ def links(
 
     Returns
     -------
-    The keys' columns and those of the question `links`; rows of different ``evidence`` are never
-    added. Of a link whose traffic is on several clocks ``busy_ns`` is null, and so is what follows
-    from it; ``exposed_ns`` is so where that of a GPU on another clock would have to be known.
+    The columns of the keys, then those of the command `links`; rows of different ``evidence``
+    (measured, modelled) are never added. If the traffic of a link is on several clocks, ``busy_ns``
+    and columns derived from it are null; ``exposed_ns`` is null if it depends on a GPU on another
+    clock.
 
-    Rows of ``modelled between`` have ``bytes`` and utilisation only if least and most are equal,
-    and no ``busy_ns`` if one of the algorithms moves nothing there. Transfers from a switch to a
-    GPU count only by ``link``; by other keys they were counted where GPUs sent them.
+    Rows with the evidence ``modelled between`` (unknown algorithm) have ``bytes`` and utilisation
+    only if least and most bytes are equal, and no ``busy_ns`` if one of the possible algorithms
+    moves nothing there. Transfers from a switch to a GPU count only by ``link``; by other keys only
+    the transfers from GPUs to the switch count.
 
     Raises
     ------
@@ -163,7 +164,7 @@ def links(
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:
-    """Return the columns of transfers that neither the keys nor other tables for them need."""
+    """Return the columns of transfers to drop, as no key and no table in `joined` needs them."""
     needed = {*keys, *(name for each in joined if each is not None for name in each.columns)}
     of_processes = {"process"} if needed & {*OF_PROCESSES} else set()
     return {"op", "process", "stage", "iteration"} - needed - of_processes
@@ -176,7 +177,7 @@ def _of_network(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None],
 ) -> pl.DataFrame:
-    """Keep only transfers between hosts, with their keys, if a key is ``nic`` or ``hosts``."""
+    """Keep only transfers between hosts, and add NIC or hosts, if a key is ``nic`` or ``hosts``."""
     if "hosts" in keys:
         of = pl.DataFrame({"device": [*hosts], "host": [*hosts.values()]},
                           schema={"device": pl.Int32, "host": pl.String})  # fmt: skip
@@ -214,7 +215,7 @@ def _of_network(
 
 
 def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return the NICs that carry data through host memory, with devices and directions."""
+    """Return the NICs to which data of a GPU goes through host memory: NIC, direction, device."""
     rows = [
         (nic, direction, device, "host")
         for device, gpu in place.items()
@@ -230,7 +231,7 @@ def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 def network_nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return ``node, host, nic`` of all nodes but fabrics; ``nic`` is null except for NICs."""
+    """Return ``node, host, nic`` of all nodes on hosts; ``nic`` is null for nodes that are none."""
     named = {
         machine.host_of[f"GPU{gpu}"]: hosts[device]
         for device, gpu in place.items()
@@ -244,7 +245,7 @@ def network_nodes(
 
 
 def _nic_name(machine: Machine, node: str) -> str | None:
-    """Return the system's name of a NIC, else its index on its host; None for other nodes."""
+    """Return a NIC's name in the operating system, else its index on the host; None: no NIC."""
     known = machine.graph.nodes[node]
     if known.get("type") != "nic":
         return None
@@ -253,7 +254,7 @@ def _nic_name(machine: Machine, node: str) -> str | None:
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
-    """Select the transfers that count for the keys `keys`."""
+    """Select the transfers that count for `keys` (with ``pair``: only between known GPUs)."""
     src, dst = pl.col("src_device"), pl.col("dst_device")
     if "pair" in keys:
         return src.is_not_null() & dst.is_not_null()
@@ -264,7 +265,7 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
 def _bounded(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add bounds of bytes for collectives that may have run one of several algorithms."""
+    """Add least and most bytes of collectives whose algorithm is one of several possible ones."""
     of_all = transfers.group_by("choice").agg(algorithms=pl.col("algorithm").n_unique())
     if of_all.is_empty():
         return sums
@@ -287,7 +288,7 @@ def _bounded(
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return bounds of the bytes of each collective: ``least, most``, over ``seen`` algorithms."""
+    """Return the bytes of each collective: ``least, most`` of its ``seen`` possible algorithms."""
     moved = pl.col("moved")
     return (
         rows.drop_nulls("choice")
@@ -324,7 +325,7 @@ def _summed(
 
 
 def _cut(rows: pl.DataFrame, between: tuple[int, int] | None) -> pl.DataFrame:
-    """Cut times at the ends of the interval `between`."""
+    """Limit the start and end times of transfers to the interval `between`."""
     if between is None:
         return rows
     begin, end = between
@@ -402,9 +403,10 @@ def _arranged(
 
 
 def traffic_window(trace: Trace) -> int:
-    """Return the recorded time of the GPUs of a run, ns: first op to last, summed over clocks.
+    """Return the time from the first to the last op of a run, summed over clocks, ns.
 
-    For a part of a run it is its recorded time, or that from its first to its last step.
+    If the trace is limited to a time span or to steps, it is the recorded time in that span, or the
+    time from the first to the last of these steps.
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
@@ -499,6 +501,6 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
 
 
 def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
-    """Return bounds of the bytes of collectives whose algorithm is unknown."""
+    """Return the least and most bytes that collectives of unknown algorithm moved in total."""
     each = _alternatives(transfers, ())
     return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

@@ -61,9 +61,9 @@ def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int
 
     Returns
     -------
-    The columns of `transfers` with ``start`` and ``end`` of the copy that crosses this link, and
-    ``link, src, dst, type, bricks, bandwidth``: the link, the nodes at its ends in the direction of
-    the transfer, and its peak per direction in bytes/s.
+    The columns of `transfers`, with ``start`` and ``end`` of the copy that crosses this link; and
+    ``link, src, dst, type, bricks, bandwidth``: the link, its end nodes in the direction of the
+    transfer, its type, number of bundled links (bricks), and peak per direction in bytes/s.
     """
     marked = _marked(transfers)
     rows = [
@@ -96,7 +96,7 @@ def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
 def _routes(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
-    """Yield the distinct ends of transfers, and the routes of their one or two copies."""
+    """Yield each distinct pair of ends of transfers, and the routes of its one or two copies."""
     known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
     for ends in known.rows():
         src, dst, via, through_host, at_switch, _, *nics = ends

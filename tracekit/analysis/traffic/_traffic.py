@@ -81,7 +81,7 @@ _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and
 
 @dataclass(frozen=True)
 class Traffic:
-    """Transfers of a run, and the machine that they crossed.
+    """Transfers of a run, and the machine (GPUs, NICs, links) over which they went.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
-        """Transfers that start in the chosen time span of the run, or belong to its steps."""
+        """Transfers that start in the chosen time span, or lie in the chosen steps, of the run."""
         return self.all_transfers.filter(self.trace.stretch.holds())
 
     @cached_property
@@ -137,7 +137,7 @@ class Traffic:
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
-        """Return the bytes that GPUs send in collectives, and the least time that links need.
+        """Return, by collective kernel, the bytes that GPUs send, and the least time of the links.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class Traffic:
 
     @cached_property
     def machine(self) -> Machine:
-        """The machine; GPUs without NICs there get the NICs that the log names."""
+        """The machine; GPUs to which it assigns no NIC get the NIC that the NCCL log names."""
         machine, place = self.placed.machine, self.placed.place
         if self.log is None or not machine.nodes("fabric"):
             return machine
@@ -176,7 +176,7 @@ class Traffic:
         )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
-        """Return host -> index of NIC -> name, for NICs in the log's connections."""
+        """Return host -> (index of a NIC -> its name), for NICs in the connections in the log."""
         networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
         ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
         devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
@@ -195,7 +195,7 @@ class Traffic:
 
     @cached_property
     def _known(self) -> Ranks:
-        """Locations of the ranks of communicators, and abilities of the machine's switches."""
+        """Devices and GPUs of ranks, and GPUs with an NVSwitch that can reduce (see `Ranks`)."""
         placed = self.placed
         ranks = self._rank_devices()
         return Ranks(self.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
@@ -268,7 +268,7 @@ class Traffic:
         counters: bool = False,
         parameters: int | None = None,
     ) -> Answer:
-        """Return traffic by keys, or its comparison with counters.
+        """Return traffic summed by the keys `by`, or its comparison with hardware counters.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class Traffic:
         counters
             Whether to return the rows of `link_counters` instead.
         parameters
-            Number of the model's parameters: adds the bytes to exchange as ``meta["expected"]``.
+            Number of the model's parameters, from which ``meta["expected"]`` (bytes) is computed.
         """
         keys = parse_link_keys(by)
         if not self.trace.stretch.is_all and (counters or parameters is not None):
@@ -331,12 +331,12 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Note on reports and collectives that `timeline` leaves out; None if there are none."""
+        """Note on reports and collectives that `timeline` omits; None if it omits nothing."""
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
 
     def _between(self, where: str) -> str | None:
-        """Return a note on collectives of unknown algorithm; None if there are none."""
+        """Return a note on collectives of unknown algorithm, ending with `where`; None without."""
         number = self.transfers["choice"].drop_nulls().n_unique()
         names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
@@ -355,7 +355,7 @@ class Traffic:
 
     @cached_property
     def recorded(self) -> frozenset[int]:
-        """The devices that ran ops; the traffic of others is unknown."""
+        """Indices of the devices that ran ops; the traffic of other devices is unknown."""
         return frozenset(self.trace.read("devices").filter("active")["device"])
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
@@ -363,7 +363,7 @@ class Traffic:
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
     def contradictions(self) -> tuple[str, ...]:
-        """Return sentences on copies that are impossible on this machine."""
+        """Return sentences on recorded copies that contradict the machine; see `contradictions`."""
         return contradictions(*self._moved)
 
     def counters(self) -> pl.DataFrame:
@@ -384,9 +384,10 @@ class Traffic:
         Returns
         -------
         ``machine``, ``origin`` (how the machine is known) and ``placed_by`` (how the run's devices
-        were matched with its GPUs); ``window_ns``; numbers of ``transfers``, ``routed`` and
-        ``sized`` ones; numbers of ``collectives``, those of unknown size, and those on no link;
-        ``root``, the GPU at which transfers meet (see `traffic_root`); ``warnings``.
+        were matched with its GPUs); ``window_ns``; numbers of ``transfers``, of those with known
+        route (``routed``) and size (``sized``); numbers of ``collectives``, of those of unknown
+        size, and of those on no link; ``root``, the GPU through which all copies go (see
+        `traffic_root`); ``warnings``.
         """
         calls = in_stretch(self.calls, self.trace.stretch)
         nccl = calls.filter(pl.col("library") == "nccl")
@@ -450,7 +451,7 @@ class Traffic:
         return found + self._unknown_nics(counted)
 
     def _unknown_nics(self, counted: pl.DataFrame) -> list[str]:
-        """Return warnings of how many sampled NICs have unknown traffic."""
+        """Return a warning of how many NICs have counter samples, but unknown traffic."""
         unknown = counted.filter(pl.col("nic").is_not_null(), pl.col("modelled_bytes").is_null())
         number = unknown.select("host", "nic").n_unique()
         if not number or not self.machine.nodes("fabric"):
@@ -463,7 +464,7 @@ class Traffic:
 
     @cached_property
     def _off_links(self) -> pl.DataFrame:
-        """NCCL collectives of several ranks for which no rank has a transfer on a link."""
+        """Calls of NCCL collectives (with several ranks) for which there is no transfer at all."""
         calls = in_stretch(self.calls, self.trace.stretch).filter(
             pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )
@@ -473,7 +474,7 @@ class Traffic:
         return calls.filter(~(placed | matched.fill_null(value=False)))
 
     def _of_absent_ranks(self) -> list[str]:
-        """Return warnings of collectives of known size on no link, since ranks are unknown."""
+        """Return warnings of collectives of known size on no link, as participants are unknown."""
         sized = self._off_links.drop_nulls("bytes")
         members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
         given = pl.col("bytes_source") == "user"
@@ -511,7 +512,7 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Return by how much measured and modelled traffic differs from a counter, and where most."""
+    """Return a sentence: how far traffic differs from a counter's bytes, and on which GPU most."""
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )
@@ -571,7 +572,7 @@ def contradictions(
 
 
 def _too_fast(routed: pl.DataFrame) -> list[str]:
-    """Return sentences on pairs of GPUs with copies faster than their route (bytes/ns are GB/s)."""
+    """Return sentences on pairs of GPUs with copies faster than the slowest link of their route."""
     speed = pl.col("bytes") / (pl.col("end") - pl.col("start"))
     peak = pl.col("route_bandwidth") / 1e9
     direct = routed.filter(pl.col("method") == "p2p", pl.col("end") > pl.col("start"))
@@ -625,7 +626,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _first_of_network(rows: pl.DataFrame) -> str | None:
-    """Return the NIC (or pair of hosts) that carried most, with its utilisation, in words."""
+    """Return a sentence: the NIC (or pair of hosts) with most bytes, and its utilisation."""
     ends = [name for name in ("nic", "dst_host") if name in rows.columns]
     known = rows.drop_nulls("bytes")
     if len(ends) != 1 or known.is_empty() or not {"host", "src_host"} & {*rows.columns}:
@@ -679,7 +680,7 @@ def _first_of_counters(rows: pl.DataFrame) -> str | None:
     optional=["listed"],  # of counters there are none
 )
 def _traffic_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on traffic: the machine, the share on known links, and the root GPU if any."""
+    """Return notes: the machine, the share of transfers with a known route, and the root GPU."""
     machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
     lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
     transfers = meta["transfers"]

@@ -49,15 +49,16 @@ def copy_transfers(
 ) -> pl.DataFrame:
     """Return every movement of data by copies.
 
-    Rows of the first rule that applies; a copy is part of one row only:
+    The first of these rules that applies gives the row; a copy is part of one row only:
 
     ``staged``, source ``same_call``
         Copies to and from host memory that one call launched (one node of it, if it launched a CUDA
         graph), all of them from one GPU and to one other GPU, with as many bytes to the host as
-        from it: the driver staged a copy between GPUs, in one piece or several. Measured.
+        from it: the driver staged a copy between GPUs, perhaps in several chunks. Measured.
     ``mpi``, source ``mpi_call``
-        A copy, or a staged one, that was launched within an MPI call of the same thread: a row of
-        `host`, or a range of the domain ``MPI`` or named ``MPI_...``. A missing end is host memory.
+        A copy, or a pair as above, launched within an MPI call of the same thread (a row of the
+        table `host`, or an NVTX range of the domain ``MPI`` or named ``MPI_...``). An end that is
+        no GPU is host memory.
     ``staged``, source ``same_thread``
         A copy to the host, and the next copy that the same thread launched, of as many bytes from
         the host to another GPU, launched before the first one's end and started after it: the
@@ -68,8 +69,8 @@ def copy_transfers(
         first one's duration later: time for the program to be woken, and to copy or sum the bytes
         in host memory, which is several times faster than PCIe, but not for another step to
         begin. Copies of one size and process are taken first in, first out: each from the host
-        takes the oldest to the host that is left; if that came from the same GPU, both are spent on
-        a return to it and are no movement between GPUs. Migrations of unified memory are left
+        is paired with the oldest unpaired one to the host; if that came from the same GPU, the data
+        returned, which is no movement between GPUs. Migrations of unified memory are left
         out. Which copies belong together is inferred: modelled.
     ``two_hop``, source ``same_thread``
         Likewise a copy a->b and the next one that the same thread launched, b->c, c another than a,
@@ -78,10 +79,10 @@ def copy_transfers(
     ``two_hop``, source ``same_bytes``
         The last copy of as many bytes a->b before a copy b->c of the same process, c another than
         a, if it ended at most `HOP_GAP_NS` before (0.1 ms: time for the program to learn of the
-        end and to launch the next copy), and no kernel, copy or other op started on b in between:
-        what is summed or used there was not passing through. Only with such NVLinks. Modelled.
+        end and to launch the next copy), and no kernel, copy or other op started on b in between,
+        since data that b uses is not only passed on. Only with NVLinks as above. Modelled.
     ``p2p``, ``d2h``, ``h2d``, source ``recorded``
-        All other copies between GPUs (an end that is unknown is null), to the host and from it.
+        All other copies: between GPUs (null for an unknown GPU), to the host, and from the host.
         Measured.
 
     Copies within a GPU or within host memory move nothing over a link and are left out.
@@ -112,7 +113,7 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
     Training with a parameter server on a GPU gathers gradients there and sends weights back: of S
     bytes on n GPUs that is 2(n-1)S in all, of which the root receives one half and sends the other.
-    So the share of a GPU is that of the bytes with an end there, and it is 1 for the root:
+    So the share of a GPU is computed as follows; it is 1 for the root:
 
         share(r) = bytes of transfers from or to r / bytes of all transfers
 
@@ -127,8 +128,8 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    One row, as `links` returns it as ``root`` of its ``meta``: the share is `single` from 0.9 on
-    and `spread` below; null if undecidable.
+    One row: the GPU with the largest share, the share, the pattern (`single`, i.e. a root, if the
+    share is at least 0.9, else `spread`; null if undecidable), number of GPUs, and bytes.
     """
     among = transfers.filter(
         pl.col("method").is_in(AMONG_GPUS), pl.col("src_device") != pl.col("dst_device")
@@ -196,7 +197,7 @@ def _end(name: str, here: pl.Expr, kind: pl.Expr) -> pl.Expr:
 
 
 def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
-    """Merge copies to and from host memory that the driver made for one call."""
+    """Merge the copies to and from host memory by which the driver made one copy between GPUs."""
     to_host, from_host = _pieces(copies, "d2h", "src_device"), _pieces(copies, "h2d", "dst_device")
     second = from_host.select(
         *_CALL,
@@ -228,7 +229,7 @@ def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
-    """Add up the copies of one direction that a call launched, if they share one GPU."""
+    """Sum the copies to (or from) the host that one call launched, if all are of one GPU."""
     own = copies.filter(method=method).drop_nulls("correlation")
     others = copies.filter(pl.col("method") != method, pl.col("method") != "p2p").select(_CALL)
     several = own.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort("op")
@@ -264,7 +265,7 @@ def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
-    """Merge a copy to the host and a copy from it that the program seems to have staged."""
+    """Merge pairs of copies, to and from the host, by which the program sent data between GPUs."""
     ends = pl.col("src_device") != pl.col("dst_device")
     halves = copies.filter("explicit", pl.col("bytes") >= MIN_STAGED_BYTES)
     handed_on = _handed_on(copies, "d2h", "h2d").filter(
@@ -332,7 +333,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Replace process and bytes of each copy by an integer that sorts like both."""
+    """Return copies with ``size`` (a number for process and bytes), device and longest gap, ns."""
     return halves.join(sizes, on=["process", "bytes"], how="left", maintain_order="left").select(
         "size",
         "start",
@@ -345,7 +346,7 @@ def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_order(arrived: pl.DataFrame, leaving: pl.DataFrame) -> pl.DataFrame:
-    """Return ``arrived, leaving``: indices of the rows of both tables that form a transfer."""
+    """Return ``arrived, leaving``: row indices of copies to and from the host that are paired."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     partner = np.full(leaving.height, -1, np.int64)
@@ -411,7 +412,7 @@ def _two_hop(
     machine: Machine,
     place: Mapping[int, int] | None,
 ) -> pl.DataFrame:
-    """Merge two copies through a GPU between two GPUs that no NVLink joins."""
+    """Merge pairs of copies that pass data on through a GPU, if no NVLink joins both end GPUs."""
     peer = copies.filter(method="p2p").drop_nulls(["src_device", "dst_device", "bytes"])
     relayed = _relayed(peer.select("src_device", "dst_device").unique(), machine, place)
     if relayed.is_empty():
@@ -442,7 +443,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return ``src_device, via_device, dst_device`` with NVLinks for both hops, none end to end."""
+    """Return ``src_device, via_device, dst_device``: NVLinks join both hops, but not the ends."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))
@@ -483,7 +484,7 @@ def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _each_once(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs, in order, whose copies are in no earlier kept pair."""
+    """Return the pairs, in order, but drop each pair with a copy that an earlier kept pair has."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     both = [pairs[name].to_numpy() for name in ("op", "second_op")]

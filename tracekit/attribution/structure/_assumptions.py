@@ -1,6 +1,7 @@
 """Test the assumptions behind inferred stages and steps: each is confirmed, fails, or is untested.
 
-If no other reading was tried, the doubt (busy time that may be of another stage) is unknown, not 0.
+An assumption's doubt, the busy time that may be of another stage if it fails, is unknown, not 0,
+where no other stages were tried.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Join assumptions of one name: any failure fails the joined one, times in doubt add up."""
+    """Merge results for the same assumption: one failure fails it, and times in doubt add up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -127,10 +128,11 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Test whether forward passes without backward are much rarer than steps, and fed as these are.
+    """Test that forward passes without backward are far rarer than steps, with inputs as large.
 
     If they are not rarer, they may be a part of each step. If a result is fetched for each copy of
-    input, and copies are much smaller than a step's, they may choose actions (rollouts).
+    input, and copies are much smaller than those of steps, the passes may choose actions (rollouts
+    of reinforcement learning).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
@@ -170,7 +172,10 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 def _accumulated(
     turns: Turns, parts: Parts, numbered: Numbered, stage: Array
 ) -> Iterator[Assumption]:
-    """Test whether a step has more backward passes than usual: evaluation may compute gradients."""
+    """Test whether steps that accumulate gradients have more backward passes than usual.
+
+    The further passes may be evaluation that computes gradients.
+    """
     if not parts.accumulating or not numbered.steady:
         return
     passes = np.bincount(numbered.bursts)
@@ -188,7 +193,7 @@ def _accumulated(
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
-    """Test that other threads, whose order is not known, launch little of the layer time."""
+    """Test that threads other than `thread` launch little of the GPU time of layers."""
     spent = np.where(lane.layer, lane.work.end - lane.work.start, 0)
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
@@ -204,7 +209,7 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Yield the tested assumptions behind stages that `by_order` estimates for one thread."""
+    """Yield the tested assumptions behind stages estimated from the launch order of one thread."""
     yield _others_launch(lane, thread)
     said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, said)

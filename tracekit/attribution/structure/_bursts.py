@@ -110,13 +110,13 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
 
 
 def _between(mask: Array, places: Array) -> Array:
-    """Return for each two neighbouring places whether the mask is true anywhere between them."""
+    """Tell for each two successive places whether the mask is true anywhere between them."""
     until = np.concatenate(([0], np.cumsum(mask)))
     return np.asarray(until[places[1:]] > until[places[:-1]])
 
 
 def _break(apart: Array) -> float:
-    """Return the distance, in ops, beyond which gradient kernels are of different passes."""
+    """Return the distance, in ops, beyond which two gradient kernels are of different passes."""
     if apart.size <= THRESHOLDS.named:
         return THRESHOLDS.far
     least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))
@@ -128,7 +128,7 @@ def _break(apart: Array) -> float:
 
 
 def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
-    """Return the first op of a backward pass: its first gradient, or the mirror image's middle.
+    """Return the first op of a backward pass: a gradient kernel, or the middle of mirrored sizes.
 
     A few kernels of the forward pass may be named like gradients. A backward pass begins with the
     gradient of the loss, which is a fill; many fills before that clear gradients.

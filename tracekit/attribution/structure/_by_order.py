@@ -41,7 +41,7 @@ _SCALAR = 8
 
 
 def by_order(lane: Lane) -> DeviceStages:
-    """Estimate the stages of a device's work; refuse with a reason if they stay unknown."""
+    """Estimate the stages of a device's work from launch order; a refusal states why it cannot."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
@@ -71,7 +71,7 @@ def by_order(lane: Lane) -> DeviceStages:
 
 
 def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
-    """Find stages in a periodic sequence whose two periods from `first` on are complete."""
+    """Find stages in a repeating sequence of launches, with two full periods from op `first` on."""
     lane, own = sequence.lane, sequence.own
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
@@ -97,7 +97,7 @@ class _Sequence:
     lane
         All work of the device.
     rows, own
-        Places in the lane of the ops of the sequence, and these ops.
+        Indices of these ops in `lane`, and the ops themselves.
     span
         The part of the sequence, from the first update to the last, in which the period was found.
     period
@@ -180,7 +180,7 @@ def _trains(lane: Lane) -> bool:
 
 
 def _without(lane: Lane, *why: str) -> DeviceStages:
-    """Return an empty finding; a refusal if there is any sign of training."""
+    """Return a result without stages: refused if there are signs of training, else no training."""
     signs = ", ".join(
         f"{int(mask.sum()):,} {name}"
         for name, mask in (
@@ -247,9 +247,10 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
 
 
 def _fetched(lane: Lane) -> int:
-    """Return how many results the host fetches after a pass: at least half of the most layers.
+    """Count the copies to the host that each follow a whole pass of the network.
 
-    An engine fetches the tokens of each of its steps before it launches the next one.
+    A pass has at least half of the most layers between two such copies. An inference engine fetches
+    the tokens of each of its steps before it launches the next one.
     """
     layers = np.cumsum(lane.layer)[lane.work.kind == D2H]
     passed = np.diff(layers, prepend=0)
@@ -293,7 +294,7 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
 
 
 def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
-    """Give each op of the sequence the stage of its place in the usual step."""
+    """Give each op of the sequence the stage that the same op has in the usual step."""
     stage = np.full(len(own), NOTHING)
     result = found.offset >= 0
     stage[result] = apart.stage[found.offset[result]]

@@ -78,7 +78,10 @@ def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> DeviceStages
 
 
 def _reading(numbered: Numbered, asked: str | None) -> str | None:
-    """Name the chosen reading of a step, if asked for or if other readings differ."""
+    """Return a sentence that states the definition of a step in use.
+
+    None if no other definition gives different steps, and the user asked for none.
+    """
     taken, others = STEP_READINGS[numbered.reading], numbered.others
     if asked is not None and asked != numbered.reading:
         return f"steps are counted so that {taken}: `--step {asked}` tells none here"
@@ -150,7 +153,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Give stages to the ops that may begin forward passes: input copies, clearing of gradients."""
+    """Set stages of ops that begin forward passes: copies bring input, fills clear gradients."""
     kind = lane.work.kind
     fill = lane.fill | (kind == MEMSET)
     copy = np.isin(kind, (H2D, D2D, D2H))
@@ -179,7 +182,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Count the ops before the first forward pass, which end an update."""
+    """Count the recording's first ops if they end an update, before the first forward pass."""
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
@@ -189,7 +192,7 @@ def _update_at_start(turns: Turns, parts: Parts) -> int:
 
 
 def _forward_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the ops after the last update: a forward pass cut off by the end of the recording."""
+    """Count the recording's last ops if they are a cut forward pass after the last update."""
     last = turns.first.size - 1
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
@@ -215,10 +218,10 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
-    """Tell whether the first step has its beginning, and whether the last step has its end.
+    """Tell whether the first step's start was recorded, and whether the last step's end was.
 
-    If steps differ in their number of passes, input marks the beginning of the first one, and the
-    longest step bounds the passes of the last.
+    If steps differ in their number of passes, the first must begin with input, and the last must
+    have as many passes as the longest.
     """
     size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
     passes = np.bincount(numbered.bursts)
@@ -258,10 +261,11 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
 
 
 def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
-    """Return the busy time between the bounds of the cut, summed over all gaps of the usual kind.
+    """Return the busy time whose stage is in doubt, by kind of cut between two stages.
 
-    If names show the backward passes, the time before the first and after the last kernel with a
-    name of backward is in doubt as well.
+    Between update and forward pass, that is the time between the bounds of the cut, summed over all
+    gaps of the usual kind. If kernel names show the backward passes, the time in these before the
+    first and after the last kernel named so is in doubt as well.
     """
     place, work = turns.gap(parts.template), turns.lane.work
     same = turns.kinds[1:-1] == turns.kinds[parts.template]

@@ -2,8 +2,8 @@
 
 Kernel names give two bounds: the cut lies after the last optimizer kernel, and before the first
 layer or embedding look-up. Between the bounds, the input of the next step decides, or a wait of the
-host. All that is certain is that the cut lies between the bounds, so the busy time there is the
-doubt. If no name shows an update, fewer kernels than an update takes are none.
+host. All that is certain is that the cut lies between the bounds, so the busy time there is in
+doubt. If no name shows an update, a few kernels alone are not taken for one.
 
 Updates may contain layers (matrix products). Layers before the last optimizer kernel, or before the
 input of the forward pass, belong to an update of this kind, unless they are layers of the network,
@@ -37,14 +37,14 @@ _SAMPLE = 50
 
 @dataclass(frozen=True)
 class Cut:
-    """Place at which a gap is cut into update and forward pass; all places are counts of ops.
+    """Where a gap between two backward passes is cut into update and forward pass, in ops.
 
     Parameters
     ----------
     at
-        Number of ops before the forward pass.
+        Number of the gap's ops before the forward pass.
     low, high
-        The bounds of `at`.
+        The least and the largest number that `at` may be.
     why
         Evidence that decided, in words.
     head
@@ -53,8 +53,8 @@ class Cut:
     multiplies
         Whether the update contains layers.
     fed
-        Evidence for the start of the forward pass, so that layers before it would belong to an
-        update; empty if there is none.
+        Evidence, in words, for where the forward pass begins (layers before that place belong to an
+        update); empty if there is none.
     """
 
     at: int
@@ -67,7 +67,7 @@ class Cut:
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
-    """Cut the usual gap into update and next forward pass; `number` is the gap's index."""
+    """Find where gap `number`, between two backward passes, parts into update and forward pass."""
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])
@@ -100,7 +100,10 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap with layers before the forward pass, which are part of an update, or a pass."""
+    """Cut a gap with layers before its last forward pass, which begins at `front`.
+
+    These layers are part of the update, or a forward pass without backward.
+    """
     lane, place = turns.lane, turns.gap(number)
     layer, optimizer = lane.layer[place], np.flatnonzero(lane.optimizer[place][:front])
     low = int(optimizer[-1]) + 1 if optimizer.size else 0
@@ -114,11 +117,11 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return the start of the forward pass and its evidence; None if no layers can come before it.
+    """Return where in a gap the forward pass begins, and why; None if nothing shows that.
 
     It begins after the last kernel named after an optimizer: at the last input copy that layers
-    follow, or the first of several that feed one pass; or after a result that the host fetches, if
-    the same pass follows; or where both edges of the recording show it.
+    follow, or the first of several copies that feed one pass; or after a result that the host
+    fetches, if the layers before it occur again after it; or where `_both_edges` finds it.
     """
     lane, place = turns.lane, turns.gap(number)
     kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
@@ -147,10 +150,11 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether a part of a gap belongs to the forward pass that begins where the part ends.
+    """Tell whether the ops from `begin` to `end` of a gap belong to its last forward pass.
 
-    It does, unless its layers occur again in that pass. Then the backward pass decides, which runs
-    about twice the layers of its forward pass: the layers of both parts, or of the later one alone.
+    They do, unless their layers occur again after `end`. Then the next backward pass decides, which
+    has about twice the layers of its forward pass: twice those of all these ops, or only of the
+    ops after `end`.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):
@@ -166,7 +170,7 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether the layers of a part of a gap occur again after it, in the same order.
+    """Tell whether a gap's layers from `begin` to `end` occur again after `end`, in that order.
 
     Batch norms are ignored, since evaluation uses other kernels for them.
     """
@@ -180,7 +184,10 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
-    """Return the start of a pass without backward: at its input, or as the forward pass begins."""
+    """Return where before `front` a forward pass without backward begins; `front` if none does.
+
+    It begins at a copy of its input, or where ops run as in the forward pass that `front` begins.
+    """
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]
     begins = [
@@ -201,10 +208,10 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
 
 def _both_edges(turns: Turns, number: int) -> int | None:
-    """Return the cut of a gap whose begin ends the recording and whose end begins it; else None.
+    """Return the cut of a gap that begins as the recording ends and ends as the recording begins.
 
     The recording then ends in an update without a forward pass, and begins in a forward pass
-    without an update.
+    without an update. None if the gap differs from these, or has kernels between them.
     """
     symbol, kind = turns.lane.symbol, turns.lane.work.kind
     gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)
@@ -220,7 +227,7 @@ def _both_edges(turns: Turns, number: int) -> int | None:
 
 
 def least_update(turns: Turns) -> int:
-    """Return the number of unnamed kernels that an update must exceed."""
+    """Return how many kernels an update must exceed if no kernel name shows that it is one."""
     passes = float(np.median(turns.ends - turns.bursts))
     return max(THRESHOLDS.barely, round(THRESHOLDS.update * passes))
 
@@ -231,7 +238,10 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut at the first input copy; else after the last result that the host fetches, else None."""
+    """Cut at the first input copy from `low` to `high`, else after the last copy to the host.
+
+    Returns the place and the evidence; None and no evidence if there is no such copy.
+    """
     kind, batch = lane.work.kind[place], lane.batch[place]
     for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
         found = np.flatnonzero(batch[low : high + 1] & (kind[low : high + 1] == copy))
@@ -246,10 +256,10 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Narrow the bounds by the ops before the first backward pass and after the last.
+    """Narrow a cut's bounds by the ops before the first backward pass and after the last.
 
-    At the edges of a complete recording there is a forward pass without an update, and an update
-    without a forward pass.
+    A complete recording begins with a forward pass without an update before it, and ends with an
+    update without a forward pass after it.
     """
     symbol = turns.lane.symbol
     gap = symbol[turns.gap(number)]
@@ -265,11 +275,11 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut where the host had waited for all its earlier launches to end; None if nowhere.
+    """Cut a gap at a launch before which the GPU had finished all earlier work; else None.
 
-    The following launches also find an idle GPU, until the host is ahead again. If the host is late
-    with most of its launches, no such place is clear. If it waits at the end of backward passes, an
-    update may follow, unless no op of an update follows the last backward pass.
+    The host had waited there. The launches that follow also find an idle GPU, until the host is
+    ahead again. If most launches of the gap find an idle GPU, no such place is clear. A wait at the
+    gap's begin counts only if no op of an update follows the last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
     begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))
@@ -285,7 +295,7 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _places(turns: Turns, number: int) -> Array:
-    """Return the places of the ops of all gaps of a kind: a row per gap."""
+    """Return the indices of the ops of gaps like gap `number`: a row for each gap of a sample."""
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
@@ -294,7 +304,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut before the launch for which the host waits by far the longest; None if none is."""
+    """Cut a gap before the launch that the host delays by far the longest; None if none is."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))
@@ -309,9 +319,9 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _before_lead(lane: Lane, place: slice, at: int, low: int) -> int:
-    """Move a cut before the ops that may begin a step: input copies and clearing of gradients.
+    """Move a cut before the input copies and the fills (clearing of gradients) just ahead of it.
 
-    Without a lower bound the first op of the gap stays before the cut, as it follows backward.
+    It stays at `low` or later, and after the gap's first op, which follows the backward pass.
     """
     other = np.flatnonzero(~(lane.batch | lane.fill)[place][max(low, 1) : at])
     return max(low, 1) + int(other[-1]) + 1 if other.size else min(max(low, 1), at)

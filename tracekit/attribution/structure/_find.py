@@ -1,4 +1,4 @@
-"""Find the structure of a process: device by device, then joined.
+"""Infer stages and steps of a process from its launches: device by device, then joined.
 
 Work that the training threads do not launch comes last: collectives, input pipelines, and ops
 without a known call.
@@ -48,11 +48,11 @@ _SIZES = 1 << 42
 
 
 def find_structure(work: Work, asked: str | None = None) -> Structure:
-    """Find stages and steps of a process from the threads and order of its launches.
+    """Infer stages and steps of a process from the threads and the order of its launches.
 
-    A pure function; it takes time linear in the ops, except for sorting. If stages stay unknown it
-    refuses, with the reason. `asked` is the definition of a step that the user asked for, see
-    `STEP_READINGS`, or None.
+    A pure function; it takes time linear in the ops, except for sorting. If stages stay unknown the
+    result has method ``refused`` and the reason. `asked` is the definition of a step that the user
+    asked for, see `STEP_READINGS`, or None.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
@@ -60,7 +60,7 @@ def find_structure(work: Work, asked: str | None = None) -> Structure:
 
 
 def _tell(work: Work, asked: str | None = None) -> DeviceStages:
-    """Find the structure of the work on one device."""
+    """Infer stages and steps of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
@@ -120,10 +120,11 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
 
 
 def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
-    """Return the method whose steps count: the period if both find as many steps, else names.
+    """Return one of two results about the same ops: by the period, or by kernel names.
 
-    Names also find steps that do not repeat. If few of the steps repeat, a contradiction states
-    that a step may be part of a longer one.
+    The period if both find equally many steps, else names, which also find steps that do not
+    repeat. If few of the steps repeat, a contradiction states that a step may be part of a longer
+    one.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
@@ -168,7 +169,10 @@ def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
 def _joined(
     work: Work, devices: Array, rows: Sequence[Array], results: Sequence[DeviceStages]
 ) -> Structure:
-    """Join the findings of devices; steps are those by the best method, then of the most steps."""
+    """Join the findings of all devices of a process.
+
+    The steps are those of the device with the best method; of several, the one with most steps.
+    """
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     again = np.zeros(len(work), bool)
@@ -216,7 +220,7 @@ def _joined(
 
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
-    """Renumber the steps of a device after the steps that are launched at the same time."""
+    """Renumber a device's steps: each becomes the step of `steps` during which it is launched."""
     own = np.flatnonzero(step >= 0)
     if not own.size or not steps.height:
         return np.full_like(step, NOTHING)
@@ -232,7 +236,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Add up by kind of cut the busy time near cuts that may belong to the other side."""
+    """Sum up, by kind of cut between two stages, the busy time that may be of the other stage."""
     cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
     each = [doubt for result in joined for doubt in result.doubts]
     return tuple(
@@ -248,7 +252,7 @@ def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ..
 def _texts(
     by_device: Sequence[tuple[int, DeviceStages]], of: Callable[[DeviceStages], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return sentences of all devices, each naming its device if there are several."""
+    """Return the texts that `of` takes from each device's findings, with the device if several."""
     if len(by_device) == 1:
         return of(by_device[0][1])
     return tuple(
@@ -342,7 +346,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 
 def _surrounded(lane: Lane, step: Array) -> None:
-    """Put ops beside the steps into the step whose launches surround theirs."""
+    """Put each op without a step into the step whose first and last launch surround its launch."""
     own = np.flatnonzero(step >= 0)
     if not own.size:
         return

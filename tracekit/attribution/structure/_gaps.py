@@ -1,9 +1,9 @@
-"""Split each gap between two backward passes: end of an update, forward without backward, forward.
+"""Split the ops between two backward passes (a gap) into weight update, evaluation, forward pass.
 
-The most frequent kind of gap (the usual one) is cut once, for all gaps with the same ops. Others
-are compared to it: they begin like it (an update) and end like it (a forward pass). The ops between
-are evaluation if they contain layers, else part of a longer update, such as the first one, which
-creates the optimizer's state.
+Gaps that launch the same ops are of one kind, which is cut once. Gaps of other kinds are compared
+to the most frequent (usual) kind: they begin like it (an update) and end like it (a forward pass).
+The ops between are evaluation (forward passes without backward) if they contain layers, else part
+of a longer update, such as the first one, which creates the optimizer's state.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 @dataclass(frozen=True)
 class Parts:
-    """Places at which each gap is cut, as counts of its ops.
+    """Where each gap (the ops between two backward passes) is cut into update and forward pass.
 
     Parameters
     ----------
     head
-        By gap: number of its first ops that end the step before (the update).
+        By gap: number of its first ops that are the weight update, the end of the step before.
     front
-        By gap: number of ops before the forward pass of the next backward pass.
+        By gap: number of its ops before the forward pass of the next backward pass.
     template
-        Number of a gap of the usual kind.
+        Index of a gap of the most frequent (usual) kind.
     cut
-        Place at which the usual gap is cut.
+        Where the usual gap is cut.
     usual
-        Number of inner gaps of the usual kind (of both kinds if gradients are accumulated).
+        Number of inner gaps (neither the first nor the last) of the usual kind; of both kinds, with
+        and without an update, if gradients are accumulated.
     accumulating
         Number of inner gaps with a forward pass but no update.
     """
@@ -53,7 +54,7 @@ class Parts:
 
 
 def part_gaps(turns: Turns) -> Parts:
-    """Return where each gap is cut. There must be at least two backward passes."""
+    """Return where each gap between backward passes is cut; at least two such passes are needed."""
     last = turns.first.size - 1
     kinds, example, count = _counted(turns)
     template, plain = _templates(turns, example, count)
@@ -75,7 +76,10 @@ def part_gaps(turns: Turns) -> Parts:
 
 
 def _counted(turns: Turns) -> tuple[Array, Array, Array]:
-    """Return the kinds of inner gaps, most frequent first, with an example and count of each."""
+    """Return the kinds of gaps between backward passes, an example gap and the count of each kind.
+
+    The most frequent kind comes first.
+    """
     kinds, example, count = np.unique(turns.kinds[1:-1], return_index=True, return_counts=True)
     sizes = (turns.stop - turns.first)[example + 1]
     order = np.lexsort((example, sizes, -count))
@@ -87,7 +91,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return the usual gap with an update, and the gaps without update if gradients accumulate."""
+    """Return a usual gap with an update, and usual gaps without one (accumulated gradients)."""
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
@@ -95,7 +99,7 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
 
 
 def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
-    """Choose the most frequent gap with optimizer kernels.
+    """Return the most frequent gap with optimizer kernels, and the frequent gaps without.
 
     If the most frequent kind of all has none, there are several backward passes per update.
     """
@@ -109,10 +113,10 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 
 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
-    """Choose the most frequent gap that is an update without layers, followed by another gap's ops.
+    """Return a frequent gap that is an update, then the same forward pass as in the shortest gap.
 
-    Its first part is the update, if its length fits the backward pass; the other gap is a forward
-    pass alone.
+    The shortest frequent gap is then a forward pass without an update; it is returned as well. The
+    update must have no layers, and enough kernels for the length of a backward pass.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
@@ -120,10 +124,10 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 
 
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
-    """Tell whether a gap is an update of more than `least` kernels and then a forward pass.
+    """Tell whether a gap is an update of over `least` kernels, none a layer, and a forward pass.
 
     The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
-    fills before that kernel may vary. A gap that begins otherwise has a separate update.
+    fills before that kernel may vary.
     """
     lane, place, other = turns.lane, turns.gap(number), turns.gap(plain)
     tail = common_suffix(lane.symbol[other], lane.symbol[place])
@@ -137,7 +141,7 @@ def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
 def _cut_kind(
     turns: Turns, number: int, template: int, cut: Cut, *, may_differ: bool
 ) -> tuple[int, int]:
-    """Return head and front (see `Parts`) of an inner gap."""
+    """Return how many ops of a gap are its update, and how many come before its forward pass."""
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at
     if cut.multiplies:
@@ -167,11 +171,11 @@ def _cut_kind(
 
 
 def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
-    """Return the place of the input copy before the part of a gap that ends like the usual one.
+    """Return the place of a gap's first input copy before `front`, where its forward pass begins.
 
     Input belongs to no update. Returns `front` if there is no such copy; if the usual update copies
-    from the host too; or if the backward pass or the update copies as much to the host, which then
-    computes the update.
+    from the host too; or if the backward pass or the update copies as much as a batch to the host,
+    which then computes the update.
     """
     work, first = turns.lane.work, turns.first
     large = work.bytes >= THRESHOLDS.batch_bytes
@@ -188,7 +192,8 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     """Tell whether the last `body` ops of a gap are its whole forward pass.
 
     They are if the same backward pass follows as after the usual gap, and both gaps end alike; or
-    if the layers before them occur again in them, and the backward pass is as long as one pass.
+    if the layers before them occur again in them, and the next backward pass has about as many
+    layers as one forward pass, not two, leads to.
     """
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
@@ -199,7 +204,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 
 def _fed(turns: Turns, number: int) -> bool:
-    """Tell whether a gap has exactly one input copy before its layers, and none after."""
+    """Tell whether a gap has input copies and layers, with all of the copies before the layers."""
     lane, place = turns.lane, turns.gap(number)
     fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
     layers = np.flatnonzero(lane.layer[place])
@@ -207,7 +212,7 @@ def _fed(turns: Turns, number: int) -> bool:
 
 
 def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Array, Array]:
-    """Move cuts so that optimizer kernels lie in updates, and input with its forward pass."""
+    """Move cuts of gaps so that optimizer kernels lie in the update, input in the forward pass."""
     lane, first, stop = turns.lane, turns.first[numbers], turns.stop[numbers]
     layer = np.minimum(_next(lane.layer, first), stop)  # the first one, or the gap's end
     early = _last(lane.optimizer, layer) - first + 1
@@ -218,19 +223,19 @@ def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Ar
 
 
 def _next(mask: Array, places: Array) -> Array:
-    """Return by place the first place from it on at which the mask is true; the end if none."""
+    """Return per index the first one from it on where the mask is true; else the mask's size."""
     found = np.flatnonzero(mask)
     return np.append(found, mask.size)[np.searchsorted(found, places)]
 
 
 def _last(mask: Array, places: Array) -> Array:
-    """Return by place the last place before it at which the mask is true; -1 if none."""
+    """Return per index the last one before it where the mask is true; -1 if there is none."""
     found = np.flatnonzero(mask)
     return np.append(found, -1)[np.searchsorted(found, places) - 1]
 
 
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
-    """Return how many of the ops before a forward pass end the update."""
+    """Return how many of a gap's ops before its forward pass belong to the weight update."""
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:
         return size
@@ -241,7 +246,7 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
 
 
 def _like_first(turns: Turns, numbers: list[int]) -> int:
-    """Return the gap whose end is most like that of the first gap (networks may alternate)."""
+    """Return which of the gaps `numbers` ends most like the first gap (networks may alternate)."""
     symbol = turns.lane.symbol
     first = symbol[turns.gap(0)]
     fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]
@@ -249,10 +254,11 @@ def _like_first(turns: Turns, numbers: list[int]) -> int:
 
 
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
-    """Return the start of the first forward pass, which may have other gradients to clear.
+    """Return the place at which the recording's first forward pass begins.
 
-    It is as long as the usual one. If the usual one begins with copies and fills alone, the first
-    has as many copies before its first layer, and all fills between them.
+    That pass is as long as the usual one, except that more or fewer fills may clear gradients. So
+    if the usual one begins with copies and fills alone, the first one begins with as many copies
+    before its first layer, and with all fills between these.
     """
     lane, place = turns.lane, turns.gap(template)
     copy = np.isin(lane.work.kind, (H2D, D2D, D2H, MEMSET))
@@ -281,6 +287,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask gaps that begin with an update: with more than clearing of gradients and copies."""
+    """Mask gaps that begin with an update: with a kernel other than a fill (to clear gradients)."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

@@ -64,7 +64,7 @@ class Lane:
         return len(self.work)
 
     def take(self, rows: Array) -> Lane:
-        """Return some of the ops, by place or by mask."""
+        """Return some of the ops, by index or by mask."""
         seen = {name: value[rows] for name, value in vars(self).items() if name != "work"}
         return Lane(self.work.take(rows), **seen)
 

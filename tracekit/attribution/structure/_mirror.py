@@ -18,7 +18,7 @@ _MOST = 1500
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
-    """Return the innermost of nested pairs of equal launch sizes, and their share of the weight.
+    """Return the innermost of nested pairs of equal launch sizes, and the share of weight paired.
 
     Takes time and memory in the square of `_MOST`, or of the number of launches if that is less. A
     launch weighs less the more launches have its size.
@@ -44,7 +44,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
 
 
 def _nests(codes: Array, weight: Array) -> Array:
-    """Return at [i, j] the weight of the heaviest nest of equal pairs among places i to j - 1."""
+    """Return at [i, j] the weight of the heaviest nest of equal pairs in launches i to j - 1."""
     size = codes.size
     table = np.zeros((size + 1, size + 1), np.float32)
     for width in range(2, size + 1):
@@ -59,7 +59,7 @@ def _nests(codes: Array, weight: Array) -> Array:
 
 
 def _middle(table: Array, size: int) -> tuple[int, int]:
-    """Walk from the outermost pair of the heaviest nest to its innermost; sizes occur twice."""
+    """Return the innermost pair of the heaviest nest, by a walk inward from its outermost pair."""
     first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
         if table[first, last] == table[first + 1, last]:

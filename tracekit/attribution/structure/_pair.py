@@ -27,7 +27,7 @@ _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides of threads: one runs forward passes and updates, the other backward passes.
+    """Two groups of threads (sides): one runs forward passes and updates, the other backward.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Pair:
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the two sides that alternate most clearly; None if none do."""
+    """Return the two groups of threads whose launches alternate most clearly; None if none do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     told = [
         pair
@@ -76,7 +76,7 @@ def find_pair(lane: Lane) -> Pair | None:
 
 
 def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
-    """Yield two sides that share a stream: one thread, and all other threads together, both ways.
+    """Yield two groups of threads that share a stream: one thread and all others, in both roles.
 
     The stream is the one with most kernels of both sides, or one on which each side launches many:
     cuDNN runs the layers of a recurrent network on streams it creates. All other threads form one
@@ -199,7 +199,7 @@ class Turns:
 
 
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
-    """Split the ops of a pair of threads into turns; return the turns and these ops' rows."""
+    """Split the ops of a pair of threads into turns of either side; return turns and ops' rows."""
     rows = np.flatnonzero(pair.main | pair.backward)
     own = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))

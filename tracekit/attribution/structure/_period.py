@@ -1,6 +1,6 @@
-"""Find the period of a sequence of launches, and the places at which it repeats a usual step.
+"""Find the period of a sequence of launches, and where it repeats its usual step.
 
-These places are the steps that are like the one that was analysed.
+The repetitions are the steps that are like the one that was analysed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Repeats:
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of the parts between steps and after the last step."""
+        """Yield begin and end of each run of ops that lie in none of the steps."""
         free = np.concatenate(([False], self.number < 0, [False]))
         edges = np.flatnonzero(free[1:] != free[:-1])
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
@@ -199,7 +199,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
 
 
 def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
-    """Tell whether parts of cut steps lie before the first step and after the last."""
+    """Tell whether a cut step lies before the first full step, and one after the last."""
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
@@ -210,7 +210,7 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
-    """Return where steps may begin: where the usual first ops after the input occur."""
+    """Return where steps may begin: where the usual step's first ops after its input occur."""
     length = min(THRESHOLDS.anchor, max(THRESHOLDS.anchor_shortest, (usual.size - lead) // 3))
     anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1
@@ -223,7 +223,7 @@ def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
 
 
 def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
-    """Keep the places from which the sequence mostly equals the usual step."""
+    """Keep the indices from which on the sequence mostly equals the usual step."""
     stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
     offsets = np.arange(0, usual.size, stride)
     places = begins[:, None] + offsets

@@ -1,4 +1,4 @@
-"""Structure of a process with more ops than fit in memory, piece by piece.
+"""Infer stages and steps of a process whose ops do not fit in memory, piece by piece.
 
 A piece ends in the middle of a step. So its last two steps are examined again with the next piece:
 the last because it is cut, the one before because ops launched in it may start later.
@@ -24,7 +24,7 @@ _MOST_OPEN = 0.5
 
 
 class Pieces:
-    """Findings about stages and steps in the pieces of a process so far."""
+    """Collects the stages and steps found in successive pieces of a process's ops."""
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []
@@ -36,7 +36,7 @@ class Pieces:
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """Add the findings of a piece; return the findings that are final now.
+        """Add the stages and steps found in a piece of the ops; return those that are final now.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Pieces:
         """Join the findings of all pieces, each of up to `most` ops.
 
         Steps have a further column ``ops``, the number of ops. The pieces with the best method
-        decide; stages and steps of single ops are not repeated.
+        decide. Stages and steps of single ops are left out, since `add` returned them.
         """
         best = min(METHODS.index(found.method) for found in self._found)
         same = [found for found in self._found if found.method == METHODS[best]]

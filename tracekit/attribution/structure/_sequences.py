@@ -25,12 +25,12 @@ def common_suffix(one: Array, other: Array) -> int:
 
 
 def alike(one: Array, other: Array) -> float:
-    """Return the share of places at which two sequences of equal length agree; 0 if empty."""
+    """Return the share of indices at which two sequences of equal length agree; 0 if empty."""
     return float((one == other).mean()) if one.size else 0.0
 
 
 def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
-    """Return all places in ranges of places, one range after the other, and each place's range."""
+    """Return all indices in the ranges from `first` to `stop`, and each index's range."""
     lengths = stop - first
     owner = np.repeat(np.arange(first.size), lengths)
     before = np.cumsum(lengths) - lengths
@@ -50,7 +50,7 @@ def distinct(numbers: Array) -> tuple[Array, Array]:
 
 
 def total_in(values: Array, first: Array, stop: Array) -> Array:
-    """Return the sum of values in each range of places."""
+    """Return the sum of values in each range of indices from `first` to before `stop`."""
     until = np.concatenate(([0], np.cumsum(values)))
     return np.asarray(until[stop] - until[first])
 
@@ -73,7 +73,7 @@ def grams_of(symbols: Array, size: int) -> Array:
 
 
 def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
-    """Return an id for each range of places, equal for ranges with the same sequence.
+    """Return an id for each range of indices, equal for ranges with the same symbols.
 
     Sequences are compared by length and a 64-bit polynomial hash of their symbols.
     """
@@ -90,9 +90,9 @@ def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
 
 
 def places_of(piece: Array, symbols: Array) -> Array:
-    """Return the places at which a piece occurs in a sequence, by hash; they may overlap.
+    """Return the indices at which the symbols `piece` occur in a sequence; they may overlap.
 
-    The hash is a 64-bit polynomial of the symbols.
+    They are compared by a hash: a 64-bit polynomial of the symbols.
     """
     room = symbols.size - piece.size + 1
     if room <= 0 or not piece.size:

@@ -71,7 +71,10 @@ def usual_step(lane: Lane, first: int, size: int) -> Usual:
 
 
 def _candidates(optimizer: Array, layer: Array) -> Array:
-    """Return the places of a ring (the step, repeated) at which a step may begin, in order."""
+    """Return the ops of a repeating step at which it may begin, in order.
+
+    These lie between the last optimizer kernel and the next layer; without both, all ops may.
+    """
     size = optimizer.size
     marks = np.flatnonzero(optimizer | layer)
     after = np.roll(marks, -1)
@@ -240,8 +243,9 @@ def _sized(lane: Lane, update: int) -> bool:
 def _named_turn(backward: Array) -> tuple[int, int]:
     """Return two places from which gradient kernels are frequent: an early one, and a plain one.
 
-    Not all kernels of backward have such names. The early place is the first gradient kernel that
-    costs less than one gradient kernel, in a cumulative sum of the excess over the average.
+    Not all kernels of backward have such names. The plain place is the gradient kernel before which
+    gradient kernels fall furthest short of their average frequency; the early one is the first
+    gradient kernel at which they do so within one kernel of that.
     """
     named = np.flatnonzero(backward)
     if not named.size:

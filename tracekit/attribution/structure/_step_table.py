@@ -134,7 +134,7 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
 
 
 def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
-    """Tell whether an optimizer calls forward and backward itself, as a line search does.
+    """Tell whether an optimizer calls forward and backward passes itself (as L-BFGS does).
 
     Such an optimizer has no named kernels. In each of its updates the host fetches a result that
     the GPU computes from gradients, and decides by it whether to go on. Its steps have several
@@ -164,7 +164,7 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
 def _begins(
     turns: Turns, parts: Parts, begins: Array, fed: Array, size: int, *, once: bool
 ) -> tuple[Array, str]:
-    """Return the updates that a new step follows, if every `size` updates are one step.
+    """Return after which updates a new step begins, if every `size` updates are one step; and why.
 
     A step begins with its input: with the only one, or the first of several in a row; else where
     the host waits longest.
@@ -220,7 +220,7 @@ def networks_of(turns: Turns) -> Array:
 
 
 def _rhythm(values: Array, most: int) -> int:
-    """Return the period of a sequence; 0 if it has none, or all its values are equal."""
+    """Return after how many values a sequence repeats; 0 if it does not, or all are equal."""
     if not values.size or (values == values[0]).all():
         return 0
     for size in range(1, min(most, values.size // 3) + 1):

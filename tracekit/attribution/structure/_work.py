@@ -80,7 +80,7 @@ class Work:
         return int(self.start.size)
 
     def take(self, rows: Array) -> Work:
-        """Return a part of the ops, by places or by mask."""
+        """Return some of the ops, by index or by mask."""
         columns: dict[str, Any] = {
             field.name: value[rows]
             for field in fields(self)
@@ -235,7 +235,7 @@ class DeviceStages(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> DeviceStages:
-    """Return an empty finding: no sign of training, or with `training` None a refusal."""
+    """Return a result without stages: no sign of training, or with `training` None a refusal."""
     return DeviceStages(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),

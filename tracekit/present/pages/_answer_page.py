@@ -120,7 +120,7 @@ def frame_table(
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Move the least informative columns to the end, so that the others are visible."""
+    """Move the least informative columns of a table too wide for a page to the right."""
     placed = [natural(column) for column in columns]
     _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
     return sorted(columns, key=lambda column: column.name in hidden)
@@ -229,7 +229,7 @@ _CHART = {
 
 
 def view_page(version: str) -> str:
-    """Return the page of the view, without data of any run.
+    """Return the HTML page of the interactive view, without data, which its script requests.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
 
 
 def _measures(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return what fits a figure into a page: its width, and the number of plots in a row of it."""
+    """Return sizes by which a page fits a figure: width, least width, and plots side by side."""
     meta = layout.get("meta") or {}
     axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
     across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()

@@ -1,8 +1,8 @@
 """Read a table from an Arrow IPC stream.
 
-nsys writes a table as one record batch, however long it is, so parts of its buffers are read from
-where they lie in the file. A stream with types that nsys does not use (such as dictionaries) is
-read at once by polars instead.
+nsys writes a table as one record batch, however long it is, so only the needed byte ranges of its
+buffers are read from the file. A stream with types that nsys does not use (such as dictionaries)
+is read as a whole by polars instead.
 
 References
 ----------
@@ -111,7 +111,7 @@ class ArrowTable:
 
 
 class _Part:
-    """Part of the rows of a record batch."""
+    """Reader of ranges of rows of a record batch."""
 
     def __init__(self, file: BinaryIO, layout: _Layout, batch: _Batch) -> None:
         self._file = file
@@ -152,7 +152,7 @@ class _Part:
         begin: int,
         end: int,
     ) -> list[Any]:
-        """Return offsets and data of texts, checked to fit each other as polars requires."""
+        """Return offsets and bytes of a text column, after checking that the offsets are valid."""
         size = dtype.itemsize
         places = np.frombuffer(self._read(offsets, begin * size, (end + 1) * size), dtype)
         if places[0] < 0 or (np.diff(places) < 0).any():
@@ -227,7 +227,7 @@ def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _schema(head: bytes) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Return names and types of the columns; type None is not read in parts."""
+    """Return column names and types; None for a type that only polars can read."""
     schema = _Table.root(head).table(2)
     if schema.number(0, "<h"):
         raise ValueError("its numbers are big-endian")
@@ -239,7 +239,7 @@ def _schema(head: bytes) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
 
 
 def _letter(field: _Table) -> str | None:
-    """Return Arrow's letter for a column's type; None for types that are not read in parts."""
+    """Return Arrow's format letter of a column's type; None if only polars can read it."""
     kind = field.number(2, "<B")
     if kind == _INT:
         number = field.table(3)

@@ -121,7 +121,7 @@ class ColumnarExport:
             return self._open(table).count()
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of the integer column of each table in table -> column."""
+        """Return the first value of one integer column per table; `columns`: table -> column."""
         times: list[int] = []
         for table, name in columns.items():
             if self.has(table, name):
@@ -240,7 +240,7 @@ def _test(where: Where) -> pl.Expr | None:
 
 
 def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
-    """Return the first row of each value, if a condition asks for these."""
+    """Apply conditions ``first``: keep the first row with each value of the condition's column."""
     firsts = [each.column for each in where if each.how == "first"]
     return frame.unique(firsts, keep="first", maintain_order=True) if firsts else frame
 

@@ -43,7 +43,7 @@ None of them names a class or calls anything."""
 
 @dataclass(frozen=True)
 class Dumps:
-    """Contents of the dumps of one job.
+    """Contents of the dumps that the ranks of a job that hangs wrote.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
 
 
 def _files(folder: Path) -> Sequence[Path]:
-    """Return the files of a folder; with two of a name, `X` and `X.json`, only `X`."""
+    """Return the files of a folder; of two files `X` and `X.json` only `X`."""
     files = sorted(each for each in folder.iterdir() if each.is_file())
     return [each for each in files if each.suffix != ".json" or each.with_suffix("") not in files]
 
@@ -184,7 +184,7 @@ def _check_once(ranks: pl.DataFrame) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that refuses every class for which an opcode may ask."""
+    """An unpickler that refuses to load any class, so that it cannot run code."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         raise UnsupportedTraceError(f"the pickle asks for {module}.{name}")
@@ -193,7 +193,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def _plain_pickle(data: bytes, where: str) -> Any:
     """Return the values of a pickle of integers, floats, texts, lists, tuples and dicts.
 
-    Each opcode is looked at before the first is carried out.
+    All opcodes are checked before the pickle is loaded.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def is_ras(value: Any) -> bool:
 
 
 def peers_of(status: Mapping[str, Any], query: int) -> Iterator[dict[str, Any]]:
-    """Yield the ranks of each communicator in a status, including those that did not answer."""
+    """Yield one row per rank and communicator in a RAS status, silent ranks included."""
     for communicator in status["communicators"]:
         if not isinstance(communicator, dict):
             continue
@@ -301,7 +301,7 @@ def _peer(
 
 
 def event_of(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event as a row of `EVENT_SCHEMA`."""
+    """Convert an event reported by NCCL's RAS to a row of `EVENT_SCHEMA`."""
     peer = _record(event.get("peer"))
     return {
         "time": _text(event.get("timestamp")),

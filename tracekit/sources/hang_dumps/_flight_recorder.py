@@ -86,7 +86,7 @@ def rank_of(path: Path) -> int:
 def read_flight_recorder(
     dump: Mapping[str, Any], path: Path
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the entries of a dump, and the row of its rank, by the two schemas."""
+    """Return a dump's collectives as rows of `ENTRY_SCHEMA`, and its row of `RANK_SCHEMA`."""
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")
@@ -164,7 +164,7 @@ def _group(given: Any) -> tuple[str | None, str | None]:
 
 
 def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
-    """Return sender and receiver (or None); `send 0->1` and `recv 1<-0` are one message."""
+    """Return the ranks of sender and receiver, from `send 0->1` or `recv 1<-0`; None if unknown."""
     if name is None or name["one"] is None:
         return None, None
     one, other = _integer(name["one"]), _integer(name["other"])
@@ -201,7 +201,7 @@ def _elements(sizes: list[list[int]] | None) -> int | None:
 
 
 def _types(given: Any) -> str | None:
-    """Return the names of the distinct element types; None if there are none, or too many."""
+    """Return the distinct element types of tensors as text; None if there are none, or too many."""
     if not isinstance(given, list) or len(given) > _MOST_TENSORS:
         return None
     return ", ".join(sorted({str(each) for each in given})) or None

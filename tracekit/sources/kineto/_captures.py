@@ -1,4 +1,4 @@
-"""CUDA graphs that are captured in another trace than the one that replays them.
+"""Join replays of CUDA graphs with their captures, which were recorded in other traces.
 
 A replay is one call that launches kernels without operators. If the capture was profiled, too, its
 calls name each kernel (AMD) inside the operators that launched it. A capture belongs to the replays
@@ -50,12 +50,12 @@ class Joined:
 
 
 def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
-    """Put operators and calls of captures before the events of a trace, and join its replays.
+    """Add operators and calls of graph captures to a trace, and match its replays with them.
 
     Raises
     ------
     MissingDataError
-        If a file contains no capture, or none that names kernels.
+        If a file contains no graph capture, or only captures without kernel names.
     """
     hosts = [_host_of(path) for path in paths]
     graphs = pl.concat(_graphs_of(*each) for each in zip(paths, hosts, strict=True))
@@ -85,7 +85,7 @@ def _host_events(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
-    """Return the captures in a trace in order: ``path, pid, tid, begin, until``."""
+    """Return the graph captures in a trace by time: ``path, pid, tid, begin, until``."""
     calls = host.filter(pl.col("group") == "call").sort("start")
     thread = ["pid", "tid"]
     begun, ended = (
@@ -105,7 +105,7 @@ def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.DataFrame:
-    """Return the events inside captures with ``graph``, clipped, and moved before the replays."""
+    """Return host events clipped to the captures, with ``graph``, shifted to before the replays."""
     length = pl.col("until") - pl.col("begin") + _APART_NS
     first = gathered.first or 0
     moved = graphs.with_columns(to=first - length.cum_sum(reverse=True))
@@ -124,7 +124,7 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
 
 
 def _operators(inside: pl.DataFrame) -> pl.DataFrame:
-    """Return ``graph, operators``: operator names and sizes of a capture as one text."""
+    """Return ``graph, operators``: by capture, names and tensor sizes of operators as one text."""
     told = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
     own = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
     return own.group_by("graph").agg(operators=told.str.join("\n"))

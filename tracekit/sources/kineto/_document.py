@@ -55,7 +55,7 @@ _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of a number of complete events.
+    """Text of several complete events, cut from a trace.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Document:
         return self._file.tell()
 
     def before(self) -> dict[str, Any]:
-        """Return the JSON values before the events.
+        """Return the trace's JSON values that precede the array ``traceEvents``.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Document:
 
     @property
     def around(self) -> dict[str, Any]:
-        """JSON values beside the events; complete once all pieces have been read."""
+        """JSON values before and after the events; complete once all pieces have been read."""
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
@@ -128,21 +128,21 @@ class Document:
         return cast("dict[str, Any]", found)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the events in pieces of complete events.
+        """Yield the text of all events, several complete events at a time.
 
         Raises
         ------
         NotATraceError
             If the text has no array of events.
         DamagedTraceError
-            If it ends within them, or has something else among them.
+            If the text ends within the events, or has something else among them.
         """
         offset, text = self._rest if self._around else self._opened()
         yield from self._until_closed(offset, text)
         self._finish(self._rest[1])
 
     def _until_closed(self, offset: int, text: bytes) -> Iterator[Piece]:
-        """Yield the elements of an array that has begun in `text`; `_rest` is the text after it."""
+        """Yield the events from `text` on up to their array's end; store the text after it."""
         size = self._block
         while True:
             more = self._read(size)
@@ -160,7 +160,7 @@ class Document:
                 raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
 
     def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
-        """Yield complete events; return the end of all events, if there, and of the last one."""
+        """Yield complete events; return the offsets of the array's end (or None) and their end."""
         begin = 0
         if len(text) >= FEWEST_BYTES:
             from tracekit.sources.kineto._scan import lines_of  # noqa: PLC0415 - see FEWEST_BYTES
@@ -208,7 +208,7 @@ class Document:
         self._around += rest
 
     def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
-        """Return complete events, one per line."""
+        """Return the text of complete events with one event per line."""
         # Line ends stand between tokens, for in strings they are escaped.
         one_line = text.translate(_ON_ONE_LINE)
         chars = np.frombuffer(one_line, np.uint8).copy()
@@ -244,7 +244,7 @@ class Document:
 
 
 def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object from its key-value pairs; of a repeated key the first value counts."""
+    """Build a JSON object from key-value pairs; a repeated key keeps its first value."""
     return dict(reversed(pairs))
 
 
@@ -262,7 +262,7 @@ def head_of(path: Path) -> bytes:
 
 
 def _head_of_cut(path: Path) -> bytes:
-    """Return the part that can be unpacked of a file that is shorter than the usual head."""
+    """Return the beginning of a gzipped file that is cut short, as far as it can be unpacked."""
     with path.open("rb") as file:
         try:
             return zlib.decompressobj(wbits=31).decompress(file.read(_HEAD), _HEAD)
@@ -272,14 +272,14 @@ def _head_of_cut(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Places of complete events in a text that begins between two events.
+    """Byte offsets of complete events in a text that begins between two events.
 
     Parameters
     ----------
     starts, ends
-        Begin of each event, and the place just after its end.
+        Offset of each event's first byte, and of the byte just after it.
     closed
-        Place of the bracket that ends all events; None if it is not in the text.
+        Offset of the bracket that closes the array of events; None if it is not in the text.
     """
 
     starts: NDArray[np.int64]
@@ -314,7 +314,7 @@ class _Cut:
         return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
 
     def parts(self) -> Iterator[tuple[int, _Cut]]:
-        """Yield groups of events: the offset of their text, and the places relative to it."""
+        """Yield groups of events: the offset of a group's text, and offsets relative to it."""
         begin = 0
         for first in range(0, self.ends.size, _MOST_EVENTS):
             some = slice(first, first + _MOST_EVENTS)
@@ -323,7 +323,7 @@ class _Cut:
 
 
 def _start_of_events(text: bytes) -> int | None:
-    """Return the place just after the bracket that opens the events; None if it is not there."""
+    """Return the offset just after the bracket that opens the array of events; None if absent."""
     above = 0
     for at, steps in _brackets(text):
         depth = above + np.cumsum(steps)
@@ -337,7 +337,7 @@ def _start_of_events(text: bytes) -> int | None:
 
 
 def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]]]:
-    """Yield the places of brackets outside of strings, with 1 for opening and -1 for closing.
+    """Yield the offsets of brackets outside of strings, with 1 for opening and -1 for closing.
 
     They come in order, in several arrays with at least one bracket each.
     """
@@ -354,7 +354,7 @@ def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]
 def _brackets_of(
     text: bytes, *, is_inside: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int8], bool]:
-    """Return the brackets of a slice, and whether it ends inside a string."""
+    """Return offsets and signs of the brackets in `text`, and whether it ends inside a string."""
     marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
     kinds = np.frombuffer(text, np.uint8)[marks]
     quotes = kinds == _QUOTE
@@ -367,7 +367,7 @@ def _brackets_of(
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Mask the marks that an odd number of backslashes precedes."""
+    """Tell for each mark (quote or backslash, by offset) whether a backslash escapes it."""
     after = np.zeros(marks.size, np.bool_)
     after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
     index = np.arange(marks.size)
@@ -377,7 +377,7 @@ def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.b
 
 
 def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return all integers from each start up to its end, one range after the other."""
+    """Concatenate the integer ranges from each start up to (not including) its end."""
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)

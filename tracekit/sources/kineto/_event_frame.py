@@ -92,7 +92,7 @@ def read_events(piece: Piece, path: Path) -> pl.DataFrame:
     -------
     `_FIELDS` and the arguments by their names in `ARGUMENTS`; numbers as such, everything else as
     text. In place of ``ts, dur``: ``start, length`` in ns, null if absent, and ``mistimed`` where a
-    length is given that is no number.
+    ``dur`` is present but no number.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _scanner() -> Scanner:
 
 
 def _filled(events: pl.DataFrame, unusual: pl.DataFrame) -> pl.DataFrame:
-    """Insert the events that the fast parser left out at their places."""
+    """Insert the events that the fast parser left out at their original rows."""
     numbered = events.with_row_index("row")
     is_odd = pl.col("is_odd")
     rows = numbered.filter(is_odd).select("row").hstack(unusual)
@@ -242,7 +242,7 @@ def nanoseconds(text: pl.Series) -> pl.Series:
 
 
 def _odd(text: str) -> int | None:
-    """Convert a text in another notation, such as with an exponent, to whole ns, or to None."""
+    """Convert microseconds in an unusual notation, such as ``1.5e3``, to whole ns; else None."""
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -217,7 +217,7 @@ class Gathered:
 
 
 def with_groups(events: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group``: the group of events that the category belongs to; null if none."""
+    """Add ``group``, such as ``operator``: the kind of event, by its category; null if none."""
     found = {each: _GROUP_OF.get(each.lower()) for each in events["cat"].drop_nulls().unique()}
     group = pl.col("cat").replace_strict(found, default=None, return_dtype=pl.String)
     return events.with_columns(group=group)
@@ -279,7 +279,7 @@ def gpu_work(events: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
 
 
 def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Return grid times block, and block, of kernels, from texts such as ``[512, 1, 1]``."""
+    """Return threads per launch and per block of kernels, from texts such as ``[512, 1, 1]``."""
     given = ops.select(pl.when(pl.col("group") == "kernel").then(pl.col(*_SIZES)))
     distinct = given.unique()
     sizes = distinct.select(
@@ -338,7 +338,7 @@ def _of_host() -> pl.Expr:
 
 
 def _ends() -> list[pl.Expr]:
-    """Return source and target GPU of a copy; the GPU that ran it if it names none."""
+    """Return source and target GPU of a copy; if its name has none, the GPU that ran it."""
     kind, here = pl.col("kind").cast(pl.String), pl.col("device")
     source, target = (_first(name) for name in ("from_device", "to_device"))
     return [
@@ -351,7 +351,7 @@ def _ends() -> list[pl.Expr]:
 
 
 def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
-    """Name copies and memsets as other sources do, and shorten the names of kernels."""
+    """Return names (copies and memsets as in other formats) and short names (of kernels)."""
     short = names.short(ops["name"].set(ops["group"] != "kernel", None))
     group = pl.col("group")
     copy = pl.format("[CUDA memcpy {}]", pl.col("copy_kind").fill_null("Unknown"))
@@ -364,7 +364,7 @@ def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
 
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
-    """Return waits with an end; ids of -1 become null."""
+    """Return the host's waits for GPU work that have an end; ids of -1 become null."""
     ended = events.filter(pl.col("end") != OPEN)
     return ended.select(
         "start", "end", *_place(), _id("wait_event").alias("event"),

@@ -107,7 +107,7 @@ class HostRanges:
         )
 
     def _group(self, records: pl.DataFrame) -> dict[str, pl.Series]:
-        """Return the communicator of each record, and the rank of this process in it."""
+        """Return the communicator of each collective, and the rank of this process in it."""
         texts = records.select(
             # A name alone may be a number, which as an id of a communicator would be none.
             pl.when(pl.col("group_name").is_not_null())
@@ -126,7 +126,7 @@ class HostRanges:
 
 
 def _arguments() -> pl.Expr:
-    """Return sizes, types and values of an operator's arguments, as far as recorded; few differ."""
+    """Return an operator's argument sizes, types and values as JSON (categorical: few differ)."""
     dims = pl.coalesce("input_dims", "input_dims_before")
     kept = (pl.col("group") == "operator") & ~pl.col("name").str.contains(_UNMOVED)
     arguments = pl.struct(
@@ -158,9 +158,9 @@ def _function() -> pl.Expr:
 
 
 def _bytes() -> pl.Expr:
-    """Return the size of a collective's message as NCCL defines it: per rank or peer for some.
+    """Return the bytes of a collective's message as NCCL counts them (for some: per rank or peer).
 
-    Uneven parts of an all_to_all or all_gather have no single size: null.
+    Null for an all_to_all or all_gather whose ranks exchange different sizes.
     """
     peers = pl.col("group_size").cast(pl.Int64, strict=False)
     inputs, outputs = (
@@ -187,9 +187,9 @@ def _bytes() -> pl.Expr:
 
 
 def _other(*functions: str) -> pl.Expr:
-    """Return PyTorch's "Rank", a place in the group: the peer of a message or the root.
+    """Return PyTorch's recorded "Rank" for `functions`: a message's peer or the root, in the group.
 
-    Of other collectives it is the process itself.
+    Null for other collectives, in whose records it is the process itself.
     """
     return pl.when(pl.col("function").is_in(functions)).then(
         pl.col("other_rank").cast(pl.Int64, strict=False)

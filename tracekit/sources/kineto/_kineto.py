@@ -78,7 +78,7 @@ def read(
     progress: Progress = lambda *_: None,
     captures: Sequence[Path] = (),
 ) -> Recording:
-    """Return the canonical tables of a trace; stages and launches are not attributed yet.
+    """Read a trace into the canonical tables; ops have no stage or launching call yet.
 
     Times begin at the trace's first event. Operators and annotations become ranges, named as
     PyTorch names them for NVTX (``aten::mm, seq = 7``). If the arguments of collectives were
@@ -119,7 +119,7 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
 
 
 def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Concatenate small pieces into larger ones, since starting to read a piece takes long."""
+    """Concatenate small frames of events into larger ones, since each frame has a fixed cost."""
     waiting: list[pl.DataFrame] = []
     for piece in pieces:
         waiting.append(piece)
@@ -208,7 +208,7 @@ def _graph_nodes(
 
 
 def _replayed(graphs: Joined | None) -> dict[str, Maker]:
-    """Return the column with the node that each op replays."""
+    """Return ``graph_node`` and the function for it: the graph node that each op replays."""
     if graphs is None:
         return {}
     key = ("correlation", "start", "stream")

@@ -23,9 +23,9 @@ _PLACES, _PLACES_OF_TEXTS = 512, 1 << 16
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield complete events as lines, in blocks of at most `most`.
 
-    Each item is the lines, the end of the last event in `text`, and the place of the bracket that
-    ends all events, -1 if it has not come. The rest, an incomplete event or invalid text, is left
-    to another parser.
+    Each item has the lines, the end of their last event in `text`, and the offset of the bracket
+    that closes the array of events (-1 if not reached). An incomplete event or invalid text at the
+    end is left to another parser.
     """
     chars = np.frombuffer(text, np.uint8)
     end, found = 0, np.zeros(3, np.int64)
@@ -115,7 +115,7 @@ class Scanner:
 
 
 def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
-    """Return the tables of known words that `scan` needs: hash table, words, roles and slots."""
+    """Return a hash table of known words for `scan`, the words, their offsets, roles and slots."""
     table = np.full(_PLACES, -1, np.int64)
     words = [bytes([where]) + word.encode() for where, word, _, _ in rows]
     for number, word in enumerate(words):
@@ -131,7 +131,7 @@ def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ..
 def _distinct_texts(
     text: bytes, begins: NDArray[np.int32], sizes: NDArray[np.int32], codes: NDArray[np.uint32]
 ) -> pl.Series:
-    """Return null and the distinct texts, as the parser of JSON would write them; fill `codes`."""
+    """Return null and the distinct texts, as a JSON parser writes them; put indices in `codes`."""
     found, table = np.empty((codes.size, 2), np.int32), np.zeros(_PLACES_OF_TEXTS, np.int32)
     chars = np.frombuffer(text, np.uint8)
     count = int(_distinct(chars, begins, sizes, codes.shape[1], table, found, codes) or 0)

@@ -63,9 +63,9 @@ def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, pl
 
 @inner
 def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
-    """Return the place of a string's closing quote (-1: invalid).
+    """Return the offset of a string's closing quote (-1: invalid).
 
-    Also whether the string has escapes, and whether it is ASCII.
+    Also returned: whether the string has escapes, and whether it is ASCII.
     """
     escapes, is_ascii = False, True
     while at < size:
@@ -110,7 +110,7 @@ def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
 
 @inner
 def whole(text: Any, begin: int, end: int) -> int:
-    """Return the integer that a text spells, `NONE` if it is none or has over 18 characters."""
+    """Parse a text as an integer; `NONE` if it is no integer or has over 18 characters."""
     at, value = begin, 0
     negative = at < end and text[at] == _MINUS
     if negative:
@@ -189,8 +189,8 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
     lines
         Output: the lines, as many bytes as in the text, with blanks between events.
     found
-        Output: end of the last complete event; place of the bracket that ends all events (-1 if not
-        found); 1 if there is anything else between events.
+        Output: end of the last complete event; offset of the bracket that closes the array (-1 if
+        not found); 1 if there is anything else between events.
     """
     found[0], found[1], found[2] = begin, -1, 0
     size, at, depth, commas, count = text.size, begin, 0, 0, 0
@@ -277,8 +277,8 @@ def scan(
     roles, slots
         By known word: how its value is used, and its column among those of the same type.
     begins, sizes
-        Output: begin and length of texts, by row and column; -1 if absent, and for lists the
-        negative length less 2.
+        Output: begin and length of texts, by row and column. The length is -1 if absent; for a list
+        of n bytes it is -n - 2.
     numbers
         Output: integers, and times in ns; `NONE` if absent.
     spans
@@ -492,18 +492,18 @@ def distinct(
 ) -> int:
     """Assign ids from 1 to the distinct texts of all columns, and return how many there are.
 
-    A text whose place in the hash table is crowded may have several numbers.
+    A text may get several ids if its part of the hash table is full.
 
     Parameters
     ----------
     text, begins, sizes
         As for `scan`: starts and sizes of texts of `rows` rows.
     table
-        Hash table of any power of two, initially 0.
+        Hash table, its size any power of two, initially 0.
     found
         Output: start and size of each text.
     codes
-        Output: the number of each text, by column and row; 0 if absent.
+        Output: the id of each text, by column and row; 0 if absent.
     """
     mask, count = table.size - 1, 0
     for row in range(rows):

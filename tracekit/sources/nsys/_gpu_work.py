@@ -109,7 +109,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on ops that were left out, and on unknown attributes of ops."""
+        """Warnings for users on ops that were left out, and on unknown attributes of ops."""
         return counted(self._lost, _LOST)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -145,7 +145,7 @@ class GpuWork:
         return copies.drop(*_COPY, "by_context").with_columns(pl.col("copy_kind").cast(DIRECTION))
 
     def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Fill in missing GPUs of copies between GPUs from the contexts that the copies name."""
+        """Fill in missing source and target GPUs of copies from the CUDA contexts they name."""
         copies = copies.with_columns(by_context=pl.lit(value=False))
         among_gpus = pl.col("kind").is_in(("p2p", "d2d"))
         for ordinal, context in (("src_ordinal", "srcContextId"), ("dst_ordinal", "dstContextId")):
@@ -169,7 +169,7 @@ class GpuWork:
 
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:
-    """Return `first`, with the values of `second` in place of its nulls."""
+    """Return `first`, with its nulls replaced by the values of `second`."""
     return first if not first.null_count() else pl.select(pl.coalesce(first, second)).to_series()
 
 
@@ -277,7 +277,7 @@ def _looked_up(keys: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
 
 
 def _unequivocal(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the contexts that belong to a single GPU."""
+    """Return the contexts for which all rows give the same GPU."""
     return rows.drop_nulls().unique().filter(pl.len().over(_KEY) == 1)
 
 
@@ -326,7 +326,7 @@ class Syncs:
             yield by_call(_named(timed).rename({"timestamp": "time"}).drop("eventSyncId"))
 
     def _recorded(self) -> pl.DataFrame:
-        """Return the call that recorded the event of a wait: ``process_gid, .., recorded_by``."""
+        """Return ``process_gid, .., recorded_by``: id of the call that recorded a CUDA event."""
         columns = ("globalPid", "eventSyncId", "correlationId")
         if not self._export.file.has(EVENT_RECORD, *columns):
             return pl.DataFrame(schema=dict.fromkeys((*_TIED, "recorded_by"), pl.Int64))
@@ -335,17 +335,17 @@ class Syncs:
         return named.unique(_TIED, keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``syncs``, by start."""
+        """Yield the canonical table ``syncs``: waits of the host for GPU work, sorted by start."""
         for chunk in chunks(self._waits, "syncs", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 
     def records(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``event_records``."""
+        """Yield the canonical table ``event_records``: calls that recorded CUDA events."""
         for chunk in chunks(self._records, "event_records", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Sentences on waits that were left out."""
+        """Warnings, one sentence each, on waits that were left out."""
         pids = self._waits.chunks({"process_gid": pl.Int64})
         lost = self._untimed + sum(
             places.process(chunk["process_gid"]).null_count() for chunk in pids

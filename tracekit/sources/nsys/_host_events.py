@@ -109,7 +109,7 @@ class Nvtx:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out or not decoded."""
+        """Warnings, one sentence each, on rows that were left out or not decoded."""
         return (
             *backward(self._backward, "NVTX ranges"),
             *(self._payloads.losses if self._payloads else ()),
@@ -148,7 +148,7 @@ class Nvtx:
             yield _ranges(self._with_extended(ranges), self._metadata)
 
     def _divided(self, batch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that are ranges, and the marks; rows that name things are collected."""
+        """Return ranges, and marks; store the rows that name domains, categories or threads."""
         kinds = batch["eventType"]
         if _are_ranges(kinds):
             ranges, marks = batch, batch.clear()
@@ -170,7 +170,7 @@ class Nvtx:
         return ranges.with_columns(extended.alias("extended"))
 
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add texts to rows, as categories as long as few rows have unregistered strings."""
+        """Add each event's text; categorical while few events have unregistered strings."""
         own, ids = rows["text"], rows["textId"]
         few = own.drop_nulls() if own.count() else own.clear()
         if self._are_few(few, rows.height):
@@ -184,7 +184,7 @@ class Nvtx:
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _are_few(self, own: pl.Series, rows: int) -> bool:
-        """Tell whether few rows have unregistered strings, with few distinct values."""
+        """Tell whether few of `rows` events have an unregistered string, and few values occur."""
         if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
         self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
@@ -251,14 +251,14 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _are_ranges(kinds: pl.Series) -> bool:
-    """Tell whether all rows are ranges, by their smallest and largest kind."""
+    """Tell whether all rows are push/pop or start/end ranges, from the minimum and maximum kind."""
     least, most = kinds.min(), kinds.max()
     pairs = zip(_PUSH_POP, _START_END, strict=True)
     return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)
 
 
 def _used(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the domains of ranges except for the default one, ``process_gid, domain_id``."""
+    """Return the domains that ranges use, ``process_gid, domain_id``, without the default one."""
     some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
     return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
 
@@ -299,7 +299,7 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
 
 
 def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
-    """Name unannounced domains by a pattern of all their ranges' names, else by their number."""
+    """Name the domains `silent`: by a pattern that all names of ranges match, else by number."""
     key = ["process_gid", "domain_id"]
     matches = [
         pl.col("name").str.contains(pattern).fill_null(value=False).all().alias(name)
@@ -328,7 +328,7 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
 
 
 def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
-    """Return one name per thread: its NVTX name, else that of the system."""
+    """Return one name per thread: its NVTX name, else its name in the operating system."""
     columns = ("nameId", "priority", "globalTid")
     system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(

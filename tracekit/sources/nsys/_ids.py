@@ -111,9 +111,9 @@ class Texts:
 
     @cached_property
     def _numbers(self) -> NDArray[np.uint32]:
-        """By position in the file's texts: the number of its entry in `_texts`, or `_NONE_YET`.
+        """For each text of the file: its index in `_texts`, or `_NONE_YET` if not met yet.
 
-        The last entry stands for ids without a text and keeps `_NONE_YET`.
+        The last element stands for ids without a text and keeps `_NONE_YET`.
         """
         return np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
 
@@ -138,7 +138,7 @@ class Texts:
         return pl.DataFrame([self._texts])[found].to_series().alias(ids.name)
 
     def _learn(self, places: NDArray[np.int64]) -> None:
-        """Look up texts that occur for the first time."""
+        """Add the texts at positions `places` of the file that were not looked up before."""
         met = np.zeros(self._numbers.size, np.bool_)
         met[places] = True
         met[-1] = False

@@ -108,12 +108,12 @@ class GpuMemory:
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``memory``, by time."""
+        """Yield the canonical table ``memory``: changes of GPU memory in use, sorted by time."""
         for changes in self._changes():
             yield _placed(changes, places).select("process", "device", "time", "change", "in_use")
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Sentences on events that were left out or are unknown."""
+        """Warnings, one sentence each, on allocations and releases left out or not understood."""
         unheld = unrecorded = unplaced = 0
         for changes in self._changes():
             known = changes.drop_nulls("change")
@@ -130,7 +130,7 @@ class GpuMemory:
 
 
 def _released(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations that events end: those at the same address before."""
+    """Return the earlier allocation at the same address that each event ends."""
     is_release = pl.col("bytes").is_null()
     return events.filter(is_release | pl.col("last_bytes").is_not_null()).select(
         "at",
@@ -155,7 +155,7 @@ def _allocated(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations that no later event ended."""
+    """Return the allocations, earlier or new, that no later event at their address ended."""
     return (
         pl.concat([held, events])
         .unique(_ADDRESS, keep="last", maintain_order=True)

@@ -52,7 +52,7 @@ class Metadata:
 
 
 def read_metadata(file: ExportFile) -> Metadata:
-    """Read the metadata tables; of the environment only GPUs, rank and job are used."""
+    """Read the metadata; of environment variables only those for GPUs, rank and job are used."""
     export = _export_values(file)
     variables = _variables(file)
     launched = launch_of(variables)

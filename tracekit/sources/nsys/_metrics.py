@@ -50,7 +50,7 @@ _WANTED: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 class Metrics:
-    """Samples of links and multiprocessors in an export.
+    """Counter samples of links (NVLink, PCIe, NIC) and multiprocessors in an export.
 
     Parameters
     ----------
@@ -69,13 +69,13 @@ class Metrics:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on samples that were left out or are unknown."""
+        """Warnings, one sentence each, on samples that were left out or are unknown."""
         lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
         what = "GPUs were sampled that the export does not describe, so their device is not known"
         return (f"{lost:,} {what}",) if lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``metrics``: first GPUs, then NICs."""
+        """Yield the canonical table ``metrics`` (counter samples): first of GPUs, then of NICs."""
         samples = self._of_json(rows) if self._in_json else self._of_gpus(rows)
         if not self._wanted.is_empty():
             yield from (_of_report(batch, unit="percent") for batch in samples)
@@ -106,7 +106,7 @@ class Metrics:
                 )
 
     def _clocked(self, samples: pl.DataFrame, held: Filter) -> pl.DataFrame:
-        """Add the time of samples; drop samples without one."""
+        """Add ``time`` to samples, ns since the session's start; drop samples without a time."""
         # The raw time is not shifted with the others, so it serves where none are.
         raw = pl.col("rawTimestamp") if not self._metadata.time_shift else pl.lit(None)
         timed = samples.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")

@@ -75,7 +75,7 @@ class MpiCalls:
         return not self.distinct.is_empty()
 
     def batches(self, places: Places, last: int, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield rows of the canonical table ``host``, one table of the export after the other.
+        """Yield MPI and UCX calls as rows of the canonical table ``host``, table by table.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class MpiCalls:
         return joined.select(_PEER, "peer_rank")
 
     def _communicators(self) -> pl.DataFrame:
-        """Return ``rank, commHandle, time, ranks``: creation and size of communicators."""
+        """Return ``rank, commHandle, time, ranks``: creation time and size of communicators."""
         read = self._export.file.read(
             _COMMUNICATORS,
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
@@ -198,7 +198,7 @@ def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return the keys that have a single value."""
+    """Drop each `key` with several distinct rows; return the one row of each remaining key."""
     return rows.unique().filter(pl.len().over(key) == 1)
 
 
@@ -249,7 +249,7 @@ def buffers() -> tuple[pl.Expr, pl.Expr]:
 
 
 def _of_each_peer(total: pl.Expr) -> pl.Expr:
-    """Return the part of a total for each rank: a total is for n ranks, or in place for n - 1."""
+    """Return bytes per peer: `total` / n for n ranks, or / (n - 1) if that is an in-place call."""
     others = _RANKS - 1
     return (
         pl.when(total % _RANKS == 0)
@@ -260,5 +260,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return the part that an in-place gather leaves out: the rank's, which is in place."""
+    """Return `part`, the rank's own bytes, for in-place gathers, which omit them; else 0."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -1,7 +1,7 @@
 """Convert the tables of an export to canonical tables.
 
-Also reads the events that nsys lost while it recorded, and when and on which thread each node of a
-CUDA graph was captured.
+Also reads nsys's messages about lost events, and when and on which thread each node of a CUDA
+graph was captured.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read(
     *,
     is_ours: bool = False,
 ) -> Recording:
-    """Return the canonical tables of an export; stages and launches are not attributed yet.
+    """Read an export into the canonical tables; ops have no stage or launching call yet.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def read(
 
 
 def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> list[Seen]:
-    """Read several tables at the same time."""
+    """Read several tables in parallel, one thread each."""
     with ThreadPoolExecutor(len(parts), "read") as threads:
         reading = [threads.submit(read) for read in parts.values()]
         seen = []
@@ -214,7 +214,7 @@ _RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 
 
 def _how_to_record_work(metadata: Metadata) -> str:
-    """Return how to record GPU work; not how this report was recorded."""
+    """Return the hint for a report without GPU work: none was run, or how to trace it."""
     if "Cuda" in metadata.traced:
         return "CUDA was traced: the program used none while it was recorded"
     return _RECORD_BOTH
@@ -317,7 +317,7 @@ _NODE = ["process_gid", "graph_node"]
 
 
 def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
-    """Return the canonical table ``graph_nodes``."""
+    """Return the table ``graph_nodes``: when and on which thread each graph node was captured."""
     made = _made(export)
     first = _first(made).join(
         made.select("process_gid", "time", "thread_gid", first="graph_node"),
@@ -354,9 +354,9 @@ def _made(export: Export) -> pl.DataFrame:
 
 
 def _first(made: pl.DataFrame) -> pl.DataFrame:
-    """Return each node with ``first``: the original with which its chain of copies started.
+    """Return graph nodes with ``first``: the node that was copied, directly or via copies, to it.
 
-    The original of a node that is no copy is the node itself.
+    For a node that is no copy ``first`` is the node itself.
     """
     copies = made.select("process_gid", "original", first="graph_node")
     found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))

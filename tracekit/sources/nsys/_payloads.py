@@ -54,7 +54,7 @@ _HEADER_BYTES = 32
 
 @dataclass(frozen=True)
 class _Field:
-    """A decodable field: offset, type, and names of its values."""
+    """A decodable payload field: offset, type, and for an enumeration the names of its values."""
 
     offset: int
     dtype: _Type
@@ -126,9 +126,9 @@ def _read_layouts(file: ExportFile) -> dict[_Key, _Layout | None]:
 
 
 def _declared(file: ExportFile, table: str, *columns: str) -> _Declared:
-    """Return the distinct rows of a table by key, ordered by their index if they have one.
+    """Return a table's distinct rows by (domain, schema id), in the order of ``idx`` if present.
 
-    The exporter leaves out zeros, such as the number of the default domain.
+    Zeros, which the exporter leaves out (such as the id of the default domain), are restored.
     """
     wanted: dict[str, SqlType] = dict.fromkeys(("domainId", "schemaId", *columns), "int")
     if "idx" in columns:  # it is a table of members, which have names
@@ -148,7 +148,7 @@ def _is_mixed(members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _enums(file: ExportFile) -> _Enums:
-    """Return how enumerations are stored, and the names of their values, if unambiguous."""
+    """Return storage type and value names of each enumeration that is declared in one way only."""
     enums = _declared(file, _ENUMS, "numEntries", "size")
     members = _declared(file, _ENUM_ENTRIES, "idx", "value")
     return {
@@ -192,7 +192,7 @@ def _type(entry: Mapping[str, Any], enums: _Enums) -> tuple[_Type, Mapping[int, 
 def _places(
     entries: Sequence[Mapping[str, Any]], types: Sequence[tuple[_Type, object] | None]
 ) -> list[int | None]:
-    """Return the offset of each field, else the next one aligned to its type; None if unknown."""
+    """Return each field's declared offset, else the next one aligned to its type, else None."""
     places: list[int | None] = []
     end: int | None = 0
     for entry, type_ in zip(entries, types, strict=True):
@@ -206,7 +206,7 @@ def _places(
 
 
 def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> bool:
-    """Tell whether a field lies within the payload and overlaps no other field."""
+    """Tell whether a field lies within the payload, and no other field starts inside it."""
     inside = [place for place in places if place is not None and field.offset <= place < field.end]
     within = 0 <= field.offset < _LARGEST and (size is None or field.end <= size)
     return within and len(inside) == 1
@@ -232,7 +232,7 @@ class Payloads:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on payloads that were not decoded."""
+        """Warnings, one sentence each, on payloads that were not decoded."""
         losses = (
             (self._unclear, "were left out: the export declares their layout in several ways"),
             (self._lost, "were left out: they are damaged, or their layout is not declared"),

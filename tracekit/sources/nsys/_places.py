@@ -199,10 +199,10 @@ def _physical(
 
 
 def _agree(active: Sequence[_Pair], gpus: int) -> bool:
-    """Tell whether an ordinal means the same GPU in all processes.
+    """Tell whether a CUDA ordinal surely means the same GPU in all processes.
 
-    Not necessarily if each process can see only some GPUs; but it does if no two processes run on
-    the same ordinal, or if each process can see all GPUs.
+    That is so if no two processes use the same ordinal, or if each can see all GPUs; if a process
+    can see only some GPUs, its ordinals count only these.
     """
     ordinals = [ordinal for _, ordinal in active]
     last = dict(sorted(active))
@@ -226,10 +226,10 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Follow CUDA_VISIBLE_DEVICES, which lists CUDA's indices of GPUs or prefixes of UUIDs.
+    """Look ordinals up in CUDA_VISIBLE_DEVICES, a list of GPU indices or prefixes of UUIDs.
 
-    The indices are those that nsys found if it saw GPUs that the variable hides; else it may have
-    found them under the variable, and ordinals are these indices themselves.
+    Indices are used only if nsys lists GPUs that the variable hides; otherwise nsys itself may have
+    run under the variable, and have counted only the visible GPUs.
     """
     by_name = {str(gpu["cu_device"]): gpu_id for gpu_id, gpu in gpus.items()}
     if "None" in by_name or by_name.keys() <= {*(metadata.visible_devices or ())}:
@@ -341,7 +341,7 @@ class Places:
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
     def settle(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
-        """Replace ids by indices in the rows, once for all readers of these rows."""
+        """Replace the ids of processes, threads and GPUs in all rows by indices, once for all."""
         _settle(ops, self._of_ops)
         _settle(calls, self._of_calls)
         _settle(ranges, self._of_ranges)
@@ -366,7 +366,7 @@ class Places:
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
     ) -> Mapping[str, Maker]:
-        """Return column -> function for the columns of ranges.
+        """Return the computed columns of ranges: column name -> function that computes it.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ class Places:
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the thread that ended each range, if of the process that started the range."""
+        """Return the thread that ended each range; null if it is not in the starting process."""
         ended = ranges["end_thread_gid"]
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
@@ -409,7 +409,7 @@ class Places:
 
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
-    """Compute indices of distinct combinations of ids, and put them in the rows."""
+    """Compute indices once per distinct combination of ids, and put them in place of these ids."""
     table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:

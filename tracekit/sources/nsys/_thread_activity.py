@@ -52,7 +52,7 @@ _NAMELESS = "overhead of unknown kind"
 
 
 def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> pl.DataFrame:
-    """Return rows with shifted times and the indices of their processes and threads."""
+    """Return rows with times since the session's start, and the indices of process and thread."""
     gids = rows["globalTid"]
     return shifted(rows, export.metadata, *times).with_columns(
         thread=places.thread(gids), process=places.process_by_thread(gids)
@@ -60,15 +60,15 @@ def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> 
 
 
 def _host(rows: pl.DataFrame, library: str) -> pl.DataFrame:
-    """Return rows of the canonical table ``host``: those of threads of the run."""
+    """Return the rows whose thread is part of the run, as rows of the canonical table ``host``."""
     columns = ("process", "thread", "start", "end", "name", "group")
     return rows.drop_nulls("thread").select(*columns, library=pl.lit(library))
 
 
 class OsWaits:
-    """Waits and child processes of threads that appear in the run for other reasons.
+    """Waits in the operating system, and child processes, of the run's threads.
 
-    They do not add threads or processes to the run themselves.
+    Threads that do nothing else are left out, and so not added to the run.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class OsWaits:
         self._is_there = export.file.has(_OSRT, *_CALL_COLUMNS)
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield rows of the canonical table ``host``."""
+        """Yield long waits, and starts of child processes, as rows of the table ``host``."""
         if not self._is_there:
             return
         names = Texts(self._export.strings)
@@ -177,7 +177,7 @@ def _named(stretches: pl.DataFrame, export: Export, places: Places) -> pl.DataFr
 
 
 class Stretches:
-    """Pairs switches off and on the CPU, which come in chunks by time without common times."""
+    """Pairs each thread's switches off and on the CPU, given in successive chunks of time."""
 
     def __init__(self) -> None:
         self._threads = pl.DataFrame(schema={**_SWITCH, "ran": pl.Int64})
@@ -240,12 +240,12 @@ class Overhead:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out."""
+        """Warnings, one sentence each, on rows that were left out."""
         what = "stretches of profiler overhead have no thread or no times and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield rows of the canonical table ``host``, one table of the export after the other."""
+        """Yield the profiler's overhead as rows of the canonical table ``host``."""
         names = Texts(self._export.strings)
         for table in OVERHEAD_TABLES:
             for batch in self._export.file.batches(

@@ -1,4 +1,4 @@
-"""Read the CSV of ``nvprof --print-gpu-trace --csv``, the form in which old results often survive.
+"""Read the CSV that ``nvprof --print-gpu-trace --csv`` prints.
 
 Lines ``==PID== ...`` name a process; a header, a row of units and the data rows follow. Columns,
 their order and units are those of that header: nvprof chooses units by the values. A file has
@@ -90,7 +90,7 @@ def is_csv(path: Path) -> bool:
 
 
 def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a printed GPU trace, not yet attributed.
+    """Read a printed GPU trace into the canonical tables; ops have no stage yet.
 
     Times are exactly as printed, and count from the start of nvprof; the time of day is not
     printed, so ``session_start`` is null. nvprof prints sizes with few decimals in units of 1024 (a
@@ -166,7 +166,7 @@ def _is_summary(cells: set[str]) -> bool:
 
 
 def _is_plain(line: str) -> bool:
-    """Tell whether a line is the header of a print made without ``--csv``."""
+    """Tell whether a line is a table header that nvprof prints without ``--csv``."""
     words = set(line.split())
     return "," not in line and (words >= _TELLING or _is_summary(words))
 
@@ -231,7 +231,7 @@ class _Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out, and on limits of the printed times and sizes."""
+        """Warnings on rows that were left out, and on limits of the printed times and sizes."""
         notes = (
             (self._rounded, "sizes of copies and memsets are rounded, as nvprof printed them"),
             (self._coarse, "times in seconds are rounded, usually to microseconds, as printed"),
@@ -262,7 +262,7 @@ class _Work:
         return line.startswith("==") or bool(_whole_rows(pl.Series([line]), len(self._header))[0])
 
     def _split(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
-        """Handle headers and lines about processes, and yield the rows between them."""
+        """Take process ids and headers from `lines`; yield the data rows between them."""
         words = pl.lit(lines).str.contains("Start", literal=True) & pl.lit(lines).str.contains(
             "Duration", literal=True
         )
@@ -348,7 +348,7 @@ class _Work:
         return pl.concat([each.select(_KEPT) for each in made])
 
     def _kept(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Drop and count rows that are no GPU work."""
+        """Drop and count rows without times, GPU or name, and rows that are no GPU work."""
         timed = self._within(ops.drop_nulls("end"))
         placed = timed.drop_nulls(["device", "name"])
         work = placed.filter(

@@ -75,7 +75,7 @@ class Calls:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out."""
+        """Warnings, one sentence each, on rows that were left out."""
         what = "CUDA calls have no valid times or process and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
@@ -116,7 +116,7 @@ def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mask the keys that are in `known` (sorted)."""
+    """Tell for each key whether `known` (sorted) contains it."""
     if not known.size:
         return np.zeros(keys.size, np.bool_)
     found = known[np.searchsorted(known, keys).clip(max=known.size - 1)]
@@ -162,7 +162,7 @@ class Syncs:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on waits that were left out."""
+        """Warnings, one sentence each, on waits that were left out."""
         return (f"{self._lost:,} {LOST}",) if self._lost else ()
 
     def _read_waits(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -198,13 +198,13 @@ class Syncs:
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
     def waits(self, who: Identities) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``syncs``, by start."""
+        """Yield the canonical table ``syncs``: waits of the host for GPU work, sorted by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
             since = pl.col("start", "end") - who.origin
             yield chunk.with_columns(since, process=who.process(chunk["pid"]))
 
     def records(self, who: Identities) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``event_records``."""
+        """Yield the canonical table ``event_records``: calls that recorded CUDA events."""
         for chunk in chunks(self._records, "event_records", "pid"):
             yield chunk.with_columns(process=who.process(chunk["pid"]))
 
@@ -234,7 +234,7 @@ class Markers:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on markers that were left out."""
+        """Warnings, one sentence each, on markers that were left out."""
         lost = counted(self._lost, _LOST)
         return (*lost, *backward(self._lost["backward"], "NVTX ranges"), *self.labels.losses)
 
@@ -266,7 +266,7 @@ class Markers:
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 
     def _valid(self, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return starts and ends of ranges; labels among other markers are collected."""
+        """Return markers that start or end ranges; store labels given by other markers."""
         self.labels.add(self._strings.of(batch.filter(_has(_MARK))["name"]))
         edges = batch.filter(_has(_START | _END))
         gid = object_gid(pl.col("objectKind"), pl.col("objectId"))

@@ -117,11 +117,11 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on ops that were left out."""
+        """Warnings, one sentence each, on ops that were left out."""
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Drop kernels that the other table of kernels contains as well."""
+        """Drop rows of the table of serial kernels that the table of concurrent kernels repeats."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
@@ -213,7 +213,7 @@ def is_nvprof(file: SqliteFile) -> bool:
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a database; stages and launches are not attributed yet.
+    """Read a database into the canonical tables; ops have no stage or launching call yet.
 
     A database contains absolute times, but not the time of its start. Here times count from the
     first event, whose time is ``session_start`` of the report, so that adding the two gives every
@@ -298,7 +298,7 @@ _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dt
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
-    """Return the processes that ops may belong to: those with CUDA calls, else all known."""
+    """Return ids of processes that may own the GPU work: those with CUDA calls, else all known."""
     named = names.filter(pl.col("kind") == PROCESS).select(pid=pid_of(pl.col("gid")))
     for known in (calls.distinct, ranges.distinct, named):
         if len(known):
@@ -307,7 +307,7 @@ def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
 
 
 def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
-    """Return the process that launched all ops, or ``correlation, pid`` of unambiguous ids.
+    """Return the process id of all ops; for several, ``correlation, pid`` of unambiguous ids.
 
     Tables of GPU work do not name the process, and each process counts its calls from 1.
     """
@@ -325,7 +325,7 @@ def _unknown_process(callers: list[int]) -> tuple[str, ...]:
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the machine that NVLINK and PCIE describe, and warnings about contradictions."""
+    """Return the topology from the tables NVLINK and PCIE, and a warning if they are corrupt."""
     if not any(file.has(table) and file.count(table) for table in _TOPOLOGY):
         return MACHINE.empty(), ()
     # A machine is a graph, which takes time to load.
@@ -429,7 +429,7 @@ def threads(who: Identities, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of GPUs, without ``report``: those described and those of ops.
+    """Return the table ``devices`` without ``report``: GPUs described in the file, or used by ops.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def is_ring(path: Path) -> bool:
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a ring; stages are not attributed yet.
+    """Read a ring file into the canonical tables; ranges have no stage yet.
 
     Times count from the first range. If the ring has wrapped around, ranges that started before the
     oldest record ended are left out: parts of such ranges may have been overwritten.

@@ -93,7 +93,7 @@ def _endings(file: SqliteFile) -> list[str]:
 def read_rocpd(
     file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None
 ) -> Recording:
-    """Return the canonical tables of a database; stages and launches are not attributed yet.
+    """Read a database into the canonical tables; ops have no stage or launching call yet.
 
     Times are of a clock of the machine and count from the first event here. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
@@ -201,11 +201,11 @@ class _Set:
 
     @property
     def _texts(self) -> SqlType:
-        """Type in which JSON beside rows is stored."""
+        """Type in which the database stores JSON: ``blob`` if compressed, else ``text``."""
         return "blob" if self.metadata.get("compression") == _PACKED else "text"
 
     def _text(self, stored: pl.Series) -> pl.Series:
-        """Return stored JSON as text."""
+        """Return stored JSON as text, decompressed if necessary."""
         return unpacked(stored) if self._texts == "blob" else stored
 
     @cached_property
@@ -279,7 +279,7 @@ class _Gathered:
             self._memory.append(self._allocations(tables, batch))
 
     def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
-        """Assign indices to processes: two on different machines may have the same process id."""
+        """Replace process ids by indices, as processes on two machines may have the same id."""
         for pid in rows["pid"].drop_nulls().unique().sort().to_list():
             self._pids.setdefault((tables.ending, pid), len(self._pids))
         numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
@@ -456,7 +456,7 @@ def _once(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False) -> pl.Series:
-    """Return the value of each number in ``id, value``; others become null, or stay as they are."""
+    """Look up each number in ``id, value``; an unknown one becomes null (`known_only`) or stays."""
     wanted = numbers.alias("id").to_frame().cast(pl.Int64)
     found = wanted.join(values, on="id", how="left", maintain_order="left")
     return found["value"] if known_only else found.select(pl.coalesce("value", "id")).to_series()
@@ -526,7 +526,7 @@ def _of_frame(frame: bytes, length: int) -> bytes:
 
 
 def _add_block(text: bytearray, block: bytes, length: int) -> None:
-    """Append the content of a block: literals, each followed by a copy of earlier text."""
+    """Append a decompressed LZ4 block: literals, each followed by a copy of earlier text."""
     at = 0
     while at < len(block) and len(text) <= length:
         token = block[at]
@@ -545,7 +545,7 @@ def _add_block(text: bytearray, block: bytes, length: int) -> None:
 
 
 def _count(block: bytes, at: int, count: int) -> tuple[int, int]:
-    """Return a length that begins in a token, and the place after its last byte."""
+    """Return an LZ4 length, `count` plus any bytes that extend it, and the offset after these."""
     if count == _MORE:
         while (more := block[at]) == 0xFF:  # noqa: PLR2004 - the largest byte: another follows
             count, at = count + more, at + 1

@@ -92,7 +92,8 @@ class Part:
     array
         Name of the array.
     told
-        Lists that came earlier in the file, by name: `agents`, and `kinds` of operations.
+        Lists that come before the records in the file, by name: `agents`, and `kinds` of
+        operations.
     piece
         Text of the records.
     """
@@ -141,7 +142,7 @@ class RocprofDocument(Document):
 
 
 def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
-    """Return a part with its records as a frame with the columns of `FIELDS`, all texts.
+    """Return the batch `part` and its records as a frame: columns of `FIELDS`, all texts.
 
     Raises
     ------
@@ -192,7 +193,7 @@ def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(text: bytes) -> dict[str, list[Any]]:
-    """Return the lists of `_TOLD` in a text, by name."""
+    """Extract the lists that `_TOLD` names (such as agents) from JSON text, by name."""
     told = {}
     for name, pattern in _TOLD.items():
         if found := pattern.search(text):
@@ -218,7 +219,7 @@ _WAITING = 1
 
 
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a recording; stages and launches are not attributed yet.
+    """Read a recording into the canonical tables; ops have no stage or launching call yet.
 
     Times are of a clock of the machine and count from the first event here. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
@@ -278,7 +279,7 @@ class _Gathered:
                 self._mark(part, records)
 
     def _learn(self, process: int, symbols: pl.DataFrame) -> None:
-        """Store the names of kernels."""
+        """Store the readable name of each kernel id of a process."""
         names = ("formatted", "demangled", "truncated")
         given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
@@ -342,7 +343,7 @@ class _Gathered:
         return placed.select("start", "end", "pid", "tid", "correlation", "operation")
 
     def _mark(self, part: Part, records: pl.DataFrame) -> None:
-        """Store the texts of markers, or add markers with their texts, which came before."""
+        """Store the texts of markers; add markers as ranges, named by texts stored before."""
         texts = records.filter(pl.col("key").is_not_null()).select(
             process=pl.lit(part.process, pl.Int64),
             correlation=_whole(pl.col("key")),

@@ -112,7 +112,7 @@ class _Host:
             )  # fmt: skip
 
     def launching(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield ``id, pid, name`` of all rows, with or without times."""
+        """Yield ``id, pid, apiName_id`` of all rows, with or without times."""
         columns: dict[str, SqlType] = dict.fromkeys(("id", "pid", "apiName_id"), "int")
         return self._file.batches(_API, columns, rows)
 
@@ -126,7 +126,7 @@ class _Host:
         return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
     def _sequence_numbers(self) -> pl.DataFrame:
-        """Return ``id, sequence`` of operators; the file has an empty text for other rows."""
+        """Return ``id, sequence`` (sequence number) of the rows of calls that are operators."""
         found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
         self._file.coerced.pop(f"{OPERATORS}.seq", None)
         known = found.drop_nulls().filter(pl.col("seq") >= 0)
@@ -135,7 +135,7 @@ class _Host:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on rows that were left out."""
+        """Warnings, one sentence each, on rows that were left out."""
         texts = counted(self._lost, _LOST_CALLS)
         return (*texts, *backward(self._lost["backward"], "calls and markers"))
 
@@ -176,7 +176,7 @@ class _Launches:
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 
     def of(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add ``correlation, pid`` and other attributes of their calls to ops with ``id``."""
+        """Add to ops (by ``id``) ``correlation, pid`` and more of the call that launched each."""
         linked = ops.join(
             self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
         )
@@ -223,7 +223,7 @@ class _Launches:
 
 
 def _stream() -> pl.Expr:
-    """Return the handle of a stream, which is written in hexadecimal."""
+    """Parse the hexadecimal handle of a stream to an integer."""
     digits = pl.col("stream").str.extract(r"^0x([0-9a-fA-F]{1,15})$")
     return digits.str.to_integer(base=16, strict=False, dtype=pl.Int64)
 
@@ -234,7 +234,7 @@ def is_rpd(file: SqliteFile) -> bool:
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of an RPD (ROCm Profile Data), without stages and launches.
+    """Read an RPD file into the canonical tables; ops have no stage or launching call yet.
 
     Times are ns since the first event of the file, on a clock of the machine; Unix time is unknown.
     An op's correlation id is the row id of the call that launched it.
@@ -341,7 +341,7 @@ class _GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Sentences on ops that were left out."""
+        """Warnings, one sentence each, on ops that were left out."""
         return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:

@@ -35,7 +35,7 @@ _WIDEST_GAP_BYTES = 1 << 14
 
 
 class MisplacedError(Exception):
-    """Rows whose position in the file contradicts the tree of their table, or their page."""
+    """Rows lie outside of their page, or their rowids contradict the B-tree of their table."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ def _level_below(
 
 
 def _contents(file: int, geometry: Geometry, pages: _Ints) -> NDArray[np.uint8] | None:
-    """Return the used part of each page, padded with zeros; None if the file ends before them.
+    """Return the used bytes of each page plus a padding of zeros; None if the file is too short.
 
-    A number may end beyond its page; a later check compares its end with the page's.
+    The padding lets a varint be read past the end of its page; a later check rejects it.
     """
     size = geometry.page_size
     read = [os.pread(file, size, (page - 1) * size) for page in pages.tolist()]
@@ -163,7 +163,7 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True)
 class PagesRead:
-    """Bytes of pages, start of each page in them, and number of cells of each page."""
+    """Bytes of pages read from a file, each page's offset in them, and its number of cells."""
 
     data: _Bytes
     starts: _Ints

@@ -1,7 +1,7 @@
-"""Read a table in spans of leaf pages: decoded if that is certain, else read by SQLite.
+"""Read a table in spans, i.e. ranges of leaf pages: decoded here where safe, else read by SQLite.
 
-A span is a range of rowids, so both can read it. Successive decoded spans become one frame. SQLite
-also reads some pages chosen at random, and a difference ends the decoding of the table.
+A span is a range of rowids, so SQLite can read it, too. Successive decoded spans become one frame.
+SQLite also reads random pages for comparison; after a difference no more pages are decoded here.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _reading(library: Library) -> Iterator[None]:
 def _reader(
     file: int, library: Library, query: Query, table: Table, warnings: list[str]
 ) -> SpanReader | None:
-    """Return the reader of a table in spans; None if that is not worthwhile, or not certain."""
+    """Return a reader of leaf pages; None if the table is small or its layout uncertain."""
     with _reading(library):
         header, size = os.pread(file, HEADER_BYTES, 0), os.fstat(file).st_size
         division = geometry(header, size)
@@ -172,7 +172,7 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a range of leaf pages (`stretch`), and whether any row was decoded."""
+    """Rows of a range of leaf pages (`stretch`), and whether any was decoded without SQLite."""
 
     stretch: range
     rows: list[Rows]
@@ -180,7 +180,7 @@ class Read:
 
 
 class SpanReader:
-    """Reads spans of a table.
+    """Reads ranges of leaf pages of a table, decoded here or through SQLite.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class SpanReader:
         which is as fast as a query for one."""
 
     def ask(self) -> None:
-        """Read through SQLite the pages that will be compared with decoded pages."""
+        """Read a random sample of pages through SQLite, for comparison with decoded pages."""
         pages = self._tree.pages[self._checked] if self._decoder else self._tree.pages[:0]
         with _reading(self._library):
             read = self._pages.read(pages) if pages.size else None
@@ -248,7 +248,7 @@ class SpanReader:
         return _divided(range(leaves_of_all), width)
 
     def read(self, stretch: range) -> Read:
-        """Read the rows of a range of leaf pages, span by span."""
+        """Read the rows of a range of leaf pages, part by part, decoded or through SQLite."""
         parts: list[Rows] = []
         columns: Columns | None = None
         is_decoded = False
@@ -266,7 +266,7 @@ class SpanReader:
         return Read(stretch, parts + _rows_of(columns), is_decoded)
 
     def settled(self, read: Read) -> list[Rows]:
-        """Return the rows of a range; read them through SQLite if decoding has failed since."""
+        """Return the rows of a range; if decoding has failed since, read them through SQLite."""
         if read.is_decoded and self._decoder is None:
             return [self._by_library(read.stretch, self._read_pages(read.stretch))]
         return read.rows
@@ -301,7 +301,7 @@ class SpanReader:
             self._warnings.append(warning)
 
     def _is_right(self, span: range, pages: PagesRead, columns: Columns, first: int) -> bool:
-        """Compare some decoded rows of a span, from row `first`, with those that SQLite reads."""
+        """Tell whether decoded sample pages of a span (from row `first`) are as SQLite reads."""
         ends = first + np.cumsum(pages.cells)
         for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])

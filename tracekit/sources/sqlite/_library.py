@@ -56,7 +56,7 @@ class Connections:
 
     @contextmanager
     def lent(self) -> Iterator[Any]:
-        """Yield a connection that no other thread uses meanwhile, nor any after an error."""
+        """Yield a connection for exclusive use by this thread; after an error it is discarded."""
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -44,7 +44,7 @@ class Pages(NamedTuple):
     Parameters
     ----------
     data, starts
-        Bytes read from the file, and the place in them at which each page begins.
+        Bytes read from the file, and the offset in them at which each page begins.
     upto
         By page: greatest rowid that may be in it.
     """
@@ -181,7 +181,7 @@ def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
 
 @inner
 def _note_nulls(rows: Rows, shapes: Shapes) -> None:
-    """Count the nulls of rows by their shapes, and clear their bits in partly null columns."""
+    """Count nulls in rows of known shapes, and clear their bits in columns that are partly null."""
     for shape in range(shapes.known[0]):
         if shapes.rows[shape]:
             for slot in range(rows.nulls.size):
@@ -219,7 +219,7 @@ def decode(  # noqa: C901, PLR0911 - one loop, see above
     Returns
     -------
     int
-        `OK`, or why nothing here may be used.
+        `OK`, or the code of the reason why the decoded rows must not be used.
     """
     data, rowids = pages.data, rows.rowids
     row, last = 0, after
@@ -263,9 +263,10 @@ def decode(  # noqa: C901, PLR0911 - one loop, see above
 
 
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
-    """Replace the `places` of real numbers by their values; clear the bits of nulls and count them.
+    """Overwrite the positions `places` with the real numbers there; return the number of nulls.
 
-    `floats` is the same memory as `places`. Returns `UNFIT` if a value is no number.
+    `floats` is the same memory as `places`. Bits of nulls in `valid` are cleared. Returns `UNFIT`
+    if a value is no number.
     """
     nulls = 0
     for row in range(places.size):
@@ -286,7 +287,7 @@ def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
 
 
 def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
-    """Find the end of each text in the concatenation of all; clear and count nulls."""
+    """Compute the end of each text in their concatenation; mark nulls, return their count."""
     nulls = 0
     ends[0] = 0
     for row in range(places.size):
@@ -303,7 +304,7 @@ def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
 
 
 def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
-    """Concatenate the texts at `places` in `out`."""
+    """Copy the texts at positions `places` of `data` one after the other into `out`."""
     for row in range(places.size):
         start = (places[row] >> _KIND_BITS) - ends[row]
         for at in range(ends[row], ends[row + 1]):

@@ -100,7 +100,7 @@ def _column(role: Role, rows: int) -> _Column:
 
 
 class _NumberColumn:
-    """Numeric values of a column, in the narrowest type that fits all so far, if that may be."""
+    """Numeric values of a column, integers in the narrowest type that fits all values so far."""
 
     def __init__(self, role: Role, rows: int) -> None:
         self._role = role
@@ -137,7 +137,7 @@ class _NumberColumn:
         return True
 
     def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> _Numbers:
-        """Return the array of values with room for rows up to `end`, in type `dtype` or wider."""
+        """Return the array of values, enlarged to `end` rows and widened to `dtype` if needed."""
         values = self._values
         if values is None and first:
             self._note(0, first, np.zeros(first, np.bool_))
@@ -149,7 +149,7 @@ class _NumberColumn:
         return values
 
     def _size(self, first: int, end: int) -> int:
-        """Return the number of rows to allocate: those expected, or an eighth more than `end`."""
+        """Return the number of rows to allocate: as expected, or more if `end` exceeds that."""
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
@@ -179,7 +179,7 @@ class _NumberColumn:
 
 
 class _TextColumn:
-    """Texts of one column as bytes, in the parts in which they were added."""
+    """Texts of one column as bytes, one array per call of `add`."""
 
     def __init__(self) -> None:
         self._parts: list[pl.Series] = []
@@ -229,7 +229,7 @@ def _nothing(role: Role, rows: int) -> pl.Series:
 
 
 def _narrowest(reach: int) -> np.dtype[Any]:
-    """Return the narrowest type for integers that use the bits in `reach`, and a sign."""
+    """Return the narrowest signed type for integers whose value bits all lie in mask `reach`."""
     bits = reach.bit_length()
     return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
 
@@ -283,7 +283,7 @@ class Decoder:
         Raises
         ------
         MisplacedError
-            If the rowids are others, or not in order, or rows lie outside their page.
+            If rowids are out of range or out of order, or rows lie outside their page.
         """
         if (pages.cells > self._usable // _page_loops.FEWEST_CELL_BYTES).any():
             return None
@@ -296,7 +296,7 @@ class Decoder:
         return columns.height if is_known else None
 
     def _shapes(self) -> Shapes:
-        """Return the shapes of records that this thread has met, with counts set to 0."""
+        """Return the record layouts (shapes) that this thread has decoded, with counts set to 0."""
         kept: Shapes | None = getattr(self._kept, "shapes", None)
         if kept is None:
             kept = self._kept.shapes = no_shapes(len(self._names))

@@ -79,7 +79,7 @@ class Shapes(NamedTuple):
 def no_shapes(columns: int) -> Shapes:
     """Return empty arrays for the shapes of records with this many columns.
 
-    With too many columns they have no room, so that no shape is kept.
+    With more than `MOST_COLUMNS` columns the arrays are empty for good: no shape is stored.
     """
     most = MOST if columns <= MOST_COLUMNS else 0
     numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
@@ -104,7 +104,7 @@ def u8(data: Bytes, at: int) -> int:
 
 @inner
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the varint at `at` and the place after it; past `end` if it is not complete."""
+    """Return the varint at offset `at`, and the offset after it (beyond `end` if cut short)."""
     value = 0
     for _ in range(8):
         if at >= end:
@@ -121,7 +121,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inner
 def ending(data: Bytes, last: int) -> int:
-    """Return the big-endian number of the eight bytes up to `last`, which is a single load."""
+    """Return the eight bytes that end at offset `last` as a big-endian number, in a single load."""
     value = 0
     for back in range(7, -1, -1):
         value = (value << 8) | u8(data, last - back)
@@ -130,7 +130,7 @@ def ending(data: Bytes, last: int) -> int:
 
 @inner
 def _word(data: Bytes, at: int, header: int, number: int) -> int:
-    """Return eight bytes of the header at `at`, counted from its end; the last word is shorter."""
+    """Return eight-byte word `number` of a record's header, counted from the header's end."""
     word = ending(data, at + header - 1 - 8 * number)
     left = header - 8 * number
     # What lies in front of a header is there, for a page has one itself, but is not part of it.
@@ -159,7 +159,7 @@ def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: i
 
 @inner
 def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
-    """Return the shape of the record from `at` to `stop`, `NONE` if it is unknown."""
+    """Return the index of the known shape (header and length) of a record; `NONE` if unknown."""
     header, size = u8(data, at), stop - at
     if header < 1 or header > 8 * _WORDS or header > size:
         return NONE
@@ -193,7 +193,7 @@ def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: i
 def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: Shapes) -> None:
     """Add the shape of the record from `at` to `stop`, which has been decoded before.
 
-    `columns` gives by stored column its place among the requested columns, or -1.
+    `columns` gives for each stored column its index among the requested columns, or -1.
     """
     header, size, shape = u8(data, at), stop - at, shapes.known[0]
     if header < 1 or header > 8 * _WORDS or shape >= shapes.rows.size:

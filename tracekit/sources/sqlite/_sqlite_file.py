@@ -119,7 +119,7 @@ class SqliteFile:
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of its views that no warning names yet, in lower case."""
+        """Names of the views in the file, in lower case, of which no warning was given yet."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 
@@ -149,7 +149,7 @@ class SqliteFile:
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of one integer column per table (table -> column)."""
+        """Return the first value of one integer column per table; `columns`: table -> column."""
         parts = [
             f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
             for table, name in columns.items()
@@ -246,7 +246,7 @@ def _connected(uri: str) -> closing[sqlite3.Connection]:
 
 
 def _condition(table: str, where: Sequence[Where]) -> str:
-    """Return conditions as SQL; all texts in it are constants of this program."""
+    """Return SQL for all conditions joined by AND; its texts are constants of this program."""
     return " AND ".join(_in_sql(table, each) for each in where)
 
 
@@ -266,7 +266,7 @@ def _in_sql(table: str, where: Where) -> str:
 
 
 def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
-    """Return the SQL condition that one of `parts` equals its text in `texts`."""
+    """Return SQL that is true if any expression in `parts` equals the text at its index."""
     return f"({' OR '.join(map(' = '.join, zip(parts, texts, strict=True)))})"
 
 

@@ -82,7 +82,7 @@ def page_size(header: bytes) -> int:
 
 
 def pages_counted(header: bytes) -> int | None:
-    """Return the number of pages in the header; None if that number is stale."""
+    """Return the file's number of pages as its header states it; None if that is outdated."""
     return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else None
 
 

@@ -74,7 +74,7 @@ def is_xplane(path: Path) -> bool:
 
 
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a profile; stages and launches are not attributed yet.
+    """Read a profile into the canonical tables; ops have no stage or launching call yet.
 
     One plane is in memory at a time. Times are whole picoseconds, rounded to ns after offsets were
     added, and count from the first event. The path of an operation in the program, such as
@@ -234,11 +234,10 @@ class _Gathered:
         return self._held(timed) if self._times else timed
 
     def _add_steps(self) -> None:
-        """Add steps: those annotated, else the calls of the function with the longest total time.
+        """Add training steps as ranges: annotated ones, else calls of the longest-running function.
 
-        Each call of a compiled function is recorded twice, one nested in the other. Launches may
-        have a separate line beside that of the launching thread; steps go to the only line of
-        launches.
+        Each call of a compiled function is recorded twice, one nested in the other; the outer one
+        counts. If all launches are on one thread, steps are assigned to that thread.
         """
         found = self._annotated
         if found.is_empty() and not self._executions.is_empty():
@@ -364,7 +363,7 @@ class Line:
     timestamp
         Time from which the offsets of its events count, ns.
     begins, ends
-        Begin and end of each event's message, as places in the plane's bytes.
+        Begin and end of each event's message, as offsets in the plane's bytes.
     """
 
     number: int
@@ -414,7 +413,7 @@ class Plane:
         return self._data[begin:end].tobytes().decode("utf-8", "replace")
 
     def _learn(self, names: dict[int, str], begin: int, end: int) -> None:
-        """Store the name of a kind of events or of stats."""
+        """Store one entry of a plane's metadata in `names`: id of an event or stat kind -> name."""
         key, name = 0, ""
         for number, value, stop in fields(self._data, begin, end):
             if number == 1 and not stop:
@@ -491,7 +490,7 @@ class Plane:
         return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
 
     def _columns(self, stats: tuple[str, ...]) -> Ints:
-        """Return for each id of a kind of stat the column it goes to, -1 for none."""
+        """Return for each stat id the index of its column among `stats`, -1 for none."""
         known = {n: name for n, name in self._stat_names.items() if 0 <= n < _MOST_STATS}
         columns = np.full(max(known, default=0) + 1, -1, np.int64)
         for number, name in known.items():
@@ -500,7 +499,7 @@ class Plane:
         return columns
 
     def _texts(self, places: Ints, kinds: Bytes) -> pl.Series:
-        """Return stats as texts, numeric values in digits; null if an event has no such stat."""
+        """Return one stat of each event as text (numbers in digits); null where it is absent."""
         values, ends = places
         kind = pl.Series(kinds)
         found = pl.Series(values).cast(pl.String)
@@ -525,7 +524,7 @@ def _decoded(texts: pl.Series) -> pl.Series:
 
 
 def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
-    """Yield the planes and host names of a profile, one by one, with the bytes read so far.
+    """Yield a profile's planes and host names, each after the number of bytes read so far.
 
     Raises
     ------

@@ -24,9 +24,9 @@ class WireError(Exception):
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields of a message as number, value and end.
+    """Yield field number, value and 0 for each integer field of a message.
 
-    For a field of bytes, the value is the start of these bytes, and the end is their end.
+    For a field of bytes: field number, start and end of these bytes.
 
     Raises
     ------

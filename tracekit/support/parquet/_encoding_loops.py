@@ -22,7 +22,7 @@ SIZE_BYTES = 4
 
 @inner
 def _varint(number: Any, out: Array, at: int) -> int:
-    """Write a number at `at`, seven bits per byte; return the position after it."""
+    """Write a number at `at` as varint (seven bits per byte); return the position after it."""
     rest = np.uint64(number)
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127) | np.uint64(128))
@@ -34,16 +34,16 @@ def _varint(number: Any, out: Array, at: int) -> int:
 
 @inner
 def _zigzag(number: Any, out: Array, at: int) -> int:
-    """Write a signed number at `at`; return the position after it."""
+    """Write a signed number at `at` as zigzag varint; return the position after it."""
     return _varint(np.uint64(number << 1) ^ np.uint64(number >> 63), out, at)
 
 
 @inner
 def _pack(values: Array, width: int, out: Array, at: int) -> int:
-    """Write the low bits of values one after the other at `at`; return the position after them.
+    """Bit-pack the low `width` bits of `PART` values at `at`; return the position after them.
 
-    There are `PART` values, which are overwritten: neighbours are merged into a value of twice the
-    bits as long as these fit into a word, so that few are left to be written one by one.
+    The values are overwritten: neighbours are merged into values of twice the bits as long as these
+    fit into a word, so that fewer have to be written one by one.
     """
     size = values.size
     while 2 * width <= _WORD and size > 1:
@@ -78,11 +78,11 @@ def pack(values: Array, width: int, room: Array, out: Array) -> int:
     Parameters
     ----------
     values
-        Non-negative values; zeros are appended up to the end of a part.
+        Non-negative values; zeros are appended up to a multiple of `PART`.
     width
         Number of bits per value.
     room
-        Scratch space for a part.
+        Scratch space for `PART` values.
     out
         Output.
     """
@@ -104,11 +104,11 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
     codes
         Code of each row, 0 or more.
     place
-        -1 for each possible code; overwritten by the code's number.
+        -1 for each possible code; overwritten by the code's id.
     example
-        Filled with the first row of each number.
+        Output: the first row of each id.
     out
-        Output: the number of each row's code.
+        Output: the id of each row's code.
     """
     count = 0
     for row in range(codes.size):
@@ -204,7 +204,7 @@ def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int
 
 @inner
 def _lower(some: Array, least: Any) -> int:
-    """Subtract the minimum; return the bit width that the remainders need."""
+    """Subtract `least` (the minimum) from values; return the bits that the largest result needs."""
     used = np.uint64(0)
     for row in range(some.size):
         some[row] -= least

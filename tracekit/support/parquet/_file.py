@@ -26,12 +26,12 @@ _BITS_OF_BYTE = 8
 
 @dataclass(frozen=True)
 class Column:
-    """A column as its pages, one after the other.
+    """The encoded pages of one column of a Parquet file.
 
     Parameters
     ----------
     dictionary, data
-        Contents of the page of distinct values, None if there is none, and of the page of rows.
+        Contents of the page of distinct values (None without one), and of the page of rows.
     encoding
         Encoding of the rows.
     statistics
@@ -86,7 +86,7 @@ def _valid(column: pl.Series, there: pl.Series | None) -> pl.Series:
 
 
 def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
-    """Return the definition levels, which mark the rows with a value."""
+    """Return Parquet's definition levels, which mark the rows that are not null."""
     if there is None:
         runs = varint(len(column) << 1) + bytes([not column.null_count()])
     else:
@@ -111,7 +111,7 @@ def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
 
 
 def _same_numbers(number: int, count: int) -> bytes:
-    """Encode `count` equal integers: the minimum difference of all blocks is 0, with 0 bits."""
+    """Encode `count` equal integers as DELTA_BINARY_PACKED: all differences are 0, with 0 bits."""
     head = b"".join(map(varint, (_encoding_loops.BLOCK, _encoding_loops.PARTS, count)))
     blocks = -(-(count - 1) // _encoding_loops.BLOCK)
     return head + zigzag(number) + bytes(1 + _encoding_loops.PARTS) * blocks
