@@ -204,7 +204,7 @@ class Both:
         self._profiler.end(opened)
 
     def mark(self, name: str) -> None:
-        """Write an instantaneous marker to both."""
+        """Write an instantaneous marker to the profiler and into the ring file."""
         self._profiler.mark(name)
         self._ring.mark(name)
 

@@ -262,7 +262,7 @@ def _writing(
 
 
 def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with parameters for typer, which parses values by their units."""
+    """Return a command for typer that parses texts such as `5 ms`, then calls the function."""
     signature = inspect.signature(function)
     groups = {e.name: e.annotation for e in signature.parameters.values() if _is_group(e)}
     parameters = [*itertools.chain(*map(_spread, signature.parameters.values()))]

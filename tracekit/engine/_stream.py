@@ -361,7 +361,7 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return numbered windows with ``line``, an id of their device or process; ordered by line."""
+    """Return the windows of time to sum over, numbered; ``line`` is an id of their owner."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)

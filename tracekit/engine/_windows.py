@@ -326,7 +326,7 @@ def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
     Raises
     ------
     UsageError
-        If the number is none, or no iterations would be left.
+        If `skip` is below zero or no integer, or no iterations would be left.
     """
     if not isinstance(skip, Integral) or skip < 0:
         raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")

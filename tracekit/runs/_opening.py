@@ -207,7 +207,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _workers(processes: int, dask: str | None, progress: Progress | None) -> Workers | None:
-    """Return the processes, or Dask cluster, that sum over reports; None if neither."""
+    """Return the processes or Dask cluster that compute sums of each report; None if neither."""
     if processes == 1 and dask is None:
         return None
     check_workers(processes if dask is None or processes != 1 else None, dask)

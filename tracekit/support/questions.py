@@ -404,7 +404,7 @@ def optional(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def declared_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the options that a function of the library declares."""
+    """Return the parameters of a function that are declared as options of a command."""
     return _options(inspect.signature(inspect.unwrap(function), follow_wrapped=False))
 
 

@@ -213,7 +213,7 @@ class RunLanes:
         return len(self._all) - len(self.lanes)
 
     def starting(self, start: int, end: int) -> int:
-        """Return the number of ops that start in an interval of time, rounded to whole bins."""
+        """Return the number of ops that start in an interval of time, widened to whole bins."""
         return sum(own.count(start, end) for (kind, _), (_, own) in self.sums.lanes.items()
                    if kind == "ops")  # fmt: skip
 

@@ -59,9 +59,9 @@ class _Excess:
     Parameters
     ----------
     change
-        Relative change, B / A - 1; `what` is the beginning of the sentence on it.
+        Relative change, B / A - 1. The printed sentence on it begins with `what`.
     base
-        A's time, ns, of which the ends of the interval are printed in percent.
+        A's time, ns. The ends of the interval are printed as percentages of it.
     middle, low, high
         The excess and its one-sided bounds at 95 %, in ns.
     closer

@@ -243,10 +243,11 @@ def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return kernels of known size by collective, collectives by ``plan``, and edges of plans.
+    """Return kernels with their ``group``, groups with their ``plan``, and edges of plans.
 
-    Collectives (``group``) with the same operation, GPUs and algorithm share a ``plan``: the edges,
-    i.e. pairs of GPUs between which bytes move, with their shares of the bytes.
+    Kernels are those of collectives of known size; a ``group`` is one collective on all its GPUs.
+    Groups with the same operation, GPUs and algorithm share a ``plan``: the edges, i.e. pairs of
+    GPUs between which bytes move, with their shares of the bytes.
     """
     wanted = calls.filter(
         (pl.col("library") != "mpi")
