@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
 import sys
 import tempfile
@@ -129,5 +130,8 @@ times as long as a step takes. `tracekit gate A B --step 5% --new-findings`;
 
 
 if __name__ == "__main__":
-    text = page(*map(int, sys.argv[2:3] or [PAIRS]))
-    Path(sys.argv[1]).write_text(text, "utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, help="file to write")
+    parser.add_argument("pairs", type=int, nargs="?", default=PAIRS, help="pairs a line")
+    asked = parser.parse_args()
+    asked.page.write_text(page(asked.pairs), "utf-8")
