@@ -134,9 +134,10 @@ def _end_together(between_clocks: int) -> pl.Expr:
 
 
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return communicators whose sequence numbers match calls that mostly do not overlap.
+    """Return communicators whose sequence numbers match calls that do not overlap, on one clock.
 
-    The numbers were counted, and are wrong from the first call on that a recording lost.
+    That is over 5 percent of 8 or more matched collectives that no rank leaves before all arrive.
+    Numbers that were counted are wrong from the first call on that a recording lost.
     """
     calls = (
         rows.filter(pl.col("kind").is_in(_SYMMETRIC))
@@ -351,7 +352,10 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return, per participant, the stream that matches the leading one best, and the call shift."""
+    """Return ``lane, shift``: by participant, the best match of the leading stream, and its shift.
+
+    A participant is left out if none of its streams overlaps the leading one well enough.
+    """
     shifts = _likely_shifts(leading, others)
     first, last = leading["start"].min(), leading["end"].max()
     shorter = pl.min_horizontal(

@@ -393,7 +393,7 @@ _UNSIZED = {
 
 
 def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Return a note: how many collective kernels of other libraries than NCCL have unknown size."""
+    """Return a note per library but NCCL and MPI: how many of its kernels have unknown size."""
     others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
     counted = others.group_by("library").len().sort("library")
     return [

@@ -50,7 +50,7 @@ class Joined:
 
 
 def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
-    """Add operators and calls of graph captures to a trace, and match its replays with them.
+    """Put operators and calls of graph captures before a trace's events; match its replays.
 
     Raises
     ------
