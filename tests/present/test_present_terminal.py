@@ -229,7 +229,12 @@ def test_how_numbers_were_found_is_said_where_it_is_asked_for() -> None:
     }  # fmt: skip
     every = terminal(frame, meta)
     short = terminal(frame, meta, verbose=False)
-    for line in ("stages known by", "launching call known", "verdict: 2 processes", "residual"):
+    for line in (
+        "stages known by",
+        "launching call known",
+        "verdict: training (2 processes)",
+        "residual",
+    ):
         assert line in every
         assert line not in short
     for text in (every, short):
@@ -244,7 +249,7 @@ def test_how_numbers_were_found_is_said_where_it_is_asked_for() -> None:
     [
         ("launched", 0.5, "launching call known of 50.0 %"),
         ("launched", None, "launching call known of an unknown share"),
-        ("verdict", {"training": 1, "other": 1}, "1 process other"),
+        ("verdict", {"training": 1, "other": 1}, "other (1 process)"),
         ("cut", "end", "may lack its end"),
     ],
 )

@@ -338,7 +338,7 @@ note("launched")(lambda share: [f"launching call known of {share_text(share)} of
 def _verdict_note(verdicts: Mapping[str, int]) -> list[str]:
     several = sum(verdicts.values()) > 1
     texts = [
-        f"{count(number, 'process')} {text_of(verdict)}" if several else text_of(verdict)
+        f"{text_of(verdict)} ({count(number, 'process')})" if several else text_of(verdict)
         for verdict, number in verdicts.items()
     ]
     return [f"verdict: {', '.join(texts)}"] if texts else []
