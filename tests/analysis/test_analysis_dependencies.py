@@ -622,14 +622,15 @@ def test_a_pause_without_a_sign_of_a_loader_has_the_name_that_idle_gives_it() ->
     assert "input" not in path
 
 
-def test_who_is_away_while_the_gpu_works_waits_for_no_input_where_there_is_none() -> None:
-    """Steps of 100 us of the host, 3 ms of the GPU, which it waits for after 3 ms without calls."""
+@pytest.mark.parametrize("work", [3_000, 600])
+def test_who_is_away_while_the_gpu_works_waits_for_no_input_where_there_is_none(work: int) -> None:
+    """Steps of 100 us of the host, which waits for the GPU once it has worked without calls."""
     b = TraceBuilder()
     for step in range(5):
-        at = 3_200 * step
+        at = (work + 200) * step
         b.iteration(step, at * US, (at + 100) * US, source="ranges")
-        _op(b, "gemm", at + 2, at + 9, at + 3_009, stage="FP", iteration=step)
-        _call(b, "cudaDeviceSynchronize", (at + 3_105) * US, (at + 3_110) * US)
+        _op(b, "gemm", at + 2, at + 9, at + work + 9, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + work + 105) * US, (at + work + 110) * US)
     assert not _path(_linked(b)).get("input")
 
 
@@ -647,7 +648,7 @@ def test_waits_that_are_lost_beside_others_are_told(*, lost: bool) -> None:
     warnings = _ask(critical_path, _linked(b)).meta.get("warnings", [])
     said = [text for text in warnings if "synchronisations may be lost" in text]
     assert len(said) == lost
-    assert not lost or said[0].startswith("38.0 % of these steps, told as host, may be waiting")
+    assert not lost or said[0].startswith("38.0 % of these steps, counted as host, may wait")
 
 
 def _unmarked(asleep: bool, *pauses: int, source: str = "structure") -> Trace:

@@ -132,6 +132,9 @@ def test_the_order_of_points() -> None:
     assert order(["n-1-12-2026 9:30", "n-28-11-2026 9:30"])[0] == "n-28-11-2026 9:30"
     assert order(["11/28/2026", "2/1/2027"]) == ["11/28/2026", "2/1/2027"]
     assert order(["31.12.26", "01.01.27"]) == ["31.12.26", "01.01.27"]
+    assert order(["11.1.1803", "10.2.1904"]) == ["10.2.1904", "11.1.1803"]  # versions of Windows
+    assert order(["-1", "-2", "-3"]) == ["-3", "-2", "-1"]
+    assert order(["1e-3", "1e-4"]) == ["1e-4", "1e-3"]
     of_commits = history(_recordings(["fed", "abc"], [1.0, 1.0]), label="commit")
     assert of_commits.title == "history by commit, in the order of ingest"
 

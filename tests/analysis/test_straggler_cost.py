@@ -317,6 +317,8 @@ def test_lost_and_doubled_ops_are_told() -> None:
     )
     (text,) = told([*whole, passes[0]])
     assert "(first: 5 backward-compute of rank 0, stage 0, in step 3, where 4 is usual)" in text
+    (text,) = told([op for op in whole if (op["step"], op["rank"]) != (3, 1)])
+    assert "of rank 1, stage 0, in step 3, where " in text
 
 
 def test_a_circle_is_refused() -> None:

@@ -468,7 +468,7 @@ class Unnamed:
             yield (
                 "kernels of collectives that do not name their operation take "
                 f"{100 * self._ns / total:.0f} % of GPU time: which of them exchange gradients is "
-                "not known, so those of backward passes have no stage"
+                "not known, so any of them in backward passes have no stage"
             )
 
 

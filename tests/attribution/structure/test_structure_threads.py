@@ -175,6 +175,8 @@ class TestGaps:
         program = Program().run((FORWARD + BACKWARD) * 4 + UPDATE)
         assert found(program).steps["whole"].to_list() == [False]
         assert found(Program().run((FORWARD + BACKWARD) * 4)).steps.height == 4
+        own = "m:my_fused/W m:my_fused/W "
+        assert found(Program().run((FORWARD + BACKWARD + own) * 20 + UPDATE)).steps.height == 20
 
     def test_gradients_cleared_between_passes_of_a_step_are_no_update(self) -> None:
         micro = FORWARD + BACKWARD

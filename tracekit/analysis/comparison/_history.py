@@ -190,9 +190,9 @@ def _orders(values: Sequence[str]) -> dict[str, list[Any]]:
     orders: dict[str, list[Any]] = {}
     with suppress(ValueError):
         decimals = [float(value) for value in values]
-        if len({*decimals}) == len(values):
+        if len({*decimals}) == len(values) or any(map(_SIGNED.search, values)):
             orders["decimals"] = decimals
-    if len({_DIGITS.sub("0", value) for value in values}) > 1:
+    if len({_DIGITS.sub("0", value) for value in values}) > 1 or any(map(_SIGNED.search, values)):
         return orders
     numbers = [(*map(int, _DIGITS.findall(value)),) for value in values]
     are_dates = all(map(_DATE.fullmatch, values))
@@ -201,13 +201,14 @@ def _orders(values: Sequence[str]) -> dict[str, list[Any]]:
     if are_dates or all(map(_SHORT_DATE.fullmatch, values)):
         for name, month, day in (("days before months", 1, 0), ("months before days", 0, 1)):
             keys = [(each[2], each[month], each[day], *each[3:]) for each in numbers]
-            if all(each[1] <= _MONTHS and each[2] <= _DAYS for each in keys):
+            if all(1 <= each[1] <= _MONTHS and 1 <= each[2] <= _DAYS for each in keys):
                 orders[name] = keys
     return orders
 
 
 _DIGITS = re.compile(r"[0-9]+")
-_DATE = re.compile(r"\D*\d{1,2}\D+\d{1,2}\D+\d{4}(?:\D.*)?")
+_SIGNED = re.compile(r"^\s*[-+][0-9.]|^[0-9.]+[eE]")
+_DATE = re.compile(r"\D*\d{1,2}\D+\d{1,2}\D+(?:19[789]|20\d)\d(?:\D.*)?")
 _SHORT_DATE = re.compile(r"\D*\d{2}\D+\d{2}\D+\d{2}(?:\D.*)?")
 _MONTHS, _DAYS = 12, 31
 

@@ -113,17 +113,17 @@ def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
     The new cause (waiting for input, between steps, off the CPU) is that of the analysis `idle`.
     Intervals taken for waits for input become ``host`` if the run shows no input at all.
     """
-    waits = (pl.col("kind") == "host") & (pl.col("cause") == "host") | (pl.col("cause") == "input")
-    is_pause = waits & (_LENGTH > _PAUSE_NS)
+    # Where nothing is input, who is away while the GPU works waits for none.
+    is_input = pl.col("cause") == "input"
+    waits = (pl.col("kind") == "host") & (pl.col("cause") == "host") | is_input
+    is_pause = parts.select(waits & (_LENGTH > _PAUSE_NS)).to_series()
+    if not any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED):
+        parts = parts.with_columns(cause=pl.when(~is_input).then("cause").otherwise(pl.lit("host")))
     pauses = parts.filter(is_pause)
     if pauses.is_empty():
         return parts
     named = with_idle_causes(job.trace, pauses)
-    # Where nothing is input, who is away while the GPU works waits for none.
-    fed = any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED)
-    told = pl.lit(fed) | (pl.col("cause") != "input")
-    unfed = pl.when(told).then("cause").otherwise(pl.lit("host"))
-    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise(unfed)
+    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise("cause")
     return pl.concat([parts.filter(~is_pause), named.with_columns(cause=cause).drop("idle")])
 
 
@@ -189,8 +189,8 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     untold, some = _beside_work(job, parts)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
-        f"{percent(untold / int(lengths.sum()))} of these steps, told as host, may be waiting for "
-        "the GPU: no call is made until all work has ended, and synchronisations may be lost"
+        f"{percent(untold / max(int(lengths.sum()), 1))} of these steps, counted as host, may wait "
+        "for the GPU: no call is made until all work has ended, and synchronisations may be lost"
     )
     warnings = [
         *stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt]),

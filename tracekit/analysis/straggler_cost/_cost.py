@@ -535,15 +535,18 @@ def _lost(ops: pl.DataFrame) -> Iterator[str]:
     """
     of, found = ["step", "rank", "stage", "kind"], pl.col("found")
     kinds = ops.filter(pl.col("kind") != "gc").select("stage", "kind").unique()
-    cells = ops.select("step", "rank").unique().join(kinds, how="cross")
+    steps, ranks = ops.select("step").unique(), ops.select("rank").unique()
+    cells = steps.join(ranks, how="cross").join(kinds, how="cross")
     numbers = cells.join(ops.group_by(of).agg(found=pl.len().cast(pl.Int64)), on=of, how="left")
     in_passes = pl.col("kind").str.contains("^(?:forward|backward)-")
-    usual = pl.when(in_passes).then(found.median().over("step", in_passes)).otherwise(
-        found.median().over("stage", "kind")
+    # A worker all of whose step is lost says nothing of what is usual.
+    known = pl.when(found.count().over("step", "rank") > 0).then(found.fill_null(0))
+    usual = pl.when(in_passes).then(known.median().over("step", in_passes)).otherwise(
+        known.median().over("stage", "kind")
     )  # fmt: skip
     unusual = (
-        numbers.with_columns(found.fill_null(0))
-        .with_columns(usual=usual.ceil().cast(pl.Int64))
+        numbers.with_columns(usual=usual.ceil().cast(pl.Int64))
+        .with_columns(found.fill_null(0))
         .filter(found != pl.col("usual"))
         .sort(of)
     )

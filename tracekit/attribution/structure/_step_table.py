@@ -64,9 +64,11 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     of_gaps = total_in(turns.lane.optimizer, turns.first, turns.stop)
     named = of_gaps[1:count]
     if not updates[parts.template] and not named.any():
-        # Each backward pass is a step, unless all of them accumulate for an update at the end.
+        # Each backward pass is a step, unless all accumulate for an update at the end: then no gap
+        # before launches more than the forward pass that the recording begins with.
         in_passes = total_in(turns.lane.optimizer, turns.bursts, turns.ends).any()
-        return Numbered(np.arange(count) * int(in_passes or not of_gaps[count]))
+        alike = (turns.kinds[:count] == turns.kinds[0]).all()
+        return Numbered(np.arange(count) * int(in_passes or not of_gaps[count] or not alike))
     if parts.accumulating and named.any():  # what others begin with is of their forward pass
         updates[1:count] &= named > 0
     begins = np.flatnonzero(updates[1:count]) + 1
