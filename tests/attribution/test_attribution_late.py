@@ -9,7 +9,7 @@ import pytest
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import attribute
-from tracekit.attribution._clock import find_returns, late
+from tracekit.attribution._clock import Jumps, find_returns, late
 from tracekit.attribution._launches import link_launches
 from tracekit.model import SYNCS, Recording, Trace
 from tracekit.support.spool import Workspace
@@ -156,6 +156,16 @@ def test_a_clock_that_jumps_ahead_is_told() -> None:
         "that return up to 19.995 ms before the end of their work, and all ops start 20.007 ms or "
         "more after their calls; the jump counts as idle time"
     )
+
+
+def test_a_jump_is_told_though_another_device_works_on() -> None:
+    trace = _trace(lambda number, _: 20_000 * US * (number >= 50))
+    ops = trace.read("ops")
+    jumps = Jumps([trace.read("syncs")])
+    jumps.add(ops)
+    jumps.add(ops.head(50).with_columns(device=pl.lit(1, ops.schema["device"])))
+    (text,) = jumps.warnings(ops)
+    assert text.startswith("the clock of device 0 seems to jump ahead")
 
 
 def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:

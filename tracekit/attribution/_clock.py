@@ -7,6 +7,7 @@ a recording breaks one of these rules, the size of the breach gives the clock of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -344,7 +345,7 @@ _LONG = 1 << 62
 _PART = 32
 """Number of ops of a device of which the least delay is noted."""
 _KEPT = 2
-"""Largest number of chunks in which waits are looked at, from that of the jump on."""
+"""Largest number of chunks in which waits are looked at, from the first that ends with late ops."""
 _EARLY = 3
 """Least number of waits that return early from which a clock has jumped: delays of all ops since
 then agree with them."""
@@ -361,12 +362,11 @@ class Jumps:
         self._waits = _of_host(syncs)
         self._least = [pl.DataFrame(schema=_LEAST)]
         self._quickest: dict[int, int] = {}
-        self._since: list[pl.DataFrame] = []
+        self._since: dict[int, list[pl.DataFrame]] = {}
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note the least delays of a chunk of the canonical table, by start."""
         delay = pl.col("start") - pl.col("launch_start")
-        ends_late, all_late = False, False
         for own in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
             least = _least_of(own)
             self._least.append(least)
@@ -374,17 +374,18 @@ class Jumps:
             quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
             self._quickest[device] = quickest
             is_late = delay_ns > quickest + THRESHOLDS.prompt_ns
-            ends_late |= bool(is_late[-1])
-            all_late |= bool(is_late.all())
-        if not (ends_late and all_late):
-            self._since.clear()
-        if ends_late and len(self._since) < _KEPT:
-            self._since.append(ops.drop_nulls("launch_end").select(*_OF_RETURNS))
+            since = self._since.setdefault(device, [])
+            if not is_late.all():
+                since.clear()
+            if is_late[-1] and len(since) < _KEPT:
+                launched = ops.filter(device=device).drop_nulls("launch_end")
+                since.append(launched.select(*_OF_RETURNS))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
         returns = [pl.DataFrame(schema=_SCHEMA)]
-        returns += [rows for ops in self._since for rows in self._returns(ops)]
+        kept = itertools.chain.from_iterable(self._since.values())
+        returns += [rows for ops in kept for rows in self._returns(ops)]
         early = pl.concat(returns).filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
         begins = early.group_by("device").agg(
             at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
