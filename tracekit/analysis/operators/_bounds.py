@@ -32,6 +32,8 @@ _ARGUMENTS = ["sizes", "types_text", "inputs", "operands"]
 _MOST = float(1 << 62)
 _PLACES = ("place_a", "place_b", "place_c")
 _A, _B, _C = (pl.col(name) for name in "abc")
+_SIZES = {f"size_{name}": size(pl.col(name)).cast(pl.Float64) for name in "abc"}
+_SIZE_A, _SIZE_B, _SIZE_C = map(pl.col, _SIZES)
 _FLOPS = pl.col("flops").cast(pl.Float64)
 _LENGTH = pl.col("end") - pl.col("start")
 _KNOWN = pl.col("flops").is_not_null()
@@ -54,7 +56,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     found = typed.join(_of_arguments(typed), on=_ARGUMENTS, how="left", nulls_equal=True,
                       maintain_order="left")  # fmt: skip
     found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
-                       maintain_order="left")  # fmt: skip
+                       maintain_order="left").with_columns(**_SIZES)  # fmt: skip
     whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
     of_gradients = _of_gradients() * pl.col("width")
     # Of a long list no sizes are recorded: it looks as if it had one number.
@@ -67,9 +69,12 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("form") == "joined").then(joined)
         .otherwise(whole)
     )  # fmt: skip
-    return found.with_columns(
-        bytes=pl.when(moved < _MOST).then(moved.round()).cast(pl.Int64)
-    ).drop("types_text", "operands", "read", "width", "spread", "widths", *_PLACES)  # fmt: skip
+    helpers = ("types_text", "operands", "read", "width", "spread", "widths", *_PLACES, *_SIZES)
+    fits = pl.col("bytes") < _MOST
+    return (
+        found.with_columns(bytes=moved.round())
+        .with_columns(bytes=pl.when(fits).then("bytes").cast(pl.Int64)).drop(helpers)
+    )  # fmt: skip
 
 
 def element_bytes(name: pl.Expr) -> pl.Expr:
@@ -141,12 +146,12 @@ def _written() -> pl.Expr:
     """Return how many elements an operator moves besides its arguments, mostly its result."""
     inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
     channels = _B.list.first().cast(pl.Float64)
-    rows = size(_A).cast(pl.Float64) / inner
-    taken = size(_B).cast(pl.Float64) * inner
+    rows = _SIZE_A / inner
+    taken = _SIZE_B * inner
     packed_alike = _A.list.len() == _B.list.len()  # and no cache whose tokens are in pages
     forms = {
         ("matrix", "linear"): _FLOPS / (2 * inner),
-        ("convolution",): _FLOPS * channels / (2 * size(_B)),
+        ("convolution",): _FLOPS * channels / (2 * _SIZE_B),
         ("attention",): rows * values,
         ("attention_by_position",): pl.when(packed_alike).then(rows * values),
         ("elementwise",): pl.col("spread"),
@@ -154,7 +159,7 @@ def _written() -> pl.Expr:
         ("arguments",): pl.lit(0.0),
         ("attention_by_position_backward",): pl.when(packed_alike).then(0.0),
         # The rows that are taken are read and written; the rest of the table is not.
-        ("rows",): 2 * taken - size(_A),
+        ("rows",): 2 * taken - _SIZE_A,
     }
     known = (pl.when(pl.col("form").is_in(names)).then(value) for names, value in forms.items())
     found = pl.coalesce(*known)
@@ -168,22 +173,25 @@ def _results() -> pl.Expr:
     and caches, which are arguments, only the used rows count, so the rest is subtracted.
     """
     first, second, third = (
-        size(shape).cast(pl.Float64) * _width(pl.col(place))
-        for place, shape in zip(_PLACES, (_A, _B, _C), strict=True)
+        elements * _width(pl.col(place))
+        for place, elements in zip(_PLACES, (_SIZE_A, _SIZE_B, _SIZE_C), strict=True)
     )
     is_form = pl.col("form").is_in
     alike = pl.sum_horizontal(first, second, third)
     # Positions are the first argument; of each a row of sines and cosines is taken.
-    turned = pl.sum_horizontal(first, second) - third + _rows_of(_C, size(pl.col("shapes").list.get(
-        0, null_on_oob=True)), _width(pl.col("place_c")))  # fmt: skip
+    turned = (
+        pl.sum_horizontal(first, second)
+        - third
+        + _rows_of(_C, _SIZE_C, _size_at(0), _width(pl.col("place_c")))
+    )
     heads = (_B.list.get(-2, null_on_oob=True) * (_B.list.last() + _C.list.last())).cast(pl.Float64)
     output = first / _A.list.last() * _C.list.last()
     attended = output - second - third + pl.col("taken") * heads * _width(pl.col("place_b"))
     # The two caches are the arguments behind key and value; places in them are the third operand.
-    places = size(_C)
     kept = sum(
-        _rows_of(shape, places, _width(pl.col(place)) + _width(pl.col(place) + 2)) - whole
-        for shape, place, whole in ((_A, "place_a", first), (_B, "place_b", second))
+        _rows_of(shape, elements, _SIZE_C, _width(pl.col(place)) + _width(pl.col(place) + 2))
+        - elements * _width(pl.col(place))
+        for shape, elements, place in ((_A, _SIZE_A, "place_a"), (_B, _SIZE_B, "place_b"))
     ) - sum(_size_at(n) * _width(pl.lit(n)) for n in (2, 3))
     return (
         pl.when(is_form(("attention_backward", "attention_by_position_gradients", "results")))
@@ -202,16 +210,15 @@ def _size_at(place: int) -> pl.Expr:
     return size(pl.col("shapes").list.get(place, null_on_oob=True)).cast(pl.Float64)
 
 
-def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
+def _rows_of(shape: pl.Expr, elements: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
     """Return the bytes of `rows` rows of a tensor of size `shape` and `width` bytes per element."""
-    return rows * (size(shape) / shape.list.first()) * width
+    return rows * (elements / shape.list.first()) * width
 
 
 def _of_gradients() -> pl.Expr:
     """Return how many elements a backward operator moves, by the gradients that it computes."""
-    gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
-    return gradient + sum(for_each) * (data + weight)
+    return _SIZE_A + sum(for_each) * (_SIZE_B + _SIZE_C)
 
 
 def with_peaks(

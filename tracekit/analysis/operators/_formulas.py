@@ -7,7 +7,6 @@ scaling, no softmax. ``docs/flops.md`` has the formulas.
 from __future__ import annotations
 
 import functools
-import operator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -197,18 +196,16 @@ def table() -> pl.DataFrame:
 
 def times(*factors: pl.Expr) -> pl.Expr:
     """Return the product of factors; null if implausibly large, or one is null or negative."""
-    product = functools.reduce(operator.mul, factors)
-    rough = functools.reduce(operator.mul, (each.cast(pl.Float64) for each in factors))
-    negative = pl.any_horizontal(each < 0 for each in factors)
-    return pl.when((rough < _MOST) & ~negative).then(product)
+    return size(pl.concat_list(each.cast(pl.Int64) for each in factors))
 
 
 def size(shape: pl.Expr) -> pl.Expr:
     """Return the number of elements of a tensor."""
-    rough = shape.list.eval(pl.element().cast(pl.Float64).product()).list.first()
-    exact = shape.list.eval(pl.element().product()).list.first()
-    usual = shape.list.eval((pl.element() >= 0).all()).list.first()
-    return pl.when((rough < _MOST) & usual).then(exact)
+    # Each use of a long expression is computed anew, so the list is read once.
+    each = pl.element()
+    is_known = (each.is_not_null() & (each >= 0)).all()
+    fits = each.cast(pl.Float64).product() < _MOST
+    return shape.list.eval(pl.when(is_known & fits).then(each.product())).list.first()
 
 
 def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
