@@ -119,6 +119,27 @@ def test_of_calls_that_lie_in_each_other_one_launches(recorded: int) -> None:
     assert builder.attributed().warnings == ()
 
 
+@pytest.mark.parametrize("missing", ["dark", "late", "inside"])
+def test_missing_kernels_of_nested_calls_count_once(missing: str) -> None:
+    """None was counted where a call of the runtime makes one of the driver."""
+    builder, thread = TraceBuilder(), 10 if missing == "dark" else 0
+    without = {"dark": range(100), "late": range(60, 100), "inside": range(50, 60)}[missing]
+    for turn in range(100):
+        builder.call(10 * turn, 10 * turn + 4, thread=thread, correlation=2 * turn)
+        builder.call(10 * turn + 1, 10 * turn + 3, thread=thread, correlation=2 * turn + 1)
+        builder.rows["calls"][-1]["name"] = "cuLaunchKernel"
+        if turn not in without:
+            builder.op("kernel", start=10 * turn + 4, thread=thread, correlation=2 * turn + 1)
+    if missing == "dark":
+        builder.op("kernel", 0)
+    (told,) = builder.attributed().warnings
+    assert told.startswith({
+        "dark": "no kernel is recorded of processes with 100 launches",
+        "late": "the recording of GPU work ends early: the last 40 launches",
+        "inside": "GPU work is missing: 10 of 100 calls that launch kernels",
+    }[missing])  # fmt: skip
+
+
 def test_ops_that_were_recorded_twice_are_told() -> None:
     builder = TraceBuilder()
     builder.call(0, 1, correlation=7)

@@ -143,8 +143,8 @@ def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
 def _lost(calls: Stream, launching: Bits) -> Lost:
     """Count the calls that launch kernels of which none was recorded.
 
-    Not counted: nested calls (the runtime calls the driver), calls before the first and after the
-    last one whose kernel was recorded, and processes that capture graphs.
+    Nested calls (the runtime calls the driver) count once. Not counted: calls before the first and
+    after the last one whose kernel was recorded, and processes that capture graphs.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
@@ -154,20 +154,19 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
         names = rows["name"].unique().cast(pl.String)
         kinds = [names.filter(names.str.contains(each)) for each in (_LAUNCHES, _CAPTURES)]
         launch, capture = (pl.col("name").cast(pl.String).is_in(each.implode()) for each in kinds)
-        own = rows.with_columns(did=pl.Series(launching[number])).filter(launch | capture)
+        own = rows.with_columns(did=pl.Series(launching[number]), captures=capture)
+        before = pl.col("end").cum_max().shift().over("thread")
+        is_outer = (pl.col("start") >= before).fill_null(value=True)
+        each = own.filter(launch | capture).group_by(
+            "thread", is_outer.cum_sum().over("thread").alias("outer"), maintain_order=True
+        ).agg(pl.col("process", "name", "start").first(), pl.col("did", "captures").any())  # fmt: skip
         start = pl.col("start").filter("did")
         counts.append(
-            own.with_columns(captures=capture).group_by("process", "name").agg(
+            each.group_by("process", "name").agg(
                 pl.col("did").sum(), pl.col("captures").any(), first=start.min(), last=start.max()
             )
-        )  # fmt: skip
-        own = own.filter(launch).with_columns(
-            before=pl.col("end").cum_max().shift().over("thread"),
-            after=pl.col("start").shift(-1).over("thread"),
         )
-        nests = (pl.col("start") < pl.col("before")) | (pl.col("end") > pl.col("after"))
-        own = own.filter(~nests.fill_null(value=False), ~pl.col("did"))
-        without.append(own.select("process", "name", "start"))
+        without.append(each.filter(~pl.col("did"), ~pl.col("captures")))
     launched = pl.concat(counts).group_by("process", "name").agg(
         pl.col("did").sum(), pl.col("captures").any(), pl.col("first").min(), pl.col("last").max()
     )  # fmt: skip
