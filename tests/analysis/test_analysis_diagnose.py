@@ -614,7 +614,8 @@ def _of_ranks(
 
     It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
     one before it ends. The late one works for longer; or it works as long as others and its host is
-    late by 300 us before (`idles`); or it runs a kernel of its own for 300 us (`role`).
+    late by 300 us before (`idles`); or it runs a kernel of its own for 300 us (`role`), or for
+    100 us (both).
     """
     b = TraceBuilder()
     for rank in range(ranks):
@@ -623,13 +624,14 @@ def _of_ranks(
             b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
             is_late = rank == late and step < late_in
             own, waits = (900, 300 if idles else 0) if is_late else (600, 0)
+            shared = own - (100 if idles else 300) if role and is_late else own
             place: dict[str, Any] = {"thread": 10 * rank, "device": rank}
             if idles:
                 _op(b, begin, begin + 10, begin + 20, stage="FP", name="first", **place)
             _op(b, begin + waits * US, begin + waits * US + 30,
-                begin + (600 if role else own) * US, stage="BP", **place)  # fmt: skip
+                begin + shared * US, stage="BP", **place)  # fmt: skip
             if role and is_late:
-                _op(b, begin + 30, begin + 600 * US, begin + own * US, name="update", **place)
+                _op(b, begin + 30, begin + shared * US, begin + own * US, name="update", **place)
             reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
             place |= {"stage": "WU", "stream": 20, **reduced}
             for first, last in itertools.pairwise([own, *(ends or (1000,))]):
@@ -664,9 +666,10 @@ def test_a_rank_whose_host_is_late_is_a_straggler() -> None:
     assert "slow_clocks" not in found
 
 
-def test_who_is_last_by_its_part_in_the_job_is_no_straggler() -> None:
-    """As the root of a reduction, which alone updates the weights."""
-    found = _found(_of_ranks(late=1, role=True))
+@pytest.mark.parametrize("idles", [False, True])
+def test_who_is_last_by_its_part_in_the_job_is_no_straggler(*, idles: bool) -> None:
+    """As the root of a reduction, which alone updates the weights and launches that."""
+    found = _found(_of_ranks(late=1, role=True, idles=idles))
     assert not found.keys() & {"stragglers", "slow_clocks"}
 
 

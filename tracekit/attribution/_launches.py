@@ -157,9 +157,10 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
         own = rows.with_columns(did=pl.Series(launching[number]), captures=capture)
         before = pl.col("end").cum_max().shift().over("thread")
         is_outer = (pl.col("start") >= before).fill_null(value=True)
-        each = own.filter(launch | capture).group_by(
-            "thread", is_outer.cum_sum().over("thread").alias("outer"), maintain_order=True
-        ).agg(pl.col("process", "name", "start").first(), pl.col("did", "captures").any())  # fmt: skip
+        outer = is_outer.cum_sum().over("thread").alias("outer")
+        each = own.filter(launch | capture).group_by("thread", outer, maintain_order=True).agg(
+            pl.col("process", "name", "start").first(), pl.col("did", "captures").any()
+        )  # fmt: skip
         start = pl.col("start").filter("did")
         counts.append(
             each.group_by("process", "name").agg(

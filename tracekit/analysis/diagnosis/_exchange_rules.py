@@ -202,7 +202,7 @@ def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
 
 def _slower(facts: Facts, worst: dict[str, Any]) -> float:
     """Return the excess per step of a rank over its peers' median, ns; 0 if not significant."""
-    times = own_times(facts)
+    times = own_times(facts, _is_one(worst))
     usual = pl.col("own_ns").filter(~_is_one(worst)).median().over("iteration")
     slower = times.with_columns(pl.col("own_ns") - usual).filter(_is_one(worst))["own_ns"]
     is_told = _exceeds_chance(slower.drop_nulls(), times.select(MEMBER).n_unique())

@@ -65,21 +65,27 @@ def waited_for(facts: Facts, device: int) -> float | None:
     return max(own - rest / others, 0.0) / facts.number
 
 
-def own_times(facts: Facts) -> pl.DataFrame:
+def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     """Return how long each rank takes in a step for work that all ranks do: ``own_ns``.
 
     The time of an op is its duration plus idle time before it that no other GPU caused. Durations
     of collectives do not count, since they last until the last participant comes. Neither does work
     that some ranks do more often than others, such as the update at the root of a reduction or the
-    layers of a pipeline stage: a rank that is late because it has more work is not slow.
+    layers of a pipeline stage: a rank that is late because it has more work is not slow. If the
+    rank `is_it` runs more ops in a step than the median of the others, idle time does not count:
+    its host has more to launch, while launches of those that wait for it are queued.
     """
     same = ["kind", "name"]
     number = facts.found(work_by_name)["rows"]
     ranks = number.select(MEMBER).n_unique()
     is_alike = (pl.col("number").n_unique() == 1) & (pl.len() == ranks)
     shared = number.group_by(same).agg(is_alike=is_alike).filter("is_alike").select(same)
-    sums = facts.found(shared_work, shared.sort(same))["rows"]
-    return sums.group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL)
+    ops = number.group_by(MEMBER).agg((pl.col("number").sum() / facts.number).round())
+    own, usual = (ops.filter(each)["number"].median() for each in (is_it, ~is_it))
+    sums = facts.found(shared_work, shared.sort(same))
+    has_more = own is not None and usual is not None and own > usual  # type: ignore[operator]
+    rows = sums["rows"] if has_more else pl.concat(sums.values())
+    return rows.group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL)
 
 
 def work_by_name(part: Part) -> Frames:
@@ -93,18 +99,18 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
 
     Returns
     -------
-    ``process, device, iteration, own_ns``.
+    ``process, device, iteration, own_ns``, in two tables.
     """
     named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
     own = named.join(shared.lazy(), on=["kind", "name"], how="semi", nulls_equal=True)
     gaps = part.found.gaps.lazy().select("gap", op="after")
     ended = gaps.join(own.select("op").unique(), on="op", how="semi").collect()
     idle = part.idle.filter(~pl.col("cause").is_in(BEHIND)).join(ended, on="gap", how="semi")
-    sums = (
-        own.filter(pl.col("kind") != "collective").group_by(_CELL).agg(own_ns=LENGTH.sum()),
-        idle.lazy().group_by(_CELL).agg(own_ns=LENGTH.sum()),
-    )
-    return {"rows": pl.concat(sums).collect()}
+    own = own.filter(pl.col("kind") != "collective")
+    sums = {"rows": own, "idle": idle.lazy()}
+    return {
+        name: each.group_by(_CELL).agg(own_ns=LENGTH.sum()).collect() for name, each in sums.items()
+    }
 
 
 def kernel_paces(facts: Facts) -> pl.DataFrame:
