@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -205,6 +206,28 @@ class TestNothing:
         )
         detector = prompt.replace("m:d2h", "m:gemm_large/- m:d2h/- m:gemm_small/- m:nms/- m:d2h")
         assert found(Program().run(detector, 12, pause=100)).reading is None
+
+    @pytest.mark.parametrize("copies", ["{}", "9", "9{}"])
+    @pytest.mark.parametrize("threads", ["m", "mn"])
+    def test_results_of_another_stream_are_of_another_replica(
+        self, copies: str, threads: str
+    ) -> None:
+        """Two replicas of a detector, of which each fetches one result a step."""
+        program = Program()
+        texts = {
+            stream: (
+                f"{thread}:h2d@{stream}/- {thread}:conv@{stream}/- {thread}:gemm@{stream}/- "
+                f"{thread}:nms@{stream}/- {thread}:d2h@{copies.format(stream)}/- "
+            ).split()
+            for stream, thread in zip((7, 8), (threads[0], threads[-1]), strict=True)
+        }
+        for _ in range(12):
+            if len(threads) == 1:
+                program.run(" ".join(texts[7]), pause=100).run(" ".join(texts[8]))
+            else:  # by turns
+                program.run(" ".join(itertools.chain(*zip(*texts.values(), strict=True))))
+        structure = found(program)
+        assert (structure.training, structure.reading) == (False, None), structure.evidence
 
     @pytest.mark.parametrize(("layers", "ops"), [(32, 57), (7, 12), (9, 4), (4, 30)])
     @pytest.mark.parametrize("begin", [0, 1, 9])

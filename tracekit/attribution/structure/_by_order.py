@@ -238,7 +238,8 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
-    if reading is None and (fetched := _fetched(lane) / max(steps, 1)) >= _SEVERAL:
+    fetched = _fetched(lane, sequence.rows) / max(steps, 1)
+    if reading is None and fetched >= _SEVERAL:
         reading = (
             f"a step may hold several passes, as requests of a server do: {fetched:.1f} results "
             "are fetched in each, after about as many layers"
@@ -246,13 +247,18 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
     return replace(result, step=step, whole=found.whole(size, launches), reading=reading)
 
 
-def _fetched(lane: Lane) -> int:
-    """Count the copies to the host that each follow a whole pass of the network.
+def _fetched(lane: Lane, rows: Array) -> int:
+    """Count the copies to the host that each follow a whole pass among `rows`, those of a stream.
 
     A pass has at least half of the most layers between two such copies. An inference engine fetches
-    the tokens of each of its steps before it launches the next one.
+    the tokens of each of its steps before it launches the next one. Passes of other streams, as of
+    another replica, are left out, with what their streams or threads fetch.
     """
-    layers = np.cumsum(lane.layer)[lane.work.kind == D2H]
+    work = lane.work
+    own = work.context_stream == work.context_stream[rows[0]]
+    others = np.unique(work.context_stream[lane.layer & ~own])
+    copies = (work.kind == D2H) & ~np.isin(work.context_stream, others)
+    layers = np.cumsum(lane.layer & own)[copies & np.isin(work.thread, work.thread[rows])]
     passed = np.diff(layers, prepend=0)
     return int((passed >= max(1, passed.max(initial=0) / 2)).sum())
 
