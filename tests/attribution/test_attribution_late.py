@@ -168,6 +168,34 @@ def test_a_jump_is_told_though_another_device_works_on() -> None:
     assert text.startswith("the clock of device 0 seems to jump ahead")
 
 
+@pytest.mark.parametrize(
+    ("chunk", "at"),
+    [(20, "7,999.993"), (5, "8,000.005 to 8,999.993"), (2, "8,000.005 to 9,599.993")],
+)
+def test_a_jump_is_told_after_chunks_of_deep_queues(chunk: int, at: str) -> None:
+    """Ops 20 to 79 start 3 ms after their calls, and no wait says why; then the clock jumps."""
+    trace = _trace(
+        lambda number, _: US * (20_000 if number >= 80 else 3_000 if number >= 20 else 0),
+        waits=range(80, OPS),
+    )
+    jumps = Jumps([trace.read("syncs")])
+    for ops in trace.read("ops").iter_slices(chunk):
+        jumps.add(ops)
+    (text,) = jumps.warnings(ops)
+    assert text.startswith(f"the clock of device 0 seems to jump ahead {at} ms after its first op")
+
+
+def test_a_jump_behind_a_deep_queue_is_placed_between_bounds() -> None:
+    """Ops 20 to 79 start 30 ms late, as those after the jump by 20 ms might."""
+    trace = _trace(lambda number, _: US * (20_000 if number >= 80 else 30_000 * (number >= 20)),
+                   waits=range(80, OPS))  # fmt: skip
+    jumps = Jumps([trace.read("syncs")])
+    for ops in trace.read("ops").iter_slices(20):
+        jumps.add(ops)
+    (text,) = jumps.warnings(ops)
+    assert "seems to jump ahead 2,010.005 to 7,999.993 ms after its first op" in text
+
+
 def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:
     """No wait was recorded; every tenth op is a copy that returns when it has ended."""
     builder = TraceBuilder()

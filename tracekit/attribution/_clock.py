@@ -8,6 +8,7 @@ a recording breaks one of these rules, the size of the breach gives the clock of
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -345,7 +346,7 @@ _LONG = 1 << 62
 _PART = 32
 """Number of ops of a device of which the least delay is noted."""
 _KEPT = 2
-"""Largest number of chunks in which waits are looked at, from the first that ends with late ops."""
+"""Number of chunks, the last ones of those whose ops are all late, in which waits are looked at."""
 _EARLY = 3
 """Least number of waits that return early from which a clock has jumped: delays of all ops since
 then agree with them."""
@@ -362,7 +363,7 @@ class Jumps:
         self._waits = _of_host(syncs)
         self._least = [pl.DataFrame(schema=_LEAST)]
         self._quickest: dict[int, int] = {}
-        self._since: dict[int, list[pl.DataFrame]] = {}
+        self._since: dict[int, deque[pl.DataFrame]] = {}
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note the least delays of a chunk of the canonical table, by start."""
@@ -374,10 +375,10 @@ class Jumps:
             quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
             self._quickest[device] = quickest
             is_late = delay_ns > quickest + THRESHOLDS.prompt_ns
-            since = self._since.setdefault(device, [])
+            since = self._since.setdefault(device, deque(maxlen=_KEPT))
             if not is_late.all():
                 since.clear()
-            if is_late[-1] and len(since) < _KEPT:
+            if is_late[-1]:
                 launched = ops.filter(device=device).drop_nulls("launch_end")
                 since.append(launched.select(*_OF_RETURNS))
 
@@ -391,8 +392,11 @@ class Jumps:
             at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
         )
         delay, is_after = pl.col("delay"), pl.col("since") > pl.col("at") + pl.col("least")
+        is_less, since = delay + THRESHOLDS.lead_steady_ns <= pl.col("least"), pl.col("since")
+        all_late = since.filter(since > since.filter(is_less).max()).min() - pl.col("least").first()
         found = pl.concat(self._least).join(begins, on="device").group_by("device").agg(
-            (pl.col("at").first() - pl.col("since").min()).alias("after"),
+            pl.min_horizontal(all_late, pl.col("at").first()).alias("from") - since.min(),
+            (pl.col("at").first() - since.min()).alias("to"),
             pl.col("least", "waits").first(),
             before=delay.filter(~is_after).min(),
             most=delay.filter(is_after).min(),
@@ -401,9 +405,10 @@ class Jumps:
             pl.col("waits") >= _EARLY, 2 * pl.col("before") < pl.col("least"),
             pl.col("most") + THRESHOLDS.lead_steady_ns > pl.col("least"),
         )  # fmt: skip
-        for device, after, least, waits, _, most in jumped.sort("device").iter_rows():
+        for device, first, last, least, waits, _, most in jumped.sort("device").iter_rows():
+            after = f"{first / 1e6:,.3f} to " * (first < last) + f"{last / 1e6:,.3f} ms"
             yield (
-                f"the clock of device {device} seems to jump ahead {after / 1e6:,.3f} ms after its "
+                f"the clock of device {device} seems to jump ahead {after} after its "
                 f"first op: {waits:,} waits after that return up to {least / 1e6:,.3f} ms before "
                 f"the end of their work, and all ops start {most / 1e6:,.3f} ms or more after "
                 "their calls; the jump counts as idle time"
