@@ -152,9 +152,9 @@ def test_a_clock_that_jumps_ahead_is_told() -> None:
     """From op 50 on 20 ms are added: waits return 5 us after the end, ops start after 7 us."""
     (text,) = _jumps(_trace(lambda number, _: 20_000 * US * (number >= 50)))
     assert text == (
-        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op: 50 waits after "
-        "that return up to 19.995 ms before the end of their work, and all ops start 20.007 ms or "
-        "more after their calls; the jump counts as idle time"
+        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op at the "
+        "latest: 50 waits from then on return up to 19.995 ms before the end of their work, and all "
+        "ops start 20.007 ms or more after their calls; the jump counts as idle time"
     )
 
 
@@ -168,11 +168,8 @@ def test_a_jump_is_told_though_another_device_works_on() -> None:
     assert text.startswith("the clock of device 0 seems to jump ahead")
 
 
-@pytest.mark.parametrize(
-    ("chunk", "at"),
-    [(20, "7,999.993"), (5, "8,000.005 to 8,999.993"), (2, "8,000.005 to 9,599.993")],
-)
-def test_a_jump_is_told_after_chunks_of_deep_queues(chunk: int, at: str) -> None:
+@pytest.mark.parametrize("chunk", [20, 5, 2])
+def test_a_jump_is_told_after_chunks_of_deep_queues(chunk: int) -> None:
     """Ops 20 to 79 start 3 ms after their calls, and no wait says why; then the clock jumps."""
     trace = _trace(
         lambda number, _: US * (20_000 if number >= 80 else 3_000 if number >= 20 else 0),
@@ -182,18 +179,7 @@ def test_a_jump_is_told_after_chunks_of_deep_queues(chunk: int, at: str) -> None
     for ops in trace.read("ops").iter_slices(chunk):
         jumps.add(ops)
     (text,) = jumps.warnings(ops)
-    assert text.startswith(f"the clock of device 0 seems to jump ahead {at} ms after its first op")
-
-
-def test_a_jump_behind_a_deep_queue_is_placed_between_bounds() -> None:
-    """Ops 20 to 79 start 30 ms late, as those after the jump by 20 ms might."""
-    trace = _trace(lambda number, _: US * (20_000 if number >= 80 else 30_000 * (number >= 20)),
-                   waits=range(80, OPS))  # fmt: skip
-    jumps = Jumps([trace.read("syncs")])
-    for ops in trace.read("ops").iter_slices(20):
-        jumps.add(ops)
-    (text,) = jumps.warnings(ops)
-    assert "seems to jump ahead 2,010.005 to 7,999.993 ms after its first op" in text
+    assert text.startswith("the clock of device 0 seems to jump ahead 7,999.993 ms after its first")
 
 
 def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:
@@ -208,7 +194,7 @@ def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:
             builder.rows["ops"][-1]["launch_end"] = shown - late + TAKES + US
             builder.rows["calls"][-1]["end"] = shown - late + TAKES + US
     (text,) = _jumps(builder.trace())
-    assert "5 waits after that return up to 19.999 ms before the end of their work" in text
+    assert "5 waits from then on return up to 19.999 ms before the end of their work" in text
 
 
 def test_deep_queues_and_slow_launches_are_no_jump() -> None:

@@ -8,7 +8,6 @@ a recording breaks one of these rules, the size of the breach gives the clock of
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -345,8 +344,6 @@ def least_slack(returns: pl.DataFrame) -> dict[int, int]:
 _LONG = 1 << 62
 _PART = 32
 """Number of ops of a device of which the least delay is noted."""
-_KEPT = 2
-"""Number of chunks, the last ones of those whose ops are all late, in which waits are looked at."""
 _EARLY = 3
 """Least number of waits that return early from which a clock has jumped: delays of all ops since
 then agree with them."""
@@ -363,7 +360,7 @@ class Jumps:
         self._waits = _of_host(syncs)
         self._least = [pl.DataFrame(schema=_LEAST)]
         self._quickest: dict[int, int] = {}
-        self._since: dict[int, deque[pl.DataFrame]] = {}
+        self._early: dict[int, list[pl.DataFrame]] = {}
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note the least delays of a chunk of the canonical table, by start."""
@@ -374,29 +371,25 @@ class Jumps:
             device, delay_ns = own["device"][0], least["delay"].to_numpy()
             quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
             self._quickest[device] = quickest
-            is_late = delay_ns > quickest + THRESHOLDS.prompt_ns
-            since = self._since.setdefault(device, deque(maxlen=_KEPT))
-            if not is_late.all():
-                since.clear()
-            if is_late[-1]:
-                launched = ops.filter(device=device).drop_nulls("launch_end")
-                since.append(launched.select(*_OF_RETURNS))
+            prompt = least["since"].filter(least["delay"] <= quickest + THRESHOLDS.prompt_ns)
+            early = self._early.setdefault(device, [])
+            if prompt.len():
+                early.clear()
+            # No clock has jumped before the last op that starts promptly.
+            late = ops.filter(
+                pl.col("device") == device, pl.col("start") > (prompt.max() or -_LONG)
+            )
+            early += self._early_returns(late.drop_nulls("launch_end"))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
-        returns = [pl.DataFrame(schema=_SCHEMA)]
-        kept = itertools.chain.from_iterable(self._since.values())
-        returns += [rows for ops in kept for rows in self._returns(ops)]
-        early = pl.concat(returns).filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
+        early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
         begins = early.group_by("device").agg(
             at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
         )
         delay, is_after = pl.col("delay"), pl.col("since") > pl.col("at") + pl.col("least")
-        is_less, since = delay + THRESHOLDS.lead_steady_ns <= pl.col("least"), pl.col("since")
-        all_late = since.filter(since > since.filter(is_less).max()).min() - pl.col("least").first()
         found = pl.concat(self._least).join(begins, on="device").group_by("device").agg(
-            pl.min_horizontal(all_late, pl.col("at").first()).alias("from") - since.min(),
-            (pl.col("at").first() - since.min()).alias("to"),
+            (pl.col("at").first() - pl.col("since").min()).alias("after"),
             pl.col("least", "waits").first(),
             before=delay.filter(~is_after).min(),
             most=delay.filter(is_after).min(),
@@ -405,19 +398,19 @@ class Jumps:
             pl.col("waits") >= _EARLY, 2 * pl.col("before") < pl.col("least"),
             pl.col("most") + THRESHOLDS.lead_steady_ns > pl.col("least"),
         )  # fmt: skip
-        for device, first, last, least, waits, _, most in jumped.sort("device").iter_rows():
-            after = f"{first / 1e6:,.3f} to " * (first < last) + f"{last / 1e6:,.3f} ms"
+        for device, after, least, waits, _, most in jumped.sort("device").iter_rows():
             yield (
-                f"the clock of device {device} seems to jump ahead {after} after its "
-                f"first op: {waits:,} waits after that return up to {least / 1e6:,.3f} ms before "
-                f"the end of their work, and all ops start {most / 1e6:,.3f} ms or more after "
-                "their calls; the jump counts as idle time"
+                f"the clock of device {device} seems to jump ahead {after / 1e6:,.3f} ms after "
+                f"its first op at the latest: {waits:,} waits from then on return up to "
+                f"{least / 1e6:,.3f} ms before the end of their work, and all ops start "
+                f"{most / 1e6:,.3f} ms or more after their calls; the jump counts as idle time"
             )
 
-    def _returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield ``device, start, slack`` (from end of work to return, ns) of waits of the host.
+    def _early_returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Yield ``device, start, slack`` of waits of the host that return before their work ends.
 
-        Copies to pageable memory count as waits.
+        ``slack`` is the time from the end of work to the return, ns. Copies to pageable memory
+        count as waits.
         """
         keys = _integers(("process", "context", "stream"))
         launched = ops.sort("launch_end")
@@ -425,19 +418,15 @@ class Jumps:
         within = pl.col("start").is_between(
             *rows.select(pl.min("returned"), pl.max("until")).row(0)
         )
-        yield _slacks(self._waits.filter(within), lambda: [rows])
         waits = pl.col("host_memory").cast(pl.String) == "pageable"
-        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits)
-        yield copies.select(
+        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits).select(
             "device", start="launch_start", slack=pl.col("launch_end") - pl.col("end")
         )
+        for each in (_slacks(self._waits.filter(within), lambda: [rows]), copies):
+            yield each.filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
 
 
 _LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}
-_OF_RETURNS = (
-    "device", "process", "context", "stream", "launch_start", "launch_end", "end", "kind",
-    "host_memory",
-)  # fmt: skip
 
 
 def _least_of(delays: pl.DataFrame) -> pl.DataFrame:
