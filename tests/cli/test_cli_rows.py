@@ -49,6 +49,10 @@ def test_rows_are_chosen_ordered_and_counted() -> None:
         ("share<.1", lambda row: row["share"] < 0.1),
         ("exposed_ns<=1ms", lambda row: row["exposed_ns"] <= 1_000_000),
         ("ops>0.1k", lambda row: row["ops"] > 100),
+        (
+            "stage=IO or ops>0.1k and share >= 10% or stage~ and ",
+            lambda row: row["stage"] == "IO" or (row["ops"] > 100 and row["share"] >= 0.1),
+        ),
     ],
 )
 def test_conditions(condition: str, holds: Any) -> None:

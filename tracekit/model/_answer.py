@@ -148,7 +148,8 @@ class Answer:
         Parameters
         ----------
         where
-            Conditions, each of which a row must meet, such as ``mean>1ms``.
+            Conditions, each of which a row must meet, such as ``mean>1ms`` or
+            ``device=0 and stream=7 or device=1``.
         sort
             Column to order by, ascending; with `-` before its name descending. None keeps the
             order.
@@ -229,6 +230,8 @@ class Answer:
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|!~|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_AND, _OR = (re.compile(rf"\s+{word}\s+(?=\w+\s*[<>=!~])") for word in ("and", "or"))
+"""What joins two conditions: a word before the name and the sign of another one."""
 _UNITS = ("_ns", "_bytes", "_gb_s", "_percent")
 _TRUTH = {"yes": "true", "no": "false"}
 _ORDERED = frozenset({"<", ">", "<=", ">="})
@@ -252,8 +255,12 @@ def _places(
     if top is not None and top < 1:
         raise UsageError(f"{top} rows cannot be listed", "give 1 or more")
     rows = rows.with_row_index(_PLACE)
-    for condition in where:
-        rows = rows.filter(_condition(condition, rows))
+    for text in where:
+        either = (
+            pl.all_horizontal(_condition(each, rows) for each in _AND.split(part))
+            for part in _OR.split(text)
+        )
+        rows = rows.filter(pl.any_horizontal(either))
     if sort is not None:
         rows = _sorted(rows, sort)
     return (rows if top is None else rows.head(top))[_PLACE]

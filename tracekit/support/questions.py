@@ -151,8 +151,8 @@ Sizes = Annotated[
 Where = Annotated[
     str | Sequence[str],
     Option(
-        "Rows that meet it, such as stage=BP, mean>1ms, share>=5% or name~gemm (a pattern); "
-        "may be given several times.",
+        "Rows that meet it, such as stage=BP, share>=5%, name~gemm (a pattern) or 'device=0 and "
+        "mean>1ms or device=1'; may be given several times.",
         "CONDITION",
         typed=list[str] | None,
         panel="Rows",
