@@ -53,19 +53,19 @@ def _deal(
     rows: _Array, lengths: _Array, times: _Array, groups: _Array, free: _Array, dealt: _Array,
     dealt_times: _Array,
 ) -> None:  # fmt: skip
-    """Sort durations by group (counting sort).
+    """Sort durations by group (counting sort); equal durations are stored once, with a count.
 
     Parameters
     ----------
     rows, lengths, times
-        For each distinct length: the row of sums that counts it, the length in ns, and how often it
-        occurs.
+        Parallel arrays, one entry per distinct duration of a row: the row in the table of sums, the
+        duration in ns, and how often it occurs.
     groups
-        The group of each row of sums.
+        The group of each row in the table of sums.
     free
-        Position of the next entry of each group; updated.
+        For each group the position in the output at which its next entry goes; updated.
     dealt, dealt_times
-        Output: the lengths by group, and how often each occurs.
+        Output: the durations sorted by group, and how often each occurs.
     """
     for place in range(len(rows)):
         group = groups[rows[place]]
@@ -79,11 +79,11 @@ def _ranked(
     lengths: _Array, times: _Array, begin: int, end: int, rank: int, least: int, most: int,
     counts: _Array,
 ) -> int:  # fmt: skip
-    """Return the length of rank `rank` (from 0) among those from `least` to `most` (radix select).
+    """Return the duration of rank `rank` (from 0) within `least` to `most` (radix select).
 
-    Lengths are counted by their leading bits, those in the bucket that holds the rank by the bits
-    that follow, and so on. So each length is looked at once for every few bits, whatever the
-    lengths are. There are about as many buckets as lengths.
+    The durations are the entries `begin` to `end` of `lengths`, each occurring `times` times. They
+    are counted in buckets by their leading bits; then the bucket that holds the rank is split by
+    its next bits, and so on. `counts` is scratch space for the buckets.
     """
     bits, width = 1, 0
     while bits < _MOST_BITS and 1 << bits < end - begin:
@@ -110,18 +110,19 @@ def _ranked(
 def _find_middles(
     dealt: _Array, times: _Array, first: _Array, counts: _Array, found: _Found
 ) -> None:  # fmt: skip
-    """Find the least, the median and the greatest length of each group.
+    """Find the least, the median and the greatest duration of each group.
 
     Parameters
     ----------
     dealt, times
-        Lengths sorted by group, and how often each occurs.
+        Durations sorted by group, and how often each occurs.
     first
-        Position of the first length of each group, and last the total number.
+        Position in `dealt` of the first duration of each group; one more element holds the total
+        number.
     counts
         Scratch space: one number for each bucket.
     found
-        Output; groups without lengths are left as they are.
+        Output; entries of groups without durations are not written.
     """
     for group in range(len(first) - 1):
         begin, end = first[group], first[group + 1]
@@ -155,32 +156,36 @@ _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.In
 
 
 class Durations:
-    """Durations of ops, each with the row (of the sums by group and window) that counts it.
+    """Durations of ops, each with its row in a table of sums (one row per group and window).
 
     Parameters
     ----------
     parts
-        Rows of sums, durations, and how often each duration occurs.
+        Tuples of three parallel arrays: row of the table of sums, duration (ns), and how often this
+        duration occurs in this row.
     """
 
     def __init__(self, parts: Sequence[tuple[_Array, _Array, _Array]] = ()) -> None:
         self.parts = [*parts]
 
     def add(self, rows: _Array, lengths: _Array) -> None:
-        """Add durations, stored in the fewest bits that suffice."""
+        """Add ops: the row of sums and the duration of each, in 32 bits where they fit."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
         self.parts.append((rows, lengths.astype(dtype), once))
 
     def frame(self) -> pl.DataFrame:
-        """Return ``row, length, times``: row of sums, duration, and how often it occurs."""
+        """Return ``row, length, times``: row of sums, duration (ns), number of occurrences."""
         added = (pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for part in self.parts)
         whole = pl.concat([_NONE, *added], how="vertical_relaxed")
         return whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
 
     @classmethod
     def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
-        """Merge results of `frame` for parts of a run; `rows`: number of rows of sums of each."""
+        """Merge results of `frame` for parts of a run, whose tables of sums are concatenated.
+
+        `rows` is the number of rows in the table of sums of each part.
+        """
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [
@@ -195,7 +200,7 @@ class Durations:
         Parameters
         ----------
         groups
-            The group's number for each row of sums, 32 bits.
+            For each row of the table of sums the number of its group, 32 bits.
         ops
             Number of durations in each group.
 
@@ -215,7 +220,10 @@ class Durations:
         )
 
     def _dealt(self, groups: _Array, number: int) -> tuple[_Array, _Array, _Array]:
-        """Return each group's first position, the durations by group, and how often each occurs."""
+        """Return the durations sorted by group, with each group's first position and their counts.
+
+        The order is: first position of each group; durations (ns); how often each duration occurs.
+        """
         of_each = np.zeros(number, np.int64)
         for rows, _, _ in self.parts:
             of_each += np.bincount(groups[rows], minlength=number)
@@ -237,12 +245,12 @@ class GroupTally:
     keys
         Columns of ops that define a group within a window.
     named
-        Keys whose values are stored in another table: key -> how to look them up.
+        For each key whose values are stored in another table: how to look them up.
     keeps_durations
         Whether each op's duration is kept, for medians.
     of_pieces
-        Whether rows are pieces of NVTX ranges in place of ops; in the number of ops, each range
-        counts once, with its first piece (`is_first`).
+        Whether the rows are not GPU ops, but pieces of NVTX ranges (host time). Each range then
+        adds 1 to the number of ops, at its first piece (`is_first`).
     """
 
     def __init__(
@@ -264,7 +272,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
+        """Reset all sums and set the windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -334,7 +342,7 @@ class GroupTally:
         )  # fmt: skip
 
     def _swept(self, ops: GroupOps, counted: Counted) -> int | None:
-        """Add up ops; return how many were counted, or None if they are not ordered by start."""
+        """Run the loop over ops; return how many it added, None if starts are unordered."""
         if self._count > self._reached.ends.size:
             self._reached = extended(self._reached, _nowhere(2 * self._count))
         run = compiled(sweep_groups, ops.starts.size)
@@ -351,7 +359,7 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if each device is one, it lasts from its first op to its last."""
+        """Return the windows; without given ones, each device's first start to last end."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:
@@ -378,14 +386,14 @@ class GroupTally:
 
 @dataclass(frozen=True)
 class GroupTotals:
-    """Sums by group and window.
+    """Op counts, durations and busy time by group and window.
 
     Parameters
     ----------
     groups
         Sums, as `GroupTally.groups` returns them.
     lengths
-        Durations of the ops of each row; empty if they were not kept.
+        Durations of the ops of each row of `groups`; empty if they were not kept.
     """
 
     groups: pl.DataFrame
@@ -403,7 +411,7 @@ class GroupTotals:
         return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))
 
     def durations(self, numbers: pl.Series) -> pl.DataFrame:
-        """Return ``median_ns, min_ns, max_ns`` of the durations of ops, for merged groups.
+        """Return ``median_ns, min_ns, max_ns`` of op durations per group merged from rows.
 
         Parameters
         ----------

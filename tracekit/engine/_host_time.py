@@ -69,7 +69,7 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
 def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:
     """Give each range without a stage the stage of the nearest enclosing range that has one.
 
-    Each round looks twice as far up as the one before.
+    Each pass over the ranges searches twice as many nesting levels as the previous one.
     """
     known = table.select("range", "stage", around="parent", depth="depth").collect()
     deepest = known["depth"].max()
@@ -96,10 +96,10 @@ def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Cut nested ranges into intervals in which each is the innermost one on its thread.
+    """Split each host thread's time into intervals by its innermost open NVTX range.
 
-    A range is innermost from its start; after a range ends, the innermost is the last one that
-    began at the level below.
+    A range is innermost from its start until a nested range starts; when that one ends, the range
+    around it is innermost again.
     """
     ranges = _on_lines(_outside_evaluation(ranges))
     stretches = _stretches(ranges).select("range", piece_start="start", piece_end="end")
@@ -151,7 +151,7 @@ def _events(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add ``line``: the thread; or thread and domain, for threads whose ranges cross.
+    """Add ``line``, an id of the thread, or of thread and NVTX domain where ranges cross.
 
     NVTX ranges nest per thread and domain, so ranges of two domains may cross.
     """
@@ -187,8 +187,9 @@ def host_windows(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``, as `run_windows` returns for devices;
-    but each iteration, the last one too, is exactly the time of its range.
+    ``process, device, iteration, start, end, is_open``, as `run_windows` returns for devices; but
+    each iteration lasts exactly as long as its range, even the last iteration (``is_open`` is
+    false).
     """
     owner = ["process", "device"]
     pieces = launch_groups(trace).group_by(owner)
@@ -223,7 +224,10 @@ class Work:
     is_host: bool = False
 
     def counting(self, *, is_cut: bool) -> Counting:
-        """Return how rows are counted as ops; `is_cut` if windows split ops into several rows."""
+        """Return expressions that count each op (or NVTX range, for host time) once.
+
+        `is_cut` tells whether windows split ops into several rows.
+        """
         whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return pieces if is_cut else whole
 

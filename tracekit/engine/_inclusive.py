@@ -36,7 +36,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Launched(NamedTuple):
-    """Per range of a tree: sums, first start and last end of the ops launched in it."""
+    """Per range of a tree: sums over the ops launched in it, their first start and last end."""
 
     sums: Array
     """Sums of the launched ops, one column for each of `SUMS`."""
@@ -49,14 +49,14 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """Adds up the ops launched directly in each push/pop range, and their overlaps by path.
+    """Sums the ops launched directly in each push/pop range, and their overlap time by path.
 
     Parameters
     ----------
     tree
-        Paths of the push/pop ranges.
+        Tree of the paths (names from the outermost range inward) of the push/pop ranges.
     counting
-        How rows are counted as ops.
+        Expressions that count each op once, though windows may split it into several rows.
     """
 
     tree: PathTree
@@ -86,7 +86,7 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
+        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -110,7 +110,7 @@ class RangeTally:
         self._count_twice(crowded)
 
     def _count(self, own: pl.DataFrame) -> None:
-        """Add the sums of launching ranges; ranges that are not in the tree are ignored."""
+        """Add sums of ops to the ranges that launched them; skip ranges outside the tree."""
         ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
         wanted = ordered["range"].to_numpy()
         rows = np.searchsorted(numbers, wanted)
@@ -134,7 +134,11 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return per path the overlap of ops, ns: with all paths below it, and in it alone."""
+        """Return per path the ns that summed durations count twice as ops run concurrently.
+
+        The first array is over the ops of a path and of all paths below it, the second over its own
+        ops.
+        """
         own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
         alone[own["node"].to_numpy()] = own["twice"].to_numpy()
@@ -148,18 +152,20 @@ class _Held:
     Parameters
     ----------
     tree
-        The paths of push/pop ranges.
+        Tree of the paths of push/pop ranges.
     pushed
-        The ranges of the tree, with `SUMS`, ``first, last`` (start and end of the work, nested
-        ranges included; null if nothing was launched) and ``kept``: whether the range begins in, or
-        between, iterations that are not skipped.
+        The ranges of the tree, with `SUMS` of the ops launched in them and in nested ranges;
+        ``first, last``, first start and last end of these ops (null if there are none); and
+        ``kept``: whether the range begins between the first and the last iteration that is not
+        skipped.
     lengths
-        For each path in the tree's order: ``busy_ns`` with the paths below it, and ``own_busy_ns``
-        of the ops that its ranges launched themselves.
+        For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
+        path and of those below it; ``own_busy_ns``, the same for ops launched directly in its
+        ranges.
     opened
         The start/end ranges, with the same columns.
     open_busy
-        ``path, busy_ns`` of the start/end ranges.
+        ``path, busy_ns``: busy time of the ops launched while start/end ranges of a path are open.
     outside
         ``range, ops, busy_ns, own_busy_ns`` of ops outside of all push/pop ranges, by reason.
     windows
@@ -198,7 +204,7 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
-    """Return ``busy_ns, own_busy_ns`` of each path: sums of durations less their overlaps."""
+    """Return ``busy_ns, own_busy_ns`` of each path: summed durations minus time counted twice."""
     own = tree.ranges.select("node", length=pushed.launched.length)
     sums = own.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
@@ -248,7 +254,8 @@ def inclusive_ranges(
     Returns
     -------
     The table with `RANGE_COLUMNS`: each path before those inside it, the busiest first; then
-    start/end ranges; then ops outside of all push/pop ranges. And the meta of the answer.
+    start/end ranges; then ops outside of all push/pop ranges. Also a dictionary of metadata, to
+    show with the table.
     """
     held = _held(work, skip)
     window = int((held.windows["end"] - held.windows["start"]).sum())
@@ -279,7 +286,7 @@ _OF_INSTANCES = (
 
 
 def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
-    """Return the rows of the answer for push/pop ranges: each path, then the paths inside it."""
+    """Return the table's rows for push/pop ranges: each path, then the paths inside it."""
     tree = held.tree
     table = held.lengths.with_columns(
         node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
@@ -301,7 +308,7 @@ def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
 
 
 def _opened(held: _Held) -> pl.DataFrame:
-    """Return the rows of the answer for start/end ranges, which do not nest and form no tree."""
+    """Return the table's rows for start/end ranges, which do not nest and form no tree."""
     table = held.opened.group_by("path").agg(_OF_INSTANCES)
     rows = table.join(held.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
@@ -327,7 +334,8 @@ _TOGETHER = (
 class KernelTally:
     """Adds up the kernels, copies and fills launched in each push/pop or start/end range.
 
-    Ops outside of all push/pop ranges are listed by the reason.
+    Ops launched outside of all push/pop ranges are added up by the reason, such as an unknown
+    launch.
 
     Parameters
     ----------
@@ -336,7 +344,7 @@ class KernelTally:
     outside
         Reasons of ops outside of ranges, as `outside_ranges` returns them.
     counting
-        How rows are counted as ops.
+        Expressions that count each op once, though windows may split it into several rows.
     """
 
     opened: pl.DataFrame
@@ -356,7 +364,7 @@ class KernelTally:
         self._own, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
+        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration
@@ -373,7 +381,8 @@ class KernelTally:
     def own(self) -> pl.DataFrame:
         """Return ``range, outside``, the kernel's columns, and ``ops, total_ns, min_ns, max_ns``.
 
-        ``outside`` is the reason why the op is in no push/pop range; null if it is in one.
+        One row per kernel and push/pop range that launches it. ``outside`` is the reason why the op
+        is in no push/pop range; null if it is in one.
         """
         return pl.concat(self._own).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
@@ -381,7 +390,7 @@ class KernelTally:
         """Return ``path``, the kernel's columns, ``launching, ops, total_ns, min_ns, max_ns``.
 
         These are the kernels launched while start/end ranges are open, by path; ``launching`` is
-        the number of ranges that launch the kernel.
+        the number of these ranges in which the kernel is launched at least once.
         """
         found = [
             each.join(self.opened.select("range", "path"), on="range") for each in self._during
@@ -396,7 +405,7 @@ class KernelTally:
 def inclusive_kernels(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the kernels of each path, those of nested ranges included.
+    """Return the kernels launched in ranges, by path; an outer path includes nested ranges.
 
     Parameters
     ----------
@@ -411,7 +420,7 @@ def inclusive_kernels(
     -------
     The table with `KERNEL_COLUMNS`: each path before those inside it; paths, and kernels within a
     path, ordered by kernel time, longest first; then start/end ranges; then kernels outside of all
-    push/pop ranges. And the meta of the answer.
+    push/pop ranges. Also a dictionary of metadata, to show with the table.
     """
     trace = work.trace
     tree = path_tree(trace)
@@ -453,9 +462,9 @@ def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the row that each launch counts in, and the rows (kernels by path).
+    """Return the output row of each launch, and the rows: one per kernel and path that contains it.
 
-    `find_holders` explains both.
+    `find_holders` describes the columns.
     """
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))
@@ -470,7 +479,10 @@ def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array
 
 
 def _added(launches: pl.DataFrame, places: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return ``ops, total_ns, min_ns, max_ns`` of each row, from the launches in it."""
+    """Return ``ops, total_ns, min_ns, max_ns`` of each output row from its launches.
+
+    `places` holds the output row of each launch, and `size` is the number of rows.
+    """
     sums = np.zeros((size, 2), np.int64)
     np.add.at(sums, places, launches.select("ops", "total_ns").to_numpy())
     least, most = np.full(size, _NEVER), np.full(size, -_NEVER)
@@ -494,7 +506,7 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
 
 
 def _opened_kernels(held: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of start/end ranges, which are not in the tree."""
+    """Return the table's rows for start/end ranges, which are not in the tree."""
     if not held.width:
         return held
     whole = pl.col("total_ns").sum().over("path")
@@ -504,7 +516,7 @@ def _opened_kernels(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outside_kernels(own: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of kernels outside of all push/pop ranges."""
+    """Return the table's rows for kernels outside of all push/pop ranges."""
     sums = own.drop_nulls("outside").group_by("outside", *_KERNEL).agg(_TOGETHER)
     whole = pl.col("total_ns").sum().over("outside")
     return (

@@ -39,7 +39,10 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
-    """Return a run's ops grouped by launch (columns `NEEDED`), from which its windows are cut."""
+    """Return a run's ops merged into groups by launch (`LaunchGroups`), from which windows are cut.
+
+    The columns are `NEEDED`. The result is cached with the run.
+    """
     return trace.once(_launch_groups, of_all=True)
 
 
@@ -48,7 +51,7 @@ def _launch_groups(trace: Trace) -> pl.DataFrame:
 
 
 def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
-    """Return the launch groups of each part of a run."""
+    """Return the launch groups (`launch_groups`) of each part of a run; cached."""
     return trace.once(_groups_of_parts, of_all=True)
 
 
@@ -63,14 +66,16 @@ def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
-    """Replace ops by one row per group of ops that are in the same window.
+    """Merge ops of the same device, stage and iteration (or gap) of launch into one row each.
+
+    Ops without a known launch are kept as they are. The rows have the columns `NEEDED`.
 
     Parameters
     ----------
     batches
         Frames of ops with the columns `NEEDED`.
     iterations
-        The canonical table.
+        The table `iterations`.
     """
     groups, rest = LaunchGroups(iterations), []
     for batch in batches:
@@ -97,7 +102,7 @@ class LaunchGroups:
     Parameters
     ----------
     iterations
-        The canonical table.
+        The table `iterations`.
     """
 
     def __init__(self, iterations: pl.DataFrame) -> None:
@@ -129,9 +134,10 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return for each line (a device) the index of its process among those with iterations.
+        """Return for each device (or process on one) its process's index in the list.
 
-        It is the number of these processes if there is none.
+        The list has the processes with iterations; any other process gets its length, one past the
+        last index.
         """
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)
@@ -203,7 +209,7 @@ def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
-    """Return the marks as arrays for loops, with an extra process for all that have no marks."""
+    """Convert `host_marks` to arrays for loops; an extra entry serves processes without marks."""
     recorded = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
     own = (
         table.with_row_index("mark")

@@ -56,21 +56,21 @@ class RangeLayers:
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The push/pop ranges by number, and the row of the range around each."""
+    """The push/pop ranges by number, and for each the row of the range around it."""
 
     table: pl.DataFrame
     parents: Array
 
     def innermost(self, marked: pl.Expr) -> Array:
-        """Return for each range the innermost marked range among itself and those around it."""
+        """Return per range the row of the innermost marked range: itself or one around it."""
         found = np.empty(self.parents.size, np.int64)
         compiled(inherit, found.size)(self.parents, self._own(marked), found)
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
-        """Return for each range the outermost marked one of itself and those around it.
+        """Return for each range the row of the outermost marked one of itself and those around it.
 
-        A range where `stop` is true, and those around it, count for none.
+        The search upward ends below a range where `stop` is true.
         """
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
@@ -120,7 +120,10 @@ def _ranges(trace: Trace) -> _Ranges:
 
 
 def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Replace names by ``sequence, marker, operator``, which follow from them."""
+    """Replace name and domain of ranges by ``sequence, marker, operator``, derived from them.
+
+    These are autograd's sequence number, and whether the range is an autograd marker or an operator.
+    """
     name = pl.col("name").fill_null("")
     by_name = _of_distinct(
         ranges["name"],
@@ -139,7 +142,7 @@ def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
-    """Return the expressions' values for each text, computed once for equal texts."""
+    """Evaluate expressions of each text, once per distinct text; return one row per given text."""
     coded = texts.cast(pl.Categorical(pl.Categories.random()))
     distinct = coded.unique()
     codes, own = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
@@ -150,7 +153,7 @@ def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
 
 
 def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
-    """Return whether each range is a training step."""
+    """Return whether each range is a training step, that is, a row of the table `iterations`."""
     where = ["process", "thread", "start", "end"]
     steps = trace["iterations"].select(where).unique().collect()
     begin = table.select("range", *where).filter(pl.col("start").is_in(steps["start"].implode()))
@@ -159,7 +162,7 @@ def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
-    """Give autograd markers without a sequence number that of the first marker inside them."""
+    """Fill in missing sequence numbers of autograd markers from the first marker inside each."""
     inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())
@@ -172,8 +175,8 @@ def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
 def _forward_rows(ranges: _Ranges) -> pl.Series:
     """Return for each backward marker the row of its forward operator.
 
-    That is the last operator with the marker's sequence number that began before: earlier ones
-    merely show the next number, or contain the operator.
+    Of the operators with the marker's sequence number that began before it, this is the last one:
+    the earlier ones merely show the number that is due next, or enclose the operator.
     """
     inside = ranges.innermost(pl.col("marker"))
     rows = ranges.table.with_columns(row=pl.int_range(pl.len()), inside=pl.Series(inside) >= 0)
@@ -208,7 +211,11 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
 
 
 def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return per range its name and ordinal if it is a pass's outermost operator, else null."""
+    """Name layers by operator: return the name and ordinal of each pass's outermost operators.
+
+    The result has an element per range: null unless the range is such an operator. `unit` is the
+    row of the outermost operator around each range, and `labels` has a label per path.
+    """
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
@@ -239,7 +246,10 @@ def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
 
 
 def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:
-    """Assign ids to layers in the order of their first forward pass."""
+    """Assign ids to layers, the distinct texts, in the order of their first forward pass.
+
+    `text` is the name of each range's layer; `inside`, whether it was found by the enclosing range.
+    """
     coded = text.cast(pl.Categorical(pl.Categories.random()))
     codes = given(coded.to_physical(), np.int64, null=-1)
     layers = coded.filter(~inside).drop_nulls().unique(maintain_order=True)

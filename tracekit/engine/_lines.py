@@ -42,7 +42,7 @@ class Numbers:
     Parameters
     ----------
     known
-        Pairs that get the first numbers, in order; if given, other pairs get none.
+        Pairs that get the ids 0, 1, ... in this order; if given, all other pairs get no id.
     """
 
     def __init__(self, known: tuple[Array, Array] | None = None) -> None:
@@ -71,8 +71,8 @@ class Numbers:
 
         Returns
         -------
-        The number of each row's pair, -1 for a new pair if new ones get none; and for each new
-        pair, in the order of the numbers, the row in which it first occurs.
+        The id of each row's pair, -1 for an unknown pair if `known` was given; and for each new
+        pair, in the order of ids, the row in which it first occurs.
         """
         found = np.empty(first.size, np.int32)
         before, begin = self._count, np.zeros(1, np.int64)
@@ -95,7 +95,7 @@ def _pairs(room: int) -> Pairs:
 
 
 def _with_room(pairs: Pairs) -> Pairs:
-    """Return the pairs in arrays that are four times as large, if they are full."""
+    """Return the hash table, copied into arrays four times as large if it is full."""
     known = pairs.first.size
     more = _pairs(4 * known)
     begin, found = np.zeros(1, np.int64), np.empty(known, np.int32)
@@ -128,20 +128,20 @@ def number_pairs(
     first, last
         The columns.
     pairs
-        Pairs that have a number.
+        Hash table of the pairs that have an id.
     count
         Number of these pairs.
     is_open
-        Whether new pairs get a number.
+        Whether new pairs get an id; otherwise -1 is written for them.
     begin
         Array of one element: the row to start at; becomes the first row that is not done, or the
         number of rows.
     found
-        Output: the number of each row's pair.
+        Output: the id of each row's pair.
 
     Returns
     -------
-    The number of pairs that have a number now.
+    How many pairs have an id now.
     """
     for row in range(begin[0], len(first)):
         place = place_of(first[row], last[row], pairs)
@@ -165,14 +165,15 @@ _Arrays = TypeVar("_Arrays", bound=tuple[Array, ...])
 
 
 class Lines:
-    """Assigns line ids to owners (devices, or processes on devices) in order of appearance.
+    """Assigns dense ids ("line ids") to devices, or to processes on devices, as they appear.
 
     Parameters
     ----------
     columns
-        One or two columns of ops that identify the owner.
+        ``device``, or ``process`` and ``device``: the columns of ops that get one id together.
     known
-        The owners, in order, if others are to be ignored; else None.
+        The devices (or processes on devices) to number, in order, if all others are to be ignored;
+        else None.
     """
 
     def __init__(self, columns: Sequence[str], known: pl.DataFrame | None = None) -> None:
@@ -198,12 +199,12 @@ class Lines:
 
 
 def owners_of(windows: pl.DataFrame) -> list[str]:
-    """Return the columns that identify the owner of windows: device, or process and device."""
+    """Return the columns that identify a sequence of windows: device, or process and device."""
     return ["device"] if windows["process"].null_count() else _OWNER
 
 
 class LinesInWindows:
-    """Windows of each line (device, or process on a device), and its current window.
+    """Windows of each line (a device, or a process on one), and the window that a pass has reached.
 
     Parameters
     ----------
@@ -226,7 +227,7 @@ class LinesInWindows:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of ops that identify the line (device or process) and the interval."""
+        """Names of the columns of ops that are read: times, and device (or process and device)."""
         return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
 
     @property
@@ -235,7 +236,7 @@ class LinesInWindows:
         return int(self.course.ends.size)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line id of each row, -1 if its line has no windows."""
+        """Return the id of each row's device (or process on it), -1 if that has no windows."""
         lines = self._lines.of(rows)
         if self._given is None and len(self._lines) > self.count:
             self.cut = _endless(2 * len(self._lines))
@@ -243,12 +244,15 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return the window ids for rows of the windows as ordered by line (device) and start."""
+        """Return window ids (column ``window``) for positions in the sorted windows.
+
+        They are sorted by line (device, or process on one) and start.
+        """
         numbers = self._lines.owners["device"] if self._given is None else self._numbers
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if each device is one window, with its first start and last end."""
+        """Return the windows; without given ones, each device's first start to last end."""
         if self._given is not None:
             return self._given
         count = len(self._lines)

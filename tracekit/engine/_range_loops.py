@@ -21,14 +21,14 @@ def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: 
     Parameters
     ----------
     sequence
-        All nodes, parents before children; siblings keep this order.
+        All nodes, each parent before its children; siblings are laid out in the order given here.
     parents
         The parent of each node.
     sizes
-        Ones; output: the number of nodes in each subtree.
+        On input all ones; on output the number of nodes in each subtree.
     free
-        Zeros, one more than there are nodes: the next free position below each node, and last the
-        next one for a root.
+        Scratch space, on input zeros: for each node the next free position below it, and one more
+        element, the next position for a root.
     places
         Output: the position of each node.
     """
@@ -44,7 +44,7 @@ def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: 
 
 
 def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
-    """Find the depth of each node, and a far ancestor, so that any ancestor is a few steps away.
+    """Find the depth of each node and a shortcut: an ancestor far above, to climb by.
 
     A shortcut is as long as the next two together if these are equally long, else one step
     (skew-binary jump pointers): any ancestor is reached in logarithmically many steps.
@@ -63,7 +63,7 @@ def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
 
 @inner
 def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array) -> int:
-    """Return the nearest common ancestor of two nodes, `low` laid out before `high`; -1 if none."""
+    """Return the nearest common ancestor of two nodes, or -1; `low` is laid out before `high`."""
     node = high
     while node >= 0 and not node <= low < node + sizes[node]:
         far = shortcuts[node]
@@ -76,7 +76,11 @@ def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array)
 def part(
     place: int, now: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Add to the common ancestor of two neighbouring active nodes the time they overlap."""
+    """End the overlap of two neighbouring running nodes; add it to their common ancestor.
+
+    The neighbours are the running nodes at positions `place` - 1 and `place`; they overlapped from
+    the time in `active` until `now`.
+    """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
     if node >= 0:
@@ -87,7 +91,7 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Remove the active node at position `place` of `size`; add the overlaps that end with it."""
+    """Remove running node number `place` of `size`; add its overlaps with its neighbours."""
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -103,7 +107,7 @@ def leave(
 
 @inner
 def first_to_end(size: int, ends: Array) -> int:
-    """Return the position of the active node that ends first."""
+    """Return the position of the node that ends first among the `size` nodes running now."""
     first = 0
     for place in range(1, size):
         if ends[place] < ends[first]:
@@ -117,25 +121,25 @@ def count_twice(
     active: tuple[Array, ...],
     twice: Array,
 ) -> None:
-    """Find the time that a sum of lengths counts more than once, and the nodes where it does.
+    """Find for each tree node the time that summed interval lengths count more than once.
 
-    At any time some nodes are active. The ancestors of an active node form a way up to the root;
-    two ways share all nodes from the nearest common ancestor on. So, with active nodes in
-    depth-first order, each contributes its way, and each pair of neighbours subtracts the way from
-    its common ancestor. The length of the union in a subtree is then the sum of lengths there less
-    the time found here.
+    At any time the intervals of some nodes are open: these nodes are active. Each counts on its
+    path to the root, and two paths share all nodes from the nearest common ancestor on. So, with
+    active nodes in depth-first order, each pair of neighbours counts twice from its common ancestor
+    up to the root. The length of the union of the intervals in a subtree is then the sum of their
+    lengths minus the sum, over the subtree, of the time found here.
 
     Parameters
     ----------
     intervals
-        ``start, end, node`` by start.
+        ``start, end, node``, ordered by start.
     tree
         ``parents, shortcuts, sizes`` of a laid out tree.
     active
-        Scratch space for all nodes active at once: ``node, end, since``, the last one the time
-        since when it runs beside the one before it.
+        Scratch space for all nodes active at once: ``node, end, since``; ``since`` is the time from
+        which a node is the neighbour of the one before it.
     twice
-        Zeros; output: the time counted more than once at each node, ns.
+        On input zeros; output: the time counted twice at each node as nearest common ancestor, ns.
     """
     starts, ends, where = intervals
     nodes, until, since = active
@@ -173,7 +177,8 @@ def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
     sums
         One row of sums per range; updated.
     first, last
-        First start and last end of the ops of each range; first after last if it has none. Updated.
+        First start and last end of the ops of each range; for a range without ops, `first` holds a
+        later time than `last`. Updated.
     """
     for row in range(len(parents) - 1, -1, -1):
         parent = parents[row]
@@ -191,24 +196,25 @@ def find_holders(
     places: Array,
     rows: tuple[Array, ...],
 ) -> int:
-    """Find the paths that contain each kernel, and in how many of their ranges it is.
+    """Find the paths that contain each kernel, and the number of ranges of the path that launch it.
 
-    The walk up from a range stops at a range that has the kernel already, as all above have it too.
-    So the time is proportional to the distinct kernels of all ranges. Rows that do not fit are
-    counted, but not written.
+    From each range that launches a kernel, the loop walks outward and stops at a range where the
+    kernel was found before, as all ranges around it contain it too. So the time is proportional to
+    the distinct pairs of range and kernel. Rows that do not fit in `rows` are counted, but not
+    written.
 
     Parameters
     ----------
     launches
         ``kernel, range``, ordered by kernel: number of the kernel, and row of a range that launched
-        it.
+        it directly.
     tree
         ``parents, nodes``: the row of the range around each, -1 for a root; and the path of each.
     seen
         Scratch space, ``ranges, nodes, rows``, the first two -1: the last kernel found in each
         range and in each path, and the row of each path with that kernel.
     places
-        Output: the row that each launch counts in.
+        Output: for each launch the position in `rows` at which it is counted.
     rows
         Output, ``kernel, node, above, ranges``, one row for each kernel of a path: `above` is the
         row of the parent path, -1 for a root; `ranges` the number of ranges with the kernel.
@@ -273,7 +279,7 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
     parents, own, found
         As of `inherit`.
     stops
-        Where true, this range and the ranges around it do not count for the ranges inside it.
+        Where true, ranges inside this one do not find it, nor a range around it.
     """
     for row in range(len(parents)):
         found[row] = -1 if stops[row] else own[row]

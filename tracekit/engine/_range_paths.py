@@ -34,7 +34,7 @@ determines stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
-    """Return an index into `OUTSIDE`, the reasons why an op is in no range (by its thread)."""
+    """Return an expression: index into `OUTSIDE`, the reasons for ops in no push/pop range."""
     by_threads = trace.read("verdicts").filter(
         (pl.col("structure") == "threads") & pl.col("decides")
     )
@@ -52,7 +52,7 @@ def outside_code(trace: Trace) -> pl.Expr:
 
 
 def named_ranges(trace: Trace) -> Named:
-    """Return how ops are grouped by range: by path id of the innermost range at their launch.
+    """Return a grouping key of ops: the path id of the innermost range open at their launch.
 
     The id is negative for an op outside of all ranges; `outside_text` gives the reason.
     """
@@ -66,13 +66,13 @@ def named_ranges(trace: Trace) -> Named:
 
 
 def outside_text(path: pl.Expr) -> pl.Expr:
-    """Return the text for a negative path number that `named_ranges` gives."""
+    """Return the reason text for a negative path id, as `named_ranges` gives to such ops."""
     numbers = [-1 - code for code in range(len(OUTSIDE))]
     return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
 
 
 def outside_ranges(trace: Trace) -> Named:
-    """Return the reason why ops are in no push/pop range; null for ops in one."""
+    """Return a grouping key of ops: the reason why an op is in no push/pop range, else null."""
     return Named(
         ("range", "launch_thread"),
         pl.when(pl.col("range").is_null()).then(outside_code(trace)),
@@ -136,7 +136,7 @@ class PathTree:
         return self.paths.size
 
     def below(self, values: Array) -> Array:
-        """Return for each path the sum of the values in its subtree."""
+        """Return for each path the sum of `values` over itself and all paths below it."""
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
         first = np.arange(len(self))
         return np.asarray(sums[first + self.sizes] - sums[first])
@@ -165,7 +165,7 @@ def path_tree(trace: Trace) -> PathTree:
 
 
 def _above(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``path, above``: paths by their first range, and each one's parent's row or -1."""
+    """Return ``path, above``: paths by first occurrence, and the row of the parent or -1."""
     firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
     of_ranges = ranges.select(parent="range", above="path")
     rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
@@ -196,13 +196,13 @@ _TEXT = "range_text"
 
 
 def range_paths(trace: Trace) -> pl.DataFrame:
-    """Return the derived table ``path_texts``: the text of each path of ranges."""
+    """Return the table ``path_texts`` (``path, text``): the joined range names of each path."""
     paths = trace.read("paths")
     return PATH_TEXTS.conform(paths.select("path", text=path_texts(paths, paths["path"])))
 
 
 def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
-    """Add the texts of paths beside their ids, if the table has paths; see `shown`."""
+    """Add a text column for path ids, if the table has any; `shown` replaces the ids by it."""
     if "range" not in table.columns:
         return table
     known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
@@ -216,7 +216,7 @@ def sorting(columns: Sequence[str]) -> list[str]:
 
 
 def shown(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with path ids, if it has any, replaced by texts."""
+    """Replace path ids by the texts that `with_path_texts` added, if there are any."""
     if _TEXT not in table.columns:
         return table
     return table.with_columns(range=pl.col(_TEXT)).drop(_TEXT)
@@ -249,7 +249,7 @@ class OpenTally:
     ranges
         The start/end ranges, as `start_end_ranges` returns them.
     counting
-        Which rows count as ops, and how often.
+        Expressions that count each op once, though windows may split it into several rows.
     """
 
     ranges: pl.DataFrame
@@ -271,7 +271,7 @@ class OpenTally:
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
+        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), own in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process
@@ -280,7 +280,10 @@ class OpenTally:
             self._busy += _running(own, times, self._open.filter(of_process))
 
     def _during(self, own: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return `SUMS`, first start and last end of the ops launched while each range is open."""
+        """Return per range `SUMS`, first start and last end of the ops launched while it is open.
+
+        `own` has the ops of a process, and `times` their launch times, sorted.
+        """
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
         begin, until = begin[some], until[some]
@@ -298,7 +301,7 @@ class OpenTally:
         })  # fmt: skip
 
     def held(self) -> pl.DataFrame:
-        """Return the ranges with `SUMS` and ``first, last``: edges of their work, null if none."""
+        """Return the ranges with `SUMS` of their ops, and the ops' first start and last end."""
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))
         )
@@ -340,7 +343,7 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, path, start, end`` of intervals in which a range of the path is open."""
+    """Return ``process, path, start, end``: when at least one range of a path is open (merged)."""
     owner = ["process", "path"]
     reached = pl.col("end").cum_max().shift(1).over(owner)
     part = (pl.col("start") > reached).fill_null(value=True).cum_sum().over(owner)
@@ -369,13 +372,16 @@ def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterat
 
 
 def _rows_during(times: Array, spans: pl.DataFrame) -> tuple[Array, Array]:
-    """Return the first row inside each span and the row after its last one, by sorted times."""
+    """Return for each span the first row whose time is inside, and the row after the last such one.
+
+    `times` are sorted; a span is [start, end).
+    """
     starts, ends = (np.searchsorted(times, spans[name].to_numpy()) for name in ("start", "end"))
     return starts, np.maximum(starts, ends)
 
 
 def _pairs(begin: Array, until: Array) -> tuple[pl.Series, Array]:
-    """Return the rows inside each span, one after the other, and the span of each row."""
+    """List the rows of all slices from `begin` to before `until`, and the slice each row is of."""
     sizes = until - begin
     steps = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return pl.Series(np.repeat(begin, sizes) + steps), np.repeat(np.arange(sizes.size), sizes)

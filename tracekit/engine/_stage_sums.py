@@ -30,7 +30,7 @@ _SUMMED = ("window", "ops", "busy_ns")
 
 
 class DeviceSums:
-    """Adds up the ops of a report while its tables are written."""
+    """Adds up ops by device and stage while a recorded file is ingested and its tables written."""
 
     def __init__(self) -> None:
         self._tally: StageTally | None = StageTally()
@@ -62,18 +62,18 @@ def _of_devices(sums: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class StageSums:
-    """Sums by stage and window.
+    """Op counts, busy and exposed time by stage and window.
 
     Parameters
     ----------
     windows
-        The windows; if each device is one, it lasts from its first op to its last.
+        The windows; with one window per device, it spans the device's first op to its last.
     stages
         ``window, stage, ops, busy_ns, exposed_ns``.
     groups
         ``window, ops, launched, total_ns, busy_ns`` of all ops in each window.
     sources
-        ``window, stage_source, ops, busy_ns``.
+        ``window, stage_source, ops, busy_ns`` by the evidence that the stage was derived from.
     """
 
     windows: pl.DataFrame
@@ -87,14 +87,14 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Merge the `frames` of several parts of a run, no two of which have a window in common."""
+        """Merge the `frames` of several parts of a run; no window occurs in two parts."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
 def kept_sums(trace: Trace) -> StageSums | None:
     """Return the sums per device that were stored at ingest, with their ``kernels``.
 
-    None if none were stored, or if they cannot be added, as for a GPU in two reports.
+    None if none were stored, or if they cannot be added, as for a GPU recorded in two files.
     """
     table = trace.read("device_sums").rename({"device": "window"})
     if table.is_empty():
@@ -115,13 +115,13 @@ _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
 
 
 class StageTally:
-    """Adds up ops by stage, by source of the stage, and in total.
+    """Adds up ops by stage, by the evidence for the stage (``stage_source``), and in total.
 
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of NVTX ranges in place of ops; in the number of ops, each range
-        counts once, with its first piece (`is_first`).
+        Whether the rows are not GPU ops, but pieces of NVTX ranges (host time). Each range then
+        adds 1 to the number of ops, at its first piece (`is_first`).
     of_stages_alone
         Whether to add up stages only: sources and launches are not read.
     """
@@ -139,7 +139,7 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
+        """Reset all sums and set the windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
@@ -172,11 +172,11 @@ class StageTally:
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
 
     def sums(self) -> StageSums:
-        """Return the windows with their sums by stage, in total and by source of the stage."""
+        """Return the windows with their sums by stage, in total, and by ``stage_source``."""
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if each device is one, it lasts from its first op to its last."""
+        """Return the windows; without given ones, each device's first start to last end."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:
@@ -211,7 +211,7 @@ class StageTally:
         )
 
     def sources(self) -> pl.DataFrame:
-        """Return ``window, stage_source, ops, busy_ns``: busy time of the ops of each source.
+        """Return ``window, stage_source, ops, busy_ns``: busy time by evidence for the stage.
 
         Valid only without `of_stages_alone`.
         """

@@ -30,7 +30,7 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
     Parameters
     ----------
     trace
-        The run; its processes have to number iterations alike (`numbered_alike`).
+        The run; an iteration must have the same id in all processes (`numbered_alike`).
     skip
         Number of iterations to leave out at the beginning.
     cutter
@@ -39,7 +39,7 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
     Returns
     -------
     ``process, device, iteration, start, end, counts``; ``counts`` is true for a window of a step
-    that counts, and for the only window of a device in a run without iterations.
+    that `counted_steps` keeps, and for the only window of a device in a run without iterations.
     """
     columns = [*_OWNER, "iteration", "start", "end", "counts"]
     iterations = trace.read("iterations")
@@ -55,7 +55,7 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
 
 
 def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of intervals that are inside windows of counted steps.
+    """Clip intervals to the windows with ``counts``; drop what lies outside.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
 
 
 def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last rank of each span in ``0-3, 8`` or [0, 1, 2, 3, 8].
+    """Parse rank spans, ``0-3, 8`` or [0, 1, 2, 3, 8], into pairs of first and last rank.
 
     Raises
     ------
@@ -155,10 +155,10 @@ def within(
     Raises
     ------
     UsageError
-        If both are given, a text is neither, the end is not after the start, or the stretch is
+        If both are given, a text cannot be parsed, the end is not after the start, or the span is
         outside of the recording.
     MissingDataError
-        If the times of the run's reports cannot be compared.
+        If the recorded files of the run have clocks that cannot be compared.
     """
     if between is None and iterations is None:
         return trace
@@ -204,12 +204,12 @@ def _seconds(time: int) -> str:
 
 
 def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
-    """Return the rows from step `first` to step `last`.
+    """Return the rows with a step number from `first` to `last`.
 
     Raises
     ------
     UsageError
-        If there are none.
+        If there are no such rows.
     """
     found = steps.filter(pl.col("iteration").is_between(first, last))
     if found.is_empty():
@@ -220,10 +220,10 @@ def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
 
 
 def some_steps(trace: Trace, first: int, last: int) -> Trace:
-    """Return a run with only the ops and calls of these steps and of their neighbours.
+    """Return a run with only ops and host calls of steps `first` to `last` and neighbours.
 
-    The neighbours are needed: a step may wait for something in the one before, and ends where the
-    next begins. All processes have to be on one clock.
+    The step before and the step after are kept too: a step may wait for something in the previous
+    one, and ends where the next begins. All processes have to be on one clock.
 
     Raises
     ------
@@ -249,9 +249,9 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a cutter that also cuts where the host enters or leaves an iteration.
+    """Return a cutter of windows that also cuts where the host enters or leaves an iteration.
 
-    The column ``on_host`` tells whether the host is in one.
+    The column ``on_host`` tells whether the host is in an iteration during the window.
     """
 
     def cut(trace: Trace) -> pl.DataFrame:
@@ -264,7 +264,7 @@ def by_host(cutter: Cutter) -> Cutter:
 
 
 def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Split windows where the host state of their process changes.
+    """Split windows at the times when the host state of their process changes.
 
     Parameters
     ----------
@@ -323,17 +323,17 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows of the steps that count, and how many iterations do not.
+    """Windows of the steps that an analysis covers, and how many iterations it leaves out.
 
     Parameters
     ----------
     windows
-        The windows; `iteration` is null outside of the steps that count.
+        The windows; `iteration` is null outside of the covered steps.
     left_out
         Number of steps left out because not all processes have them.
     annotated, empty
-        Number of iterations that are neither skipped nor cut, of processes that have steps; and the
-        number of these in which their process ran nothing.
+        Number of iterations that are neither skipped nor cut by the recording, in processes that
+        have steps; and how many of these have no GPU work of their process.
     """
 
     windows: pl.DataFrame
@@ -343,17 +343,17 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Set each window's step to null unless the step counts: all processes have it.
+    """Keep the step number of windows only for steps that all processes have; null in the others.
 
-    Left out are the first `skip` iterations of each process, those cut by the start or end of the
-    recording, and steps that not all processes have.
+    The first `skip` iterations of each process and those cut by the start or end of the recording
+    are set to null as well.
 
     Parameters
     ----------
     windows
         Windows, as `with_steps` numbers them.
     iterations
-        The canonical table.
+        The table `iterations`.
     skip
         Number of iterations to leave out at the beginning.
     """
@@ -385,9 +385,9 @@ def torn(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbered_alike(trace: Trace) -> Trace:
-    """Renumber iterations so that all processes have the same id for the same iteration.
+    """Renumber iterations in order of time if no recorded id occurs in all processes.
 
-    If the recorded ids have none in common, iterations are matched by their order.
+    Then all processes have the same id for the same iteration.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty() or not _common(iterations).is_empty():

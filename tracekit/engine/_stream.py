@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """Expressions that count each op once, even where windows split it into pieces."""
+    """Expressions that count each op once, even where windows split it into several rows."""
 
     is_op: pl.Expr | None
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Limit a mask of rows (pieces into which windows cut ops) to one row per op."""
+        """Restrict a row filter to one row per op, as windows may split an op into several."""
         return where if self.is_op is None else where & self.is_op
 
 
@@ -67,41 +67,41 @@ class Tally(Protocol):
         """Set all sums to zero."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process, in segments at whose edges nothing runs (`feed`)."""
+        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
 
 
 class Sweep(Protocol):
-    """Interface of an aggregator that takes uncut ops, ordered by start, and sums up by window."""
+    """Interface of an aggregator that takes uncut ops, ordered by start, and sums by window."""
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and set the windows to sum over (None: one for each device)."""
+        """Reset all sums and set the windows to sum over (None: one window per device)."""
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Count ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if each device is one, it lasts from its first op to its last."""
+        """Return the windows; without given ones, each device's first start to last end."""
 
     def sums(self) -> Any:
-        """Return the sums; their class has `merged`, which joins the `frames` of several parts."""
+        """Return the sums, whose class can merge their `frames` over parts of a run."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Grouping key of ops whose values are stored in another table.
+    """Grouping key of ops that is looked up in another table.
 
     Parameters
     ----------
     columns
-        Columns of ops from which the row in that table follows.
+        Columns of ops that `number` reads.
     number
-        Expression for the row in that table.
+        Expression, over ops, for the index into `values`.
     values
-        Values of the key, by row.
+        Values of the key in that table.
     """
 
     columns: tuple[str, ...]
@@ -111,7 +111,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """State of a device or process while its intervals arrive, ordered by start."""
+    """Intervals of one device or process held back, as a later one may still overlap them."""
 
     first: int
     """Start of its first interval."""
@@ -128,7 +128,7 @@ class _Line:
 def feed(
     batches: Iterable[pl.DataFrame], line: str, take: Callable[[pl.DataFrame], None]
 ) -> pl.DataFrame | None:
-    """Pass intervals on in segments, at whose edges no interval of their line (a device) is open.
+    """Pass intervals on in segments cut at times when their device (`line`) is idle.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def feed(
         Frames with ``start, end``, an integer column `line`, and others; ordered by start on each
         line.
     line
-        Name of the column with an interval's line.
+        Name of the column with an interval's line: the id of its device, or process on a device.
     take
         Function that receives one or more complete segments of a line at a time, with a column
         ``crowded``: false if an interval certainly overlaps no other one of its line.
@@ -164,7 +164,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Pass on the rows between the first and last time at which nothing runs; keep the rest."""
+    """Pass on the rows up to the latest time at which nothing runs; hold back the rest."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -202,9 +202,9 @@ class Receivers:
     tallies
         Aggregators of ops that are cut at window borders.
     sweeps
-        Aggregators of whole ops, in the same windows.
+        Aggregators of uncut ops, summed over the same windows.
     whole
-        Aggregators of whole ops, with one window per device.
+        Aggregators of uncut ops, summed over one window per device.
     """
 
     tallies: Sequence[Tally] = ()
@@ -236,7 +236,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums of a run: by window, and for each device as a whole; and the windows."""
+    """Sums over a run's ops: by window, and per device over all its time; and the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]
@@ -244,15 +244,15 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Factory of aggregators (`Sweep` only) for a part of a run; its `repr` is its cache key."""
+    """Factory of aggregators (`Sweep` only) for one part of a run; its `repr` is its cache key."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
-        """Classes whose `merged` adds up the sums in windows."""
+        """Classes of the sums by window; their `merged` adds up the sums of several parts."""
 
     @property
     def of_whole(self) -> Sequence[Any]:
-        """Classes whose `merged` adds up the sums with one window per device."""
+        """Classes of the sums per device; their `merged` adds up the sums of several parts."""
 
     def __call__(self, part: Trace) -> Receivers:
         """Return aggregators for a part of a run."""
@@ -306,7 +306,10 @@ def _of_devices(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[Any]:
-    """Merge the sums of each aggregator over all parts of a run."""
+    """Merge the sums of each aggregator over all parts of a run.
+
+    `of` is ``sweeps`` or ``whole``, the prefix of the frames' names; `classes`, one per aggregator.
+    """
     return [
         each.merged([_within(part, f"{of} {place} ") for part in parts])
         for place, each in enumerate(classes)
@@ -329,7 +332,7 @@ def _summed(
 
 @dataclass(frozen=True)
 class _SumsOfPart:
-    """Adds up the ops of a part, into frames small enough to send between processes."""
+    """Adds up the ops of one part of a run, into frames small enough to send to a process."""
 
     begin: Begin
 
@@ -351,7 +354,7 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return the windows, and those not cut by iteration; None stands for one per device."""
+    """Return windows, and windows not split by iteration; None stands for one per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     _require_ops(launch_groups(trace).height)
@@ -361,7 +364,7 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return the windows of time to sum over, numbered; ``line`` is an id of their owner."""
+    """Return numbered windows to sum over; ``line`` is a dense id of their process and device."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
@@ -383,7 +386,7 @@ def _in_order(
 def _handed_out(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame | None:
-    """Pass all ops on and return the windows; None if ops are not ordered by start."""
+    """Stream all ops to the aggregators; return the windows, None if starts are unordered."""
     for sweep in receivers.sweeps:
         sweep.begin(windows)
     for sweep in receivers.whole:
@@ -405,9 +408,9 @@ def _handed_out(
 
 
 def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
-    """Leave out ops before the first and after the last window, which count nowhere.
+    """Drop ops that end before the first window or start after the last one.
 
-    Parts of files that hold only such ops, by their statistics, are not read.
+    Row groups whose min/max statistics show only such ops are not read.
     """
     known = [each for each in windows if each is not None]
     if not known:
@@ -435,7 +438,10 @@ def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator
 def _fed(
     batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Pass all ops, cut at windows, to tallies; return each device's first start and last end."""
+    """Stream ops, cut at windows, to tallies; return the first start and last end of each device.
+
+    With windows, these are per ``line``, a dense id of process and device.
+    """
     if not tallies:
         for _ in batches:
             pass
@@ -456,7 +462,7 @@ def _fed(
 def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the pieces into which windows cut ops, ordered by start on each device or process.
 
-    A piece in a later window than its op's start is held back until ops before it have come.
+    An op's piece in a later window is held back until no op with an earlier start can follow.
     """
     spans = windows.drop("window", "line")
     lines = windows.select(*_OWNER, "line").unique()

@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Progress of each line (device or process): its current window, and the latest times seen."""
+    """State of the pass over ops, per line (device, or process on one): window and last times."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Latest end so far of ops by stage, and by source of stage; a row per device or process."""
+    """Furthest op end so far by stage, and by ``stage_source``; a row per device or process."""
 
     stages: Array
     sources: Array
@@ -79,9 +79,9 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Move a line (a device) on to the window that an op starts in, or the last before it.
+    """Advance a line (device, or process on one) to the window that an op starts in, and return it.
 
-    Returns that window.
+    If the op starts in no window, this is the last window before it.
     """
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)
@@ -94,7 +94,7 @@ def enter(line: int, start: int, windows: Windows, course: Course) -> int:
 
 @inner
 def starts_in(window: int, start: int, end: int, windows: Windows) -> bool:
-    """Tell whether an op starts before the end of the window that it enters."""
+    """Tell whether an op starts before its window ends; `window` is as returned by `enter`."""
     until = windows.ends[window]
     # An op without length may lie at the very end of the last window.
     return bool(start < until or start == end == until)
@@ -105,7 +105,7 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add the length of an interval to the windows that it overlaps, from `window` on."""
+    """Add (`sign` 1) or subtract (-1) an interval's part in each window, `window` to `last`."""
     while window < last and windows.begins[window] < end:
         low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])
         if low < high:
@@ -192,7 +192,7 @@ class GroupOps(NamedTuple):
 
 
 class GroupsReached(NamedTuple):
-    """Progress of each group: the furthest end so far, and the row of sums in use."""
+    """State of the pass over ops, per group: furthest end so far, and row of sums in use."""
 
     ends: Array
     """Furthest end so far of each group."""
@@ -211,7 +211,7 @@ class GroupSums(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Ops that were counted: for each its row of sums and its duration."""
+    """Ops that were added to sums: for each op the row of sums and its duration (ns)."""
 
     rows: Array
     lengths: Array
@@ -223,7 +223,7 @@ SEEN, COUNTED, USED = range(3)
 
 @inner
 def row_of(group: int, window: int, reached: GroupsReached, sums: GroupSums, used: int) -> int:
-    """Return the row of sums for a group in a window; a new one after the `used` rows if needed.
+    """Return the row of sums of a group in a window; a new row (`used`) if there is none.
 
     As ops are ordered by start, the row used last is nearly always the right one.
     """
@@ -243,13 +243,13 @@ def sweep_groups(
     Parameters
     ----------
     ops, windows, course, reached
-        The ops, the windows, and the progress of lines and groups.
+        The ops, the windows, and the state of the pass per line (device or process) and per group.
     sums
         The sums; zero in unused rows.
     done
-        Progress: numbers at `SEEN`, `COUNTED` and `USED`; updated.
+        Counters, updated: ops passed (`SEEN`), ops added (`COUNTED`), rows of sums in use (`USED`).
     counted
-        Output: the ops that were counted.
+        Output: row of sums and duration of each op that was added.
 
     Returns
     -------
@@ -307,7 +307,7 @@ class Marks(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """Ops whose launches are known, as arrays in any order."""
+    """Ops whose launching call was recorded, as arrays in any order."""
 
     lines: Array
     starts: Array
@@ -342,7 +342,7 @@ NONE = -(1 << 62)
 
 @inner
 def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
-    """Return the last position, from `low` to `high` in sorted values, with a value up to `now`.
+    """Return the last position in a sorted slice (`low` to `high`) whose value is at most `now`.
 
     It is ``low - 1`` if there is none. The search starts at `guess`.
     """

@@ -88,7 +88,7 @@ def with_step_ends(
 def _ends(
     last: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, device, iteration, ended, is_open`` of the last step of each device."""
+    """Return ``process, device, iteration, ended, is_open``: when each device's last step ends."""
     lone = unlaunched.join(last.select(*_OWNER, "iteration", "next", begin="start"), on=_OWNER)
     inside = (pl.col("start") >= pl.col("begin")) & (
         pl.col("next").is_null() | (pl.col("start") < pl.col("next"))
@@ -131,16 +131,17 @@ def _run_windows(trace: Trace) -> pl.DataFrame:
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     """Cut each device's time into iterations and the gaps between them.
 
-    An iteration begins on a device with the first op of it there. Input copies that run ahead do
-    not count as that op; but those do that the iteration's own thread launches, in it or since the
-    previous one, if all earlier work has ended when they start. It ends when the next iteration
-    begins, or where the first op (other than input) launched between the two starts. An op belongs
-    to the iteration that its process was in at the launch; if several threads train in a process,
-    to the iteration that its own thread was in, since threads may be in different ones. The last
-    iteration ends with the step's last op on any device (`with_step_ends`). The first window begins
-    with the first op that the process launches on the device and the last one ends no earlier than
-    its last op, so that no op is lost. Ops before all launched ones get a window outside of all
-    iterations, as does a process without any known launch.
+    An iteration begins on a device with its first op there. Input copies of prefetching threads do
+    not count as its first op. Input copies launched by the iteration's own thread, in it or since
+    the previous iteration, do count, if all earlier work has ended when they start. It ends when
+    the next iteration begins, or where the first op (other than input) launched between the two
+    starts. An op belongs to the iteration that its process was in at the launch; if several threads
+    train in a process, to the iteration that its own thread was in, since threads may be in
+    different ones. The last iteration ends with the step's last op on any device
+    (`with_step_ends`). The first window begins with the first op that the process launches on the
+    device and the last one ends no earlier than its last op, so that no op is lost. Ops before all
+    launched ones get a window outside of all iterations, as does a process without any known
+    launch.
 
     Parameters
     ----------
@@ -188,7 +189,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, part, iteration, start``: where each iteration or gap begins.
 
-    ``lost`` is the end of the work that runs there before all launched ops.
+    ``part`` numbers the iterations and gaps of a device. ``lost`` is the end of the work that runs
+    there before all ops with a known launch.
 
     Parameters
     ----------
@@ -244,9 +246,9 @@ def chosen_windows(
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
-    Windows are cut to the time span or steps that the run is limited to (its stretch); a step that
-    an edge of it cuts is no step.
-    Without steps each device is one window, whose process is null.
+    Windows are clipped to the time span or steps that the run is limited to (its stretch). A step
+    that an edge of the span cuts does not count as a step. Without steps each device is one window,
+    whose process is null.
 
     Parameters
     ----------
@@ -293,7 +295,7 @@ def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
-    """Clip windows to the run's time span or steps; a step that the edge cuts becomes open."""
+    """Clip windows to the run's time span or steps; a step cut by an edge gets ``is_open``."""
     step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
     is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
     if stretch.iterations is not None:
@@ -342,7 +344,7 @@ def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
 
 
 def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Keep the windows from iteration number `skip` of each process to its last one."""
+    """Keep each device's windows from its first iteration after the first `skip` to its last."""
     skipped = first_iterations(iterations, skip)
     kept = iterations.join(skipped, on=["process", "iteration"], how="anti")
     edges = (
@@ -382,7 +384,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Clip ops that begin in or after a window and reach into no other one."""
+    """Clip ops that overlap one window only, and begin in it or after it."""
     begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
     return (
         ops.with_columns(spans.select("window", "window_end"))
@@ -398,7 +400,7 @@ def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
-    """Split ops that overlap several windows, or begin before all."""
+    """Split ops that overlap several windows, or that begin before the first window."""
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
     first = order.select(*owners, time="window_start", first="turn")
     located = (
@@ -441,7 +443,7 @@ _Ints = NDArray[np.int64]
 
 
 def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
-    """Find for each row the latest mark of the same owner that is no later than the row.
+    """Find for each row the latest mark not after it, among marks with the same `owners`.
 
     Parameters
     ----------
@@ -450,7 +452,8 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
     marks
         ``time``, without nulls; of several marks at one time the last one is taken.
     owners
-        Integer columns of both frames that identify the owner; a row with null has no mark.
+        Integer columns, such as process and device, that must be equal in row and mark; a row with
+        null has no mark.
 
     Returns
     -------
@@ -476,7 +479,10 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
 
 
 def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
-    """Return a dense id per owner, -1 if a column is null or no mark has this owner."""
+    """Return an integer per row for its values of `owners`; -1 if one is null or not known.
+
+    `known` has the sorted values of each column that occur among the marks.
+    """
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
     for name, numbers in zip(owners, known, strict=True):
@@ -493,7 +499,7 @@ def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[A
 
 
 def _places(values: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the index of each value among the sorted known values, and whether it is new."""
+    """Return the index of each value among the sorted known values, and whether it is not known."""
     count = known.size
     if count and known[0] == 0 and known[-1] == count - 1:  # as devices and processes mostly are
         return values, (values < 0) | (values >= count)
