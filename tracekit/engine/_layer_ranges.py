@@ -122,7 +122,7 @@ def _ranges(trace: Trace) -> _Ranges:
 def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
     """Replace name and domain of ranges by ``sequence, marker, operator``, derived from them.
 
-    These are autograd's sequence number, and whether the range is an autograd marker or an operator.
+    These are autograd's sequence number, and whether a range is an autograd marker or an operator.
     """
     name = pl.col("name").fill_null("")
     by_name = _of_distinct(

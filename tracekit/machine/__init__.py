@@ -1,4 +1,4 @@
-"""Machines: links between their GPUs, bandwidths and routes.
+"""Topologies of multi-GPU machines: links between GPUs, their bandwidths, routes of copies.
 
 Names are imported on first use, since the graph library that a machine needs is slow to import.
 """

@@ -36,17 +36,17 @@ _TRACES = (b"SQLite format 3\0",)
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine, and which of its GPUs each device of a run is.
+    """A machine, and the GPU of it that each device of a run is.
 
     Parameters
     ----------
     machine
         The machine.
     place
-        Device of the run -> number of its GPU in the machine. GPUs of the machine that the run does
-        not name map to themselves if no device has their number.
+        Number of a device in the run -> number of its GPU in the machine. GPUs of the machine that
+        are not in the run map to themselves, unless a device has their number.
     by
-        How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
+        What devices were matched by: ``uuid``, ``pci_bus`` or ``number``.
     warnings
         Sentences to display about the machine and the match.
     """
@@ -64,9 +64,9 @@ def is_topology(reference: str) -> bool:
 
 
 def _is_trace(path: Path) -> bool:
-    """Tell whether a file may be a trace without topology: an SQLite file without table NVLINK.
+    """Tell whether a file is an SQLite trace (nsys, nvprof) that contains no topology.
 
-    An nvprof database may be both; if it contains a topology, it is taken for a topology.
+    An nvprof database may be a trace and a topology at once; then it counts as a topology.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -104,20 +104,21 @@ def find_machine(reference: str) -> Machine:
 def machine_of(
     devices: pl.DataFrame, topology: str | None = None, recorded: Sequence[str] = ()
 ) -> Placed:
-    """Return the machine that a run was recorded on.
+    """Return the machine that a run was recorded on, with the GPU that each device is.
 
-    Without a topology, the GPUs of each host are put into a machine of their own, and the links
-    between hosts are unknown.
+    Without a topology, a machine is made of the GPUs of each host, and the links between hosts are
+    unknown.
 
     Parameters
     ----------
     devices
         The canonical table ``devices``, optionally with ``host``.
     topology
-        A topology file or a preset, of the whole machine; or of each host, if it has too few GPUs
-        for the run. None: the machine that was recorded, else one recognised from GPU names.
+        A topology file or a preset. It describes all hosts together or, if it has too few GPUs for
+        the run, each single host. None: the machine that was recorded, else one recognised from GPU
+        names.
     recorded
-        The machines recorded in the run's reports, as TOML; they are used if all are the same.
+        The machines recorded in the run's files, as TOML; used if all are the same.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Count GPUs, other than MIG slices, with the same PCI address as another GPU of the host."""
+    """Count devices that share a PCI address with another device of the host; no MIG slices."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
@@ -175,7 +176,10 @@ def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
 
 
 def _hosts(devices: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return host -> its devices, for hosts with a device that ran ops; empty without ``host``."""
+    """Return host -> its devices, for hosts with a device that ran ops.
+
+    It is empty if `devices` has no column ``host``.
+    """
     if "host" not in devices.columns:
         return {}
     active = devices.filter("active")["host"].drop_nulls().unique(maintain_order=True)
@@ -191,7 +195,7 @@ def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
 
 
 def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) -> Placed:
-    """Return the machines of several hosts joined into one, recognised from GPU names."""
+    """Join the machines of several hosts (see `machine_of`) into one without links between them."""
     numbers = [devices["device"] for devices in hosts.values()]
     # A topology of each host numbers its GPUs from 0.
     own = [
@@ -227,16 +231,16 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
     """Fill in the NVLinks of a machine's GPUs, if the machine has no information about NVLinks.
 
-    GPUs of one product that are sold on one board in this count get the NVLinks of that board's
-    preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none. For
-    other GPUs the connection remains unknown.
+    If GPUs of this product are sold on a board in exactly this number, they get the NVLinks of the
+    board's preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none.
+    For other GPUs the connection remains unknown.
 
     Parameters
     ----------
     machine
         The machine; one that has information about NVLinks is returned unchanged.
     products
-        Number of the GPU -> product name, as far as a run knows them.
+        Number of the GPU -> product name, or None, as recorded in a run.
     """
     names = {name for name in products.values() if name is not None}
     if machine.tells_peers or machine.origin == "assumed":  # which has said so itself
@@ -289,8 +293,8 @@ def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, li
 
     Returns
     -------
-    All of them as one machine, which is only as certain as the least certain one; and for each
-    machine the number to add to its GPU numbers.
+    The joined machine, whose origin is the least certain one among theirs; and for each machine the
+    number to add to its GPU numbers.
     """
     nodes: dict[str, Mapping[str, object]] = {}
     links = []
@@ -335,14 +339,14 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Which GPU of a machine each device of a run is.
+    """For each device of a run, the GPU of a machine that it is.
 
     Parameters
     ----------
     gpus
         Number of the run's device -> number of the machine's GPU.
     by
-        How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
+        What devices were matched by: ``uuid``, ``pci_bus`` or ``number``.
     warnings
         Sentences to display about the match.
     """
@@ -358,8 +362,9 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
     the machine has those of all active devices; else by index. If both have UUIDs (or locations)
     that differ, the topology comes from another machine: it is used with a warning, since machines
-    of one model are alike. A device that ran nothing and matches no GPU is left out. A machine that
-    was recognised or assumed has no indices: devices are its GPUs in order.
+    of one model are alike. A device that ran nothing and matches no GPU is left out. The GPU
+    numbers of a recognised or assumed machine have no meaning: devices are matched to its GPUs in
+    order.
 
     Parameters
     ----------
@@ -371,7 +376,7 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     Raises
     ------
     UsageError
-        If an active device matches no GPU of the machine, or two match the same.
+        If an active device matches no GPU of the machine, or two devices match the same GPU.
     """
     active = devices.filter(pl.col("active"))["device"].to_list()
     if len(active) > len(machine.gpus):
@@ -391,14 +396,14 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
 
 
 def _by_number(machine: Machine, devices: list[int]) -> dict[int, int]:
-    """Return device -> GPU by index; a machine made for the run has its GPUs in run order."""
+    """Return device -> GPU with the same number; if the machine was recognised, in order."""
     if machine.origin in ("recognised", "assumed"):
         return dict(zip(sorted(devices), machine.gpus, strict=False))
     return {device: device for device in devices if device in set(machine.gpus)}
 
 
 def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, ...]:
-    """Return a warning if identifiers show that the topology was made on another machine."""
+    """Return a warning if UUIDs or PCI addresses show that the topology is of another machine."""
     what = " and ".join(other)
     text = (
         f"the GPUs of the topology {machine.name} have other {what} than those of the run: "
@@ -410,7 +415,10 @@ def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, .
 def _matched(
     machine: Machine, devices: pl.DataFrame, key: str, plain: Callable[[object], str | None]
 ) -> tuple[dict[int, int], bool]:
-    """Return device -> GPU for equal values of a key, and whether both sides have that key."""
+    """Return device -> GPU with an equal value of `key`, and whether run and machine have values.
+
+    `plain` brings a value, such as a PCI address, into one notation, or returns None.
+    """
     nodes = machine.graph.nodes(data=key)
     places = {plain(value): number_of(node) for node, value in nodes if node.startswith("GPU")}
     places.pop(None, None)

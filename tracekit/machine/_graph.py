@@ -58,7 +58,8 @@ class Link:
     bandwidth
         Peak per direction, bytes/s; None where unknown.
     known
-        How the link is known, if that differs from its machine; else None.
+        Evidence for the link (stated, recognised or assumed), if it differs from that for the
+        machine; else None.
     """
 
     ends: tuple[str, str]
@@ -74,18 +75,18 @@ class Link:
 
     @property
     def is_peer(self) -> bool:
-        """True for types of links that join GPUs."""
+        """Whether the link is of a type that joins two GPUs directly."""
         return self.type in PEER_LINKS
 
 
 @dataclass(frozen=True)
 class Route:
-    """Links that a transfer crosses.
+    """The links that a transfer crosses, in order.
 
     Parameters
     ----------
     nodes
-        Names of the nodes on the way, both ends included.
+        Names of the nodes along the route, both ends included.
     links
         The links between them.
     """
@@ -95,19 +96,24 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The names of the nodes on the way, such as `GPU0>PCIe0>CPU0`."""
+        """The names of the nodes along the route, such as `GPU0>PCIe0>CPU0`."""
         return ">".join(self.nodes)
 
     @property
     def bandwidth(self) -> int | None:
-        """Peak of the narrowest link, bytes/s; None if the peak of any link is unknown."""
+        """Peak bandwidth of the slowest link, bytes/s; None if the peak of any link is unknown."""
         widths = [link.bandwidth for link in self.links]
         known = [width for width in widths if width is not None]
         return min(known) if known and len(known) == len(widths) else None
 
     @property
     def type(self) -> str:
-        """`nvlink`, `xgmi`, `pcie` (within a socket), `socket` (across sockets) or `network`."""
+        """Slowest kind of link on the route: `network`, `socket`, `pcie`, `c2c`, `xgmi`, `nvlink`.
+
+        It is `local` if the route has no links. A `socket` link joins CPU sockets.
+
+        `pcie` stays within a socket; `socket` crosses sockets.
+        """
         types = {link.type for link in self.links}
         order = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
         return next((each for each in order if each in types), "local")
@@ -120,11 +126,11 @@ class Relay:
     Parameters
     ----------
     gpu
-        Number of the GPU between them.
+        Number of the GPU in between.
     bricks
         Number of NVLinks of the first hop and of the second hop.
     bandwidth
-        Peak of the narrower hop, bytes/s.
+        Peak bandwidth of the slower hop, bytes/s.
     """
 
     gpu: int
@@ -139,7 +145,7 @@ class Machine:
     Parameters
     ----------
     name
-        Its name: a preset, or the file it was read from.
+        Name of the machine: its preset, or the file it was read from.
     graph
         Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product``
         and ``numa``; edges have ``link`` (`Link`).
@@ -150,19 +156,20 @@ class Machine:
     warnings
         Sentences to display about it.
     source
-        Origin of the information about it, in words; None if a tool's output was read.
+        Reference for the data, such as a data sheet, in words; None if the output of a tool was
+        read.
     tells_peers
-        Whether links between GPUs other than PCIe are known, or known to be absent. If False, no
-        route between two GPUs is known.
+        Whether the data say which GPUs NVLink or xGMI joins. If False, no route between two GPUs is
+        known.
     given
-        (GPU, GPU) in either order -> their relation in the topology matrix that was read, such as
+        (GPU, GPU), in both orders -> their entry in the topology matrix that was read, such as
         `PHB`; empty if no matrix was read.
     untold
         Pairs of GPUs whose connection is unknown though other links of both are known; these have
         no known route.
     through_host
-        Pairs of GPU and NIC, in the direction of the data, between which data go through host
-        memory instead of directly; names of nodes.
+        Pairs of node names, one of a GPU and one of a NIC, sender first, between which data go
+        through host memory instead of directly.
     """
 
     name: str
@@ -192,7 +199,7 @@ class Machine:
         return cls(name, graph, origin, tuple(warnings), source)
 
     def with_links(self, links: Iterable[Link]) -> Machine:
-        """Return a machine with the same nodes, joined by the links `links` instead."""
+        """Return a machine with the same nodes, whose links are replaced by `links`."""
         nodes = dict(self.graph.nodes(data=True))
         return replace(self, graph=Machine.of(self.name, nodes, links).graph)
 
@@ -205,7 +212,7 @@ class Machine:
         return {kind: self._of_type(kind, self.graph) for kind in PREFIXES}
 
     def _of_type(self, kind: NodeType, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes of a type among some, in order of their numbers."""
+        """Filter node names by type; return them in order of their numbers."""
         known = self.graph.nodes
         return sorted((n for n in nodes if known[n].get("type") == kind), key=number_of)
 
@@ -238,9 +245,10 @@ class Machine:
         return link.bricks or 1 if link is not None and link.type in PEER_LINKS else 0
 
     def nvlink_matrix(self) -> list[list[int]]:
-        """Return the number of direct NVLinks between each two GPUs, in order of their numbers.
+        """Return a matrix with the number of direct NVLinks between each two GPUs.
 
-        NVLinks to a switch are not counted, as every GPU behind the switch shares them.
+        Rows and columns are in order of GPU numbers. NVLinks to a switch are not counted, as every
+        GPU behind the switch shares them.
         """
         return [[self.bricks(src, dst) for dst in self.gpus] for src in self.gpus]
 
@@ -250,14 +258,14 @@ class Machine:
         return sum(link.bricks or 0 for link in links if link is not None)
 
     def switch(self, gpu: int) -> str | None:
-        """Return the NVSwitch that a GPU's NVLinks lead to; None if they lead to none."""
+        """Return the NVSwitch that a GPU's NVLinks lead to; None if there is none."""
         return next(iter(self._switches(gpu)), None)
 
     def _switches(self, gpu: int) -> list[str]:
         return self._of_type("nvswitch", self.graph.adj.get(f"GPU{gpu}", ()))
 
     def switch_route(self, src: int | None, dst: int | None) -> Route | None:
-        """Return the route from a GPU to its NVSwitch, or back; None if it has none.
+        """Return the route from a GPU to its NVSwitch, or back; None if the GPU has no switch.
 
         Parameters
         ----------
@@ -273,7 +281,7 @@ class Machine:
 
     @cached_property
     def hosts(self) -> list[frozenset[str]]:
-        """The nodes of each host, in order of GPUs; one set of all nodes if there is no fabric."""
+        """The nodes of each host, ordered by GPU; a single set if the machine has no fabric."""
         inside = self.graph.subgraph(set(self.graph) - set(self.nodes("fabric")))
         parts = [frozenset(part) for part in nx.connected_components(inside)]
         if not self.nodes("fabric"):
@@ -287,7 +295,7 @@ class Machine:
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:
-        """Return number -> name of the NICs of a host, numbered on it as in NCCL logs.
+        """Return NIC number -> node name for a host; numbers count per host, as in NCCL logs.
 
         A NIC whose attribute ``index`` is None has no number and is left out.
         """
@@ -305,26 +313,26 @@ class Machine:
         through_host: bool = False,
         nics: tuple[int | None, int | None] = (None, None),
     ) -> Route | None:
-        """Return the route of a copy between two GPUs, or a GPU and its host (None).
+        """Return the route of a copy between two GPUs, or between a GPU and host memory (None).
 
-        The route is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe
-        and the host; a copy does not use another GPU as a relay. Between GPUs of two hosts it is
-        the fabric, through the NIC of each host that is nearest to the GPU; between GPU and NIC
-        data go directly, or through host memory if they are in `through_host`.
+        The route is the direct NVLink if there is one, else NVLinks through a switch, else PCIe and
+        host bridges; a copy does not use another GPU as a relay. Between GPUs of two hosts it leads
+        over the fabric, through the NIC nearest to the GPU on each host. Between GPU and NIC data
+        go directly, or through host memory for pairs in the machine's `through_host`.
 
         Parameters
         ----------
         src, dst
-            Numbers of the GPUs; None for the host memory nearest to the other one.
+            Numbers of the GPUs; None for the host memory nearest to the other end.
         through_host
-            Whether the copy is staged: one copy to host memory near the source GPU, and one from
-            there.
+            Whether the copy is staged in host memory near the source GPU.
         nics
-            Number of the NIC on each of the two hosts, counted from 0; None for the nearest one.
+            Number of the NIC to use on the source host and on the destination host, counted from 0;
+            None for the nearest one.
 
         Returns
         -------
-        The route; None if the machine has none, or lacks a GPU.
+        The route; None if no route is known, or a GPU is not in the machine.
         """
         key = (src, dst, through_host, nics)
         if key not in self._routes:
@@ -333,7 +341,7 @@ class Machine:
         return self._routes[key]
 
     def relays(self, src: int, dst: int) -> list[Relay]:
-        """Return the two-hop relays between two GPUs without a common NVLink, best first."""
+        """Return two-hop NVLink relays between GPUs without a direct NVLink, best first."""
         if src == dst or self.bricks(src, dst):
             return []
         found = []
@@ -385,7 +393,7 @@ class Machine:
         return self._along([*up, *down[-2::-1]]) if up and down else None
 
     def _to_fabric(self, gpu: str, nic: int | None, *, sends: bool) -> list[str] | None:
-        """Return the nodes from a GPU to the fabric, by the given NIC or the nearest one."""
+        """Return the nodes from a GPU to the fabric, through the given NIC or the nearest one."""
         fabric = self.nodes("fabric")[0]
         host = self.host_of[gpu]
         joined = {
@@ -423,7 +431,7 @@ class Machine:
 
     @cached_property
     def _nvlink_paths(self) -> nx.Graph:
-        """Graph of the NVLinks that a copy between GPUs may use."""
+        """Graph of those NVLinks that a copy between GPUs may use."""
         return _weighted(link for link in self.links if self._joins_gpus(link))
 
     @cached_property
@@ -457,7 +465,7 @@ def _reached(graph: nx.Graph, start: str) -> set[str]:
 
 
 def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
-    """Return the shortest path with no GPU or NIC between its ends; None if there is none."""
+    """Return the shortest path that passes no GPU or NIC on the way; None if there is none."""
     near = _reached(graph, start)
     if end not in near:
         return None
@@ -474,9 +482,9 @@ def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
 
 
 def with_fabric(machine: Machine) -> Machine:
-    """Add a fabric node, and links from each host's NICs (or its GPUs, without NICs) to it.
+    """Add a fabric node, linked to each host's NICs, or to its GPUs if it has no NICs.
 
-    The peak of these links is the attribute ``bandwidth`` of the NICs.
+    The peak bandwidth of these links is the attribute ``bandwidth`` of the NICs.
     """
     nodes = dict(machine.graph.nodes(data=True))
     parts = [set(part) for part in nx.connected_components(machine.graph)]
@@ -501,7 +509,7 @@ def with_nics(
     Parameters
     ----------
     machine
-        The machine, whose hosts a fabric joins.
+        The machine, which has a fabric node between its hosts.
     used
         Pairs of a GPU and the number of a NIC on its host, counted from 0, between which data go
         directly.
@@ -509,7 +517,7 @@ def with_nics(
         Index of a host -> number of a NIC in the log -> its system name. If the machine has NICs of
         these names, they get the log's numbers, and other NICs are not used.
     through_host
-        Triples of GPU, NIC and whether the GPU sends, for data that go through host memory.
+        Triples for data that go through host memory: GPU, NIC, and whether the GPU is the sender.
     """
     names = names or {}
     staged = list(through_host)
@@ -529,7 +537,7 @@ def with_nics(
 
 
 def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machine:
-    """Give NICs the indices of an NCCL log, on hosts whose NICs have the names in the log."""
+    """Renumber NICs as in an NCCL log, on hosts whose NICs have the names in the log."""
     graph = machine.graph.copy()
     for host, listed in names.items():
         known = {node: graph.nodes[node].get("name") for node in machine.nics(host).values()}
@@ -543,7 +551,7 @@ def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machi
 def _with_used(
     machine: Machine, used: Set[tuple[int, int]], staged: Set[tuple[int, int]]
 ) -> Machine:
-    """Add the NICs of (GPU, NIC) pairs, linked to the GPU; for `staged` pairs to its CPU."""
+    """Add NICs for (GPU, NIC) pairs, linked to the GPU or, for `staged` pairs, to its CPU."""
     by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for gpu, nic in used | staged:
         by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))

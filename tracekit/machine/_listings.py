@@ -27,15 +27,16 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return how each two GPUs are connected, in the notation of ``nvidia-smi topo -m``.
+    """Return a matrix of how each pair of GPUs is connected, as ``nvidia-smi topo -m`` prints it.
 
     Returns
     -------
     ``gpu``, and one column per GPU: ``X`` for the GPU itself. If the machine was read from such a
-    matrix, the others are its entries. Otherwise ``NVn`` for n NVLinks (to the switch, if a switch
-    joins the GPUs), ``XGMI``, ``PIX`` for one PCIe switch, ``PXB`` for several, ``NODE`` for the
-    host bridge of one CPU, ``SYS`` across CPUs; null if no route is known. ``nvlinks``: number of
-    NVLinks of the GPU, null if it is unknown for one of its connections. ``cpu``: the nearest CPU.
+    matrix, all other entries are copied from it. Otherwise ``NVn`` for n NVLinks (to the switch, if
+    a switch joins the GPUs), ``XGMI``, ``PIX`` for one PCIe switch, ``PXB`` for several, ``NODE``
+    for the host bridge of one CPU, ``SYS`` across CPUs; null if no route is known. ``nvlinks``:
+    number of NVLinks of the GPU, null if it is unknown for one of its connections. ``cpu``: the
+    nearest CPU.
     """
     rows = [
         {
@@ -56,8 +57,8 @@ def link_table(machine: Machine) -> pl.DataFrame:
     Returns
     -------
     ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s; null if unknown) and
-    ``known``: ``told`` by a file or the trace, ``recognised`` from the product and a preset, or
-    ``assumed``.
+    ``known``: ``told``, that is, stated by a file or the trace; ``recognised`` by product name from
+    a preset; or ``assumed``.
     """
     rows = [
         (link.name, link.type, link.bricks, _gb_s(link.bandwidth), machine.known(link))
@@ -67,12 +68,13 @@ def link_table(machine: Machine) -> pl.DataFrame:
 
 
 def route_table(machine: Machine) -> pl.DataFrame:
-    """Return the route of a copy between each two GPUs.
+    """Return the route of a copy between each pair of GPUs.
 
     Returns
     -------
-    ``src, dst, route, type`` (`nvlink`, `pcie`, `socket`) and ``bottleneck_gb_s``, the peak of the
-    narrowest link, GB/s; null if there is no route, or if the peak of a link is unknown.
+    ``src, dst, route, type`` (`nvlink`, `pcie`, `socket`) and ``bottleneck_gb_s``, the peak
+    bandwidth of the slowest link, GB/s; null if there is no route, or if the peak of a link is
+    unknown.
     """
     rows = [
         (f"GPU{src}", f"GPU{dst}", *_described(machine.route(src, dst)))
@@ -86,8 +88,8 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
     Returns
     -------
-    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best`` (no other relay of this
-    pair has more NVLinks on its narrower hop); one row per pair and relay.
+    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best``: whether no other relay
+    of this pair has more NVLinks on its hop with the fewest; one row per pair and relay.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):
@@ -145,11 +147,11 @@ _SHOWN = 4
 
 
 def problems(machine: Machine) -> tuple[str, ...]:
-    """Return sentences on what is implausible or missing in a machine, each naming one problem.
+    """Return warnings about implausible or missing parts of a machine, one sentence each.
 
     Problems are: no information on NVLinks; GPUs without any link; GPUs with more NVLinks than any
-    product has, or with another number than the others; GPUs that no route joins; and parts that
-    neither PCIe nor the host joins.
+    product has, or with a number that differs between GPUs; GPUs without a route between them; and
+    groups of nodes that neither PCIe nor a host bridge joins.
     """
     tests = (_untold, _unlinked, _brick_counts, _unjoined, _islands)
     return tuple(text for test in tests for text in test(machine))
@@ -159,7 +161,7 @@ def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
     """List the types of links with unknown bandwidth, a sentence per type.
 
     This is not one of the `problems`: few inputs give the bandwidth of links between sockets, and
-    `nvidia-smi topo -m` gives none at all, though GPU names in a run do.
+    `nvidia-smi topo -m` gives none at all, though product names of GPUs in a run imply some.
     """
     found = []
     for kind in ("nvlink", "xgmi", "c2c", "pcie", "socket", "network"):

@@ -1,8 +1,8 @@
 """Find the communicator that each line of an NCCL log is about.
 
-A member is one rank of one communicator, as one process knows it: a pointer, from its Init START
-line (before NCCL 2.17: COMPLETE) to the next Init of the same pointer. Members are put into
-communicators as follows.
+A member is one rank of one communicator in one process. The log names it by a pointer, valid from
+its Init START line (before NCCL 2.17: COMPLETE) to the next Init with the same pointer. Members are
+put into communicators as follows.
 
 1. Members that print the same commId belong together. Splits of NCCL 2.18 repeat the commId when
    one communicator is split twice: if a process has a second member of that commId and rank, it
@@ -43,7 +43,7 @@ host."""
 
 
 class Member(NamedTuple):
-    """One rank of one communicator, as one process knows it: fields of its Init line."""
+    """One rank of one communicator in one process: the fields of its Init line."""
 
     member: int
     line: int
@@ -70,16 +70,16 @@ class Member(NamedTuple):
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Tell whether the number in brackets in a connection line is the member's GPU.
+        """Tell whether the number in brackets in a connection line denotes the member's GPU.
 
-        By version of NCCL it is a bus id or a device number.
+        The number is a bus id or a device number, depending on NCCL's version.
         """
         return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
 
 
 @dataclass
 class _Group:
-    """Members of one communicator, with the ranks and GPUs that have a member already."""
+    """Members of one communicator, with the ranks and GPUs that are already taken."""
 
     members: list[Member] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
@@ -121,25 +121,26 @@ class Communicators:
         self.warnings = tuple(dict.fromkeys(warnings))
 
     def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add ``communicator``, the one that the row's pointer belongs to, null if none."""
+        """Add ``communicator``, found by the pointer in each row; null if it is unknown."""
         found = _pointed(_lower(table), self.members)
         known = self.members.select("member", "communicator")
         return found.join(known, on="member", how="left").drop("member")
 
     def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
-        """Add ``communicator`` to lines without a pointer, null if unknown.
+        """Add ``communicator`` to log lines that contain no pointer; null if unknown.
 
-        The Init or call that the writing thread is in gives the communicator. If there is none, or
-        it contradicts the line, it is the only communicator of the process with a fitting member
-        on the line's GPU; null if there are several. A log without any Init has one communicator.
+        It is the communicator of the Init or call during which the thread wrote the line. If there
+        is none, or its ranks contradict the line, it is the only communicator of the process with a
+        member on the line's GPU whose rank fits; null if there are several. A log without any Init
+        has one communicator.
 
         Parameters
         ----------
         table
-            Lines with ``own_rank`` (rank that the line is about, null if of none) and ``top_rank``
-            (highest rank in it).
+            Lines with ``own_rank`` (rank that the line is about, null for no particular rank) and
+            ``top_rank`` (highest rank that the line mentions).
         by_calls
-            Whether these lines occur only in a collective call, never during an Init.
+            Whether these lines are written only during collective calls, never during an Init.
         """
         members = self.members
         marks = self._marks.filter(pl.lit(not by_calls) | (pl.col("stage") == "CALL"))
@@ -167,7 +168,7 @@ class Communicators:
 
 
 def _members(inits: pl.DataFrame) -> pl.DataFrame:
-    """Return the members with the thread that wrote them, each from the first of its lines."""
+    """Return the members, with fields of the first Init line of each and its thread."""
     before = pl.col("stage").shift(1).over(_POINTER)
     begins = (pl.col("stage") == "START") | (before.fill_null("COMPLETE") == "COMPLETE")
     numbered = inits.with_columns(member=begins.cum_sum().over(_POINTER))
@@ -191,7 +192,7 @@ def _lower(table: pl.DataFrame) -> pl.DataFrame:
 def _communicators(
     members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 ) -> tuple[list[str], list[str]]:
-    """Return the name of each member's communicator, and warnings."""
+    """Return the name of each member's communicator, and warnings about ambiguous ones."""
     rows = [_member(row) for row in members.iter_rows(named=True)]
     names = _named(rows)
     waiting = [each for each in rows if each.member not in names]
@@ -227,7 +228,10 @@ def _ids(members: Iterable[Member]) -> set[int]:
 
 
 def _named(members: list[Member]) -> dict[int, str]:
-    """Return member -> commId that it prints; a split may print 0, which counts as none."""
+    """Return member -> commId in its Init line; without an entry if none or 0 is printed.
+
+    A member that repeats commId, rank and GPU of another one gets a numbered name.
+    """
     seen: Counter[Hashable] = Counter()
     names = {}
     for each in members:
@@ -244,7 +248,7 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return member -> member it was split off: the latest before with the parent's pointer."""
+    """Return member -> member it was split off: the latest earlier one at the parent's pointer."""
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)
@@ -256,7 +260,7 @@ def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
 
 
 def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame) -> Peers:
-    """Return the ranks and GPUs that each member connects to, as written by its thread."""
+    """Return for each member the ranks that it connects to and their GPUs, from log lines."""
     ends = connections.with_columns(receives=pl.col("side").eq_missing("receive"))
     own, other = (
         {
@@ -292,7 +296,7 @@ def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
 
     Returns
     -------
-    The groups, and whether a member might have joined several.
+    The groups, and whether some member could have joined more than one group.
     """
     groups: list[_Group] = []
     had_choice = False
@@ -310,7 +314,7 @@ def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
 
 
 def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
-    """Group members that connections link; each group, in log order, has no rank or GPU twice."""
+    """Group members linked by connections, in log order; no group has a rank or GPU twice."""
     by_rank: dict[int, list[Member]] = defaultdict(list)
     for each in kind:
         by_rank[each.rank].append(each)
@@ -331,13 +335,16 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:
-    """Split a set of members into single ones if a rank or GPU is in it twice."""
+    """Split a group into single members if a rank or GPU is in it twice."""
     ranks, seats = {each.rank for each in part}, {each.seat for each in part}
     return [part] if len(ranks) == len(part) == len(seats) else [[each] for each in part]
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Tell whether log lines allow that two members that connect share a communicator."""
+    """Tell whether connection lines allow two members to share a communicator.
+
+    Their GPUs, hosts and common peers must not contradict each other.
+    """
     mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
     for a, b, own_peers in ((one, other, mine), (other, one, theirs)):
         device, near = own_peers.get(b.rank, (None, False))
@@ -360,7 +367,7 @@ def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:
 
 
 def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``, to which a row's pointer refers; null if its Init is not in the log."""
+    """Add ``member``, which a row's pointer refers to; null if its Init is not in the log."""
     return table.sort("line").join_asof(
         members.select("line", *_POINTER, "member").sort("line"),
         on="line",
@@ -373,7 +380,7 @@ def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the log lines that show which communicator a thread is working for.
 
     Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
-    CALL; ``marked`` is the member.
+    CALL; ``marked`` is the member (rank of a communicator) that the line is about.
     """
     columns = ["line", *_THREAD, "stage", pl.col("member").alias("marked")]
     called = calls.with_columns(stage=pl.lit("CALL"))
@@ -383,11 +390,11 @@ def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``, found from the Init or call during which its thread wrote each line.
+    """Add ``member``: the one whose Init or call the thread was in when it wrote each line.
 
     If the next Init line of the thread is a COMPLETE, the line belongs to that Init: before NCCL
     2.17 there is no START, and since then no other line comes between. Otherwise it belongs to the
-    last START, never completed, or to the last call (then ``called`` is true).
+    thread's last line: a START that was never completed, or a call (then ``called`` is true).
     """
     inits = marked.filter(pl.col("stage") != "CALL").rename({"stage": "next", "marked": "ending"})
     keys: dict[str, Any] = {"on": "line", "by": list(_THREAD), "check_sortedness": False}

@@ -127,7 +127,7 @@ _WRITER = ("line", "host", "pid", "tid", "device")
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of all files, one table per kind of line.
+    """Lines of all log files, one table per kind of line.
 
     Every table begins with ``line`` (a running number over all files), ``host``, ``pid``, ``tid``
     and ``device`` (the CUDA device of the thread that wrote the line).
@@ -199,7 +199,7 @@ def _blocks(file: Path) -> Iterator[str]:
 
 
 def _numbered(text: str, first: int) -> pl.DataFrame:
-    """Return the lines that may be useful: ``line, text``."""
+    """Return ``line, text`` of the lines with a known text; lines are numbered from `first`."""
     every = pl.Series("text", [text], dtype=pl.String).str.split("\n").explode()
     lines = every.to_frame().with_row_index("line", offset=0)
     return lines.select(pl.col("line").cast(pl.Int64) + first, "text").filter(

@@ -98,11 +98,12 @@ class NcclLog:
 def read_nccl_log(*paths: Path) -> NcclLog:
     """Read logs of NCCL_DEBUG=INFO (best with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL).
 
-    Ranks may write a file each or share one; other output may stand between lines, and anything
-    before NCCL's part of a line. A communicator is named by its commId. Older versions print none,
-    nor do splits: then members belong together that have the same number of ranks, the same parent
-    and colour, and matching connections, or else by the order of their Init lines; the name is
-    ``host:pid:pointer`` of the lowest rank. A name that occurs again gets the suffix ``#2``.
+    Ranks may write a file each or share one. Other output may stand between lines, and at the start
+    of a line before NCCL's text. A communicator is named by its commId. Older versions print none,
+    nor do splits: then ranks are put together that state the same number of ranks, the same parent
+    and colour, and have matching connections; ranks without connections are matched in the order of
+    their Init lines. The name is then ``host:pid:pointer`` of the lowest rank. A name that occurs
+    again gets the suffix ``#2``.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ def read_nccl_log(*paths: Path) -> NcclLog:
     Raises
     ------
     InputError
-        If a file cannot be read, or nothing of NCCL's is in them.
+        If a file cannot be read, or no file has a line of NCCL's.
     """
     files = _files(paths)
     lines = read_lines(files)
@@ -199,7 +200,7 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 
 
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return connections with their communicator, and whether they belong to a ring.
+    """Return the connections with their communicator; ``ring`` tells whether one is part of a ring.
 
     Since NCCL 2.8 a thread's "Connected" line gives the kind of the connections that it made since
     its previous one. ``ring`` is null if no such line follows.
@@ -262,7 +263,7 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
 def _rings(
     lines: Lines, known: Communicators, connections: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rings, and warnings about channels without one."""
+    """Return the rings, and warnings about channels for which no ring was found."""
     printed = _printed(lines, known)
     successors = [_neighbours(lines, known), _ring_connections(connections)]
     sizes = dict(known.members.select("communicator", "ranks").rows())
@@ -290,7 +291,7 @@ Successors = dict[tuple[str, int], dict[int, int | None]]
 
 
 def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[Order]]:
-    """Return (communicator, channel) -> ring orders that its rank 0 prints."""
+    """Return (communicator, channel) -> orders of ranks in the ring, as printed by rank 0."""
     dots = pl.col("dots").is_not_null()
     # The last number before the dots may have lost digits, if none but them comes after it.
     text = pl.when(dots).then(pl.col("order").str.replace(r"\d+$", "")).otherwise("order")
@@ -325,12 +326,12 @@ def _neighbours(lines: Lines, known: Communicators) -> Successors:
 
 
 def _ring_connections(connections: pl.DataFrame) -> Successors:
-    """Return the connections of rings, as successors of ranks.
+    """Return the ring's connections: for each rank the next one.
 
     Without a "Connected all rings" line, the first connection on which a rank sends in a channel is
-    the ring's, since NCCL connects the ring before the trees. The first receiving connection proves
-    nothing, since only those over a network are printed. Send and receive calls have connections of
-    index 1.
+    part of the ring, since NCCL connects the ring before the trees. The first connection on which
+    it receives proves nothing, as receiving connections are printed only for networks. Connections
+    of send and receive calls have index 1.
     """
     of_collectives = connections.filter(pl.col("index").fill_null(0) == 0)
     knows_rings = pl.col("ring").is_not_null().any().over("communicator")
@@ -357,7 +358,9 @@ def _channels(
     printed: Mapping[tuple[str, int], list[Order]],
     successors: list[Successors],
 ) -> list[tuple[str, int]]:
-    """Return the channels with rings: numbers below the printed channel count, or all if unknown.
+    """Return the (communicator, channel) pairs with a ring: up to the printed channel count.
+
+    If that is unknown, all channels that occur.
 
     Send and receive calls may use further channels.
     """
@@ -382,10 +385,10 @@ def _channels(
 def _ring(
     size: int | None, printed: list[Order], successors: list[dict[int, int | None]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return a ring's ranks from rank 0 on, and an empty text; or no ranks, and the reason.
+    """Return a ring's ranks in order from rank 0 and an empty text; or no ranks and the reason.
 
-    The ring is the one that rank 0 prints if that is complete, else it follows from neighbours,
-    else from connections; it must continue the printed part.
+    The ring is the order that rank 0 prints, if complete. Otherwise it is derived from printed
+    neighbours, or else from connections; it must begin with the part that was printed.
     """
     ranks, cut = printed[0] if printed else ((), True)
     size = size or (0 if cut else len(ranks))
@@ -415,7 +418,7 @@ def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
 
 
 def _walk(after: Mapping[int, int | None], start: int, length: int) -> tuple[int, ...]:
-    """Follow successors from `start`; return the ring, or nothing if its length is not `length`."""
+    """Follow successors from `start`; return the ring, empty if it has not `length` ranks."""
     if length < 1 or len(after) < length:
         return ()
     found = [start]
@@ -432,7 +435,7 @@ def _from_zero(ring: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the trees, from the ``Trees`` and ``Tree`` lines of each rank about itself."""
+    """Return the trees, from ``Trees`` and ``Tree`` lines, which each rank prints; and warnings."""
     elements = pl.col("elements").str.extract_all(r"\[\d{1,4}\] [^\s\[]+")
     whole = pl.col("whole")
     lists = lines["trees"].with_columns(
@@ -477,7 +480,7 @@ def _nodes(elements: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Drop the trees of channels in which a rank has two parents; return the rest, and warnings."""
+    """Drop the trees of channels in which a rank has two parents; also return warnings."""
     key = ["communicator", "channel"]
     once = trees.unique(maintain_order=True)
     twice = once.filter(pl.struct(*key, "rank").is_duplicated()).select(key).unique().sort(key)
@@ -491,7 +494,7 @@ def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
-    """Return algorithm and protocol that rank 0 chose for each collective, and its communicator."""
+    """Return communicator, algorithm and protocol that rank 0 chose for each collective."""
     # Of a process's members, only one of rank 0 can have written it.
     table = lines["tunings"].with_columns(
         own_rank=pl.lit(0, pl.Int64), top_rank=pl.lit(None, pl.Int64)
@@ -549,7 +552,7 @@ def _nics(lines: Lines) -> pl.DataFrame:
 
 
 def _collective(name: pl.Expr) -> pl.Expr:
-    """Translate NCCL's name of a collective; ``unknown`` for an unknown name, null for null."""
+    """Translate NCCL's name of a collective to ours; ``unknown`` for others, null for null."""
     known = name.replace_strict(_COLLECTIVES, default="unknown")
     return pl.when(name.is_not_null()).then(known)
 

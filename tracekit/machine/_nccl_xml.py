@@ -1,4 +1,4 @@
-"""Read the machine that NCCL found: the XML that it writes to NCCL_TOPO_DUMP_FILE."""
+"""Read the topology that NCCL detected: the XML that it writes to NCCL_TOPO_DUMP_FILE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Hanging = tuple[ET.Element, str, int | None]
 
 @dataclass
 class _Found:
-    """Nodes and links found in the XML so far."""
+    """What has been read of the XML so far: nodes, links, PCIe slots and warnings."""
 
     nodes: dict[str, dict[str, object]] = field(default_factory=dict)
     wires: dict[str, Wire] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Found:
     warnings: list[str] = field(default_factory=list)
 
     def bus(self, bridge: str) -> str | None:
-        """Return the PCI address of a bridge or a device."""
+        """Return the PCI address of a bridge or device as Linux writes it; None if invalid."""
         return pci_bus(self.bridges.get(bridge, ""))
 
 
@@ -145,7 +145,7 @@ def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
 
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
-    """Return the indices of hosts: their NUMA nodes, else unused integers."""
+    """Return a number for each `cpu` element: its NUMA node, else an unused integer."""
     numa_ids = [_integer(cpu.get("numaid")) for cpu in cpus]
     taken: set[int] = set()
     numbers: list[int | None] = []
@@ -160,7 +160,10 @@ def _host_numbers(cpus: list[ET.Element]) -> list[int]:
 def _place(
     element: ET.Element, wire: Wire, host: str, found: _Found, source: str
 ) -> Iterator[_Hanging]:
-    """Record an element, and yield the elements that are plugged into it."""
+    """Record an XML element; yield the elements nested in it, which are plugged into it.
+
+    `wire` is the PCIe slot that the element is plugged into.
+    """
     if element.tag == "pci":
         bridge = f"pci {len(found.bridges)}"
         found.bridges[bridge] = element.get("busid", "")
@@ -201,7 +204,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add devices that have a PCI class but no XML element such as `gpu`."""
+    """Add GPUs and NICs from `pci` elements with such a class that contain no `gpu` or `net`."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")
@@ -239,7 +242,7 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
 
 
 def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
-    """Return (GPU, node at the other end) -> number of links of a kind; warn about invalid ones."""
+    """Return (GPU, node at the other end) -> number of links of a kind; add warnings to `found`."""
     joined: Counter[tuple[str, str]] = Counter()
     lost, back = 0, Counter[str]()
     for gpu, element in found.gpus.items():
@@ -265,7 +268,7 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Tell whether to use a pair as listed by `one`, so that each counts once; check they agree."""
+    """Tell whether to use the entry `one`-`other` or skip it, as GPUs list each other's links."""
     if not other.startswith("GPU"):
         return True
     here, there = joined.get((one, other)), joined.get((other, one))

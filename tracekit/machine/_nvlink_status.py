@@ -1,4 +1,4 @@
-"""Read `nvidia-smi nvlink`: a GPU's NVLinks (`-s`), and their other ends (`-R`, `-p`)."""
+"""Read `nvidia-smi nvlink`: the NVLinks of GPUs (`-s`) and their other ends (`-R`, `-p`)."""
 
 from __future__ import annotations
 
@@ -105,17 +105,18 @@ def _note(brick: Brick, text: str) -> None:
 
 
 def active_bricks(status: Status) -> dict[str, int]:
-    """Return GPU -> number of its active NVLinks; GPUs that were not listed are absent."""
+    """Return GPU -> number of its active NVLinks; GPUs without a list of links are absent."""
     return {gpu: len(each.active) for gpu, each in status.items() if each.bricks}
 
 
 def machine_of_status(status: Status, name: str) -> Machine:
-    """Return the machine whose NVLinks were printed, without its PCIe side.
+    """Return the machine whose NVLinks were printed; it has no PCIe links.
 
     `-s` alone does not say where NVLinks lead: then GPUs have the attribute ``bricks`` (their
-    number of links), but no links. `-R` and `-p` print the PCI address at the other end. If every
-    link is then listed by both its ends, the addresses are those of the GPUs, in their order; else,
-    if GPUs that share any address share all of them, they are those of NVSwitches.
+    number of links), but no links. `-R` and `-p` print the PCI address at the other end. If each
+    link is listed at both its ends, the addresses belong to the GPUs, sorted in the order of GPU
+    numbers. Otherwise, if any two GPUs have either all remote addresses in common or none, the
+    addresses belong to NVSwitches.
     """
     nodes = {gpu: {"type": "gpu", **_known(each)} for gpu, each in status.items()}
     buses = _own_buses(status)
@@ -185,7 +186,7 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
 
 
 def _own_buses(status: Status) -> dict[str, str]:
-    """Return PCI address -> GPU if NVLinks join the GPUs directly; empty if not.
+    """Return PCI address -> GPU if NVLinks join the GPUs directly; otherwise empty.
 
     nvidia-smi numbers GPUs in the order of their addresses.
     """
@@ -231,7 +232,10 @@ def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
 
 
 def _is_switched(status: Status) -> bool:
-    """Tell whether NVLinks lead to switches: GPUs that share any remote device share all."""
+    """Tell whether NVLinks lead to switches: two GPUs' remote devices are the same or disjoint.
+
+    At least two GPUs must have the same remote devices.
+    """
     sets = [frozenset(bus for bus, _ in _remotes(gpu)) for gpu in status.values()]
     return (
         len(sets) > 1

@@ -1,4 +1,4 @@
-"""Read the machine that an nvprof database describes: tables NVLINK, PCIE and DEVICE."""
+"""Read the topology in an nvprof database: tables NVLINK, PCIE and DEVICE."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Row = Mapping[str, object]
 
 
 def read_nvprof(path: Path) -> Machine:
-    """Return the machine on which nvprof recorded.
+    """Return the machine on which an nvprof database was recorded.
 
     NVLINK has a row for each two devices that NVLinks join. Its bandwidth, in kB/s, is the sum of
     both directions: on V100, with 25 GB/s per direction, it is 50,000,000 for one NVLink.
@@ -173,7 +173,7 @@ def _bonds(
 
 
 def _npus(rows: Sequence[_Row]) -> dict[object, str]:
-    """Return id of the CPU at the other end of NVLinks (POWER9) -> name of its node."""
+    """Map the id of each CPU with NVLinks (POWER9) to the name of its node."""
     ids = {
         row[f"idDev{side}"]
         for row in rows
@@ -193,9 +193,10 @@ def _end(
 
 
 def _nvlinks(bonds: Mapping[frozenset[str], _Bond]) -> tuple[list[Link], list[Link]]:
-    """Return the NVLinks between GPUs, and those to hosts.
+    """Return the NVLinks between GPUs or to a switch, and the NVLinks to CPUs.
 
-    With an NVSwitch between GPUs, the rows of all pairs count the same NVLinks to the switch.
+    For GPUs behind an NVSwitch, the rows of all pairs list the same NVLinks, so each GPU gets one
+    link to the switch.
     """
     nvlinks, to_hosts = [], []
     to_switch: dict[str, _Bond] = {}

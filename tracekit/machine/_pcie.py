@@ -73,17 +73,19 @@ def pci_bus(text: str) -> str | None:
 def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
     """Return the PCIe links of a machine, and the names of its switches.
 
-    A bridge with a single device below it joins nothing, so it is left out, and the narrowest known
-    part of the way counts for the whole link.
+    A bridge with a single device below it is left out: the link then leads from the device past the
+    bridge, with the lowest known bandwidth on this path.
 
     Parameters
     ----------
     wires
-        Name of each device (`GPU0`, `NIC1`) and each bridge (any other name) -> its slot.
+        Name of each device (`GPU0`, `NIC1`) and each bridge (any other name) -> the slot that it is
+        plugged into.
 
     Returns
     -------
-    The links; and name of each bridge that became a switch -> its node (`PCIe0`).
+    The links; and for each bridge with several devices below it, its name -> name of its switch
+    node (`PCIe0`).
 
     Raises
     ------

@@ -30,14 +30,14 @@ class Product:
     nvlink
         Generation of its NVLinks; None if it has none.
     bricks
-        Number of its NVLinks (xGMI links of AMD's GPUs), connected or not; 0 if it has none, None
-        if unknown.
+        Number of its NVLinks (for AMD's GPUs, xGMI links), including unconnected ones; 0 if it has
+        none, None if unknown.
     brick_bandwidth
-        Peak of one of these links per direction, bytes/s.
+        Peak bandwidth of one of these links per direction, bytes/s.
     pcie
         Generation of its PCIe interface; None if it has none or it is unknown.
     pcie_bandwidth
-        Peak of that interface per direction, bytes/s.
+        Peak bandwidth of that interface per direction, bytes/s.
     """
 
     nvlink: int | None = None
@@ -48,7 +48,7 @@ class Product:
 
 
 def nvlink_of(product: str | None) -> Product | None:
-    """Return the NVLinks of a GPU product, such as `Tesla V100-SXM2-16GB`.
+    """Return NVLinks, PCIe and bandwidths of a GPU product, such as `Tesla V100-SXM2-16GB`.
 
     The known values are in ``schemas/machines/products.toml``, with sources. Slices of a GPU (MIG,
     virtual GPUs) and mobile parts count as unknown, though they share a name with a known GPU.
@@ -66,9 +66,9 @@ def nvlink_of(product: str | None) -> Product | None:
 def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
     """Fill in the unknown bandwidths of a machine from the names of its GPUs.
 
-    An NVLink edge gets its number of bricks times the bandwidth of one (the narrower one if its
-    GPUs differ), and a GPU's PCIe edge the peak of its interface. Known bandwidths and other links
-    stay as they are.
+    A bond of NVLinks gets their number times the bandwidth of one (the lower one if its two GPUs
+    differ), and a GPU's PCIe link the peak of its interface. Known bandwidths and other links stay
+    as they are.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _times(bandwidth: int | None, bricks: int | None) -> int | None:
 def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> frozenset[int]:
     """Return the GPUs whose NVSwitch can reduce and multicast: those of Hopper and later.
 
-    If a GPU's name is unknown, its NVLinks decide: before Hopper no GPU has more than 12.
+    A GPU of unknown name counts if it has more than 12 NVLinks, as no GPU before Hopper has more.
     """
     known = {gpu: nvlink_of(products.get(gpu)) for gpu in machine.gpus if machine.switch(gpu)}
     return frozenset(
@@ -145,7 +145,7 @@ def peak_flops(product: str | None) -> Mapping[str, int]:
     """Return precision -> peak of a GPU of this name, FLOP/s; empty if it is unknown.
 
     The peaks are those of dense matrices in data sheets: ``schemas/machines/peaks.toml`` has the
-    numbers and their sources. Slower parts that share a GPU's name count as unknown.
+    numbers and their sources. Slower variants that share a GPU's name count as unknown.
     """
     if product is None:
         return {}
@@ -204,9 +204,10 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
     """Return the machine that GPUs of these product names most likely belong to.
 
     A machine is recognised if GPUs of these names are sold on one board in this number; its
-    warnings list what remains open. Otherwise a plain box is assumed: GPUs are joined by PCIe only,
-    with the bandwidths that follow from their names; but if these GPUs are a part of a board with
-    NVLinks, no route between them is known. For a run on several machines, pass the GPUs of one.
+    warnings list what remains unknown. Otherwise a plain box is assumed: GPUs are joined by PCIe
+    only, with the bandwidths that follow from their names; but if these GPUs may be some of those
+    on a board with NVLinks, no route between them is known. For a run on several machines, pass the
+    GPUs of one.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
 
 
 def _is_on_a_board(product: str) -> bool:
-    """Tell whether GPUs of a name are sold on boards that join them, in any number."""
+    """Tell whether GPUs of this product are sold on boards with NVLinks, in any number."""
     if not nvlink_of(product):
         return False
     patterns = (content.get("recognise", {}).get("products") for content in _files().values())
@@ -240,7 +241,10 @@ def _is_on_a_board(product: str) -> bool:
 
 
 def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
-    """Return the warnings of a machine for which only PCIe is assumed."""
+    """Return the warnings for GPUs that match no preset, so that only PCIe is assumed.
+
+    `boards` names boards with more such GPUs.
+    """
     if len(products) == 1:
         return ()
     links = "xGMI links" if all(name and "Instinct" in name for name in products) else "NVLinks"

@@ -129,9 +129,9 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     """Return the machine that `rocm-smi --showtopo` describes.
 
     ``XGMI`` with the weight of one hop is a link between two GPUs; the number of links and their
-    bandwidth are not printed. A larger weight means that unnamed other GPUs forward the data, so no
-    route is known; nor is one if no type is printed. ``PCIE`` leads over the CPUs of their NUMA
-    nodes: the tables do not list PCIe switches.
+    bandwidth are not printed. A larger weight means that other GPUs, which are not named, forward
+    the data, so no route is known. No route is known either if no type is printed. ``PCIE`` leads
+    over the CPUs of their NUMA nodes: the tables do not list PCIe switches.
 
     Parameters
     ----------

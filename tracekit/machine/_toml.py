@@ -131,7 +131,7 @@ def _untold(
 
 
 def machine_toml(machine: Machine) -> str:
-    """Return a machine as TOML that reads back equal, except for the matrix it was read from."""
+    """Return a machine as TOML, from which all but its topology matrix can be read back."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
     if not machine.tells_peers:
         lines.append("tells_peers = false")

@@ -39,7 +39,7 @@ _Pair = tuple[str, str]
 
 @dataclass
 class _Block:
-    """A matrix of a text: its header, and the rows below it."""
+    """A topology matrix found in a text: its header, and the rows below it."""
 
     devices: list[str]
     columns: list[str]
@@ -82,9 +82,8 @@ class Matrix:
 def parse_matrix(text: str, source: str) -> Matrix | None:
     """Parse the topology matrices in a text; None if there are none.
 
-    Other text may come before and after. Several matrices of one machine are combined, such as
-    those of `topo -m` and of `topo -mp`, which shows the PCIe relation that NVLinks hide in the
-    other.
+    Other text may come before and after. Several matrices of one machine are combined: `topo -mp`
+    shows PCIe relations of GPUs for which `topo -m` shows NVLinks.
 
     Parameters
     ----------
@@ -96,7 +95,7 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
     Raises
     ------
     InputError
-        If a matrix is cut short, is not symmetric, or has cells that are no relation.
+        If a matrix is cut short, is not symmetric, or has cells that name no known relation.
     """
     lines = _ANSI.sub("", text).splitlines()
     blocks = [block for block in _blocks(lines, source) if not _of_peers(block)]
@@ -130,8 +129,8 @@ def machine_of_matrix(
     """Return the machine that a matrix describes; its warnings list what the matrix leaves open.
 
     NV4 between two GPUs means that four NVLinks join them, or that four lead from each to
-    NVSwitches, shared by all pairs; the matrix does not distinguish the two. A switch is concluded
-    if the NVLinks in a row are more than the GPU can have (18, or the number that `nvidia-smi
+    NVSwitches, shared by all pairs; the matrix does not distinguish the two. A switch is inferred
+    if the NVLinks in a row add up to more than the GPU can have (18, or the number that `nvidia-smi
     nvlink -s` lists): seven times NV12 in a DGX A100, seven times NV18 in a DGX H100, and 15 times
     NV6 in a DGX-2, but neither three times NV4 (four A100 on one board) nor one NV12 (a pair of
     PCIe boards).
@@ -284,12 +283,12 @@ def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
 
 
 def _of_peers(block: _Block) -> bool:
-    """Tell whether a matrix shows which GPUs may copy to each other (`topo -p2p`)."""
+    """Tell whether a matrix is from `topo -p2p`, which shows which GPUs can copy to each other."""
     return any(cell in _PEER_STATES for cells, _ in block.rows.values() for cell in cells)
 
 
 def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
-    """Yield the cells off the diagonal, in both orders, after checking that they agree."""
+    """Yield each pair of devices, in both orders, and its cell; check that both cells agree."""
     for device in block.devices:
         if device not in block.rows and _GPU.fullmatch(device):
             raise InputError(
@@ -319,7 +318,7 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
 
 
 def _node_names(devices: Sequence[str]) -> dict[str, str]:
-    """Return device -> node; all but GPUs are NICs, numbered here if their names have no number."""
+    """Return device -> node name; devices other than GPUs are NICs and get a number."""
     nics = [device for device in devices if not _GPU.fullmatch(device)]
     numbered = all(re.fullmatch(r"NIC\d{1,4}", nic) for nic in nics)
     numbers = {nic: f"NIC{number}" for number, nic in enumerate(nics)}
@@ -346,7 +345,7 @@ def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str
 
 
 def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
-    """Return sets of devices connected by the given relations, in the order of the columns."""
+    """Return sets of devices connected, perhaps via others, by relations such as `PIX`."""
     graph = nx.Graph()
     graph.add_nodes_from(matrix.devices)
     graph.add_edges_from(pair for pair, each in matrix.relations.items() if each in relations)
@@ -356,7 +355,7 @@ def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
 
 
 def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
-    """Return device -> number of its host (CPU socket)."""
+    """Return device -> number of its CPU socket ("host")."""
     known = dict(matrix.numa) or _by_cpus(matrix)
     across = any(each in _SOCKETS for each in matrix.relations.values())
     groups = _groups(matrix, _ONE_HOST)
@@ -379,7 +378,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
 
 
 def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -> int:
-    """Return the first host with no SYS relation to any device of the group, or a new host."""
+    """Return the first CPU socket that has no `SYS` relation to the group, or a new number."""
     far = {
         host for other, host in hosts.items()
         if any(matrix.relations.get((device, other)) in _SOCKETS for device in group)
@@ -389,7 +388,7 @@ def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -
 
 
 def _by_cpus(matrix: Matrix) -> dict[str, int]:
-    """Return GPU -> host by the CPUs near to it; nothing if all GPUs are near to the same CPUs."""
+    """Return GPU -> CPU socket by its CPU affinity; empty if all GPUs have the same affinity."""
     lists = sorted(set(matrix.cpus.values()), key=lambda cpus: int(re.split("[,-]", cpus)[0]))
     if len(lists) < 2:  # noqa: PLR2004
         return {}
@@ -433,9 +432,10 @@ def _nvlinks(matrix: Matrix, active: Mapping[str, int], warnings: list[str]) -> 
 
 
 def _could_be_switched(rows: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the NVLinks per GPU if all could lead to a switch; None if not, or for two GPUs.
+    """Return the NVLinks per GPU if all of them could lead to a switch, else None.
 
-    That is so if each pair of GPUs has the same number, and a GPU can have this number in all.
+    That is so for more than two GPUs if each pair has the same number, and some GPU product has
+    this number of NVLinks in total.
     """
     counts = {count for row in rows.values() for count in row}
     every = all(len(row) == len(rows) - 1 for row in rows.values())
@@ -460,7 +460,10 @@ def _wires(matrix: Matrix, hosts: Mapping[str, int]) -> dict[str, Wire]:
 
 
 def _hides_switches(matrix: Matrix, hosts: Mapping[str, int]) -> bool:
-    """Tell whether the PCIe relation of any two GPUs is hidden: by NVLinks, with no NIC near."""
+    """Tell whether some pair of GPUs on a socket has no known PCIe relation, hidden by NVLinks.
+
+    A relation between other GPUs or NICs below the same two PCIe switches makes it known.
+    """
     groups = _groups(matrix, _SWITCHES)
     known = {
         frozenset((place, other))

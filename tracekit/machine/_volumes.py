@@ -1,8 +1,8 @@
 """Compute the bytes of a collective on each edge, by algorithm, and find rings over NVLinks.
 
-All are shares of S, the size of a collective as nccl-tests counts it: count x size for all-reduce,
-broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter, all-to-all,
-gather and scatter. They are shares of data: flags that a protocol sends along are not included.
+Bytes are given as shares of S, the size of a collective as nccl-tests counts it: count x size for
+all-reduce, broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter,
+all-to-all, gather and scatter. Flags that a protocol sends along with the data are not included.
 
 Sources: nccl-tests ``doc/PERFORMANCE.md`` (rings, factors); NCCL's maintainers on the traffic of
 multicast and reduction in an NVSwitch (github.com/NVIDIA/nccl/issues/828 and 1506,
@@ -98,7 +98,7 @@ def shares(
 ) -> list[Edge]:
     """Return the bytes of a collective on each edge between GPUs, as shares of S.
 
-    n is the number of GPUs, S the bytes of the larger buffer: of an all-gather the gathered one.
+    n is the number of GPUs, S the bytes of the larger buffer (for an all-gather, the output).
 
     ==============================  =====================================================
     all-reduce, ring                2(n-1)/n on each edge of the ring
@@ -121,11 +121,11 @@ def shares(
     all-reduce, reduced_one_shot    n to the switch, 1 back
     ==============================  =====================================================
 
-    Each ring carries a part in proportion to its NVLinks, or all rings carry equal parts if those
-    of any ring are unknown. Trees carry equal parts. An all-reduce over k switches with h GPUs each
-    also crosses between switches: the i-th GPUs of all switches all-reduce S/h among themselves,
-    half of it by each of NCCL's two binary trees over the k switches. If switches have different
-    numbers of GPUs, these transfers are unknown.
+    Each ring carries a part of the data in proportion to its NVLinks; all rings carry equal parts
+    if the NVLinks of any ring are unknown. Trees carry equal parts. An all-reduce over k switches
+    with h GPUs each also crosses between switches: the i-th GPUs of all switches all-reduce S/h
+    among themselves, half of it by each of NCCL's two binary trees over the k switches. If switches
+    have different numbers of GPUs, these transfers are unknown.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def shares(
 
     Returns
     -------
-    Edges in order of their GPUs, the switch last. Empty if no data move, or if the transfers are
+    Edges in order of GPU numbers, the switch last. Empty if no data move, or if the transfers are
     unknown (another algorithm or collective, or no root given).
 
     Raises
@@ -236,8 +236,8 @@ def _over_trees(trees: Sequence[_Tree]) -> Iterator[Edge]:
 def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
     """Yield the transfers between each two GPUs, for algorithms with direct stores and reads.
 
-    In one shot a GPU moves all its data to each other GPU; in two shots first a part of its input,
-    then the part that it reduced.
+    With a one-shot algorithm a GPU sends all its data to each other GPU. With a two-shot algorithm
+    it first sends each other GPU a part of its input, then the part that it has reduced.
     """
     parts = {"one_shot": Fraction(1), "two_shot": Fraction(2, len(gpus))}
     share = parts.get(algorithm, Fraction(1, len(gpus)))
@@ -250,8 +250,9 @@ def _through_switch(
     """Yield the transfers between GPUs and their switches.
 
     A part that the switch reduces is read from every GPU, including the one that requests it; a
-    part that it multicasts is stored at every GPU. With several switches each GPU reduces and
-    multicasts the part of its place, so only an all-reduce is the same at each switch.
+    part that it multicasts is stored at every GPU. With several switches, the i-th GPU at each
+    switch reduces and multicasts the i-th part, so only for an all-reduce the traffic at every
+    switch is the same.
     """
     for gpus in islands:
         each = Fraction(1, len(gpus))
@@ -300,7 +301,7 @@ def _parent(node: int, nodes: int) -> int:
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield PAT's transfers: each rank's part along a binomial tree, most distant ranks first."""
+    """Yield PAT's transfers: each rank's data along a binomial tree, most distant ranks first."""
     ranks = len(gpus)
     direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
     if direction is None:
@@ -361,17 +362,18 @@ class Ring:
 def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     """Return rings over the direct NVLinks among the given GPUs, widest first.
 
-    Each ring takes the most NVLinks that all of its edges have left; if another choice uses more
-    NVLinks in total, that one is returned. On a DGX-1 with V100 the rings are 0-3-2-1-5-6-7-4 with
-    two NVLinks per edge and 0-1-3-7-5-4-6-2 with one. A ring begins at the GPU with the lowest
-    number, in the direction whose second GPU has the lower number; its NVLinks serve both
-    directions. Two GPUs form a ring in both directions.
+    Each ring takes as many NVLinks as all of its edges have left; among possible sets of rings, one
+    that uses the most NVLinks in total is returned. On a DGX-1 with V100 the rings are
+    0-3-2-1-5-6-7-4 with two NVLinks per edge and 0-1-3-7-5-4-6-2 with one. A ring begins at the GPU
+    with the lowest number, in the direction whose second GPU has the lower number; its NVLinks
+    serve both directions. Two GPUs form a ring in both directions.
 
-    If no ring of direct NVLinks visits all GPUs (behind an NVSwitch, where any order is as good, or
-    over PCIe), or there are more than `MOST_GPUS`, the result is a single ring in order of numbers,
-    with None as ``bricks``. For GPUs of several hosts joined by a fabric, there are as many rings
-    as GPUs on the smallest host: each visits one host after the other, follows the host's ring
-    inside it, and enters it at another GPU than the other rings, so that all NICs are used alike.
+    The result is a single ring in order of GPU numbers, with None as ``bricks``, if no ring of
+    direct NVLinks visits all GPUs (they are joined by PCIe, or by an NVSwitch, where all orders are
+    equal), or if there are more than `MOST_GPUS`. For GPUs of several hosts joined by a fabric,
+    there are as many rings as GPUs on the smallest host: each visits one host after the other,
+    follows the host's ring inside it, and enters it at another GPU than the other rings, so that
+    all NICs are used alike.
     """
     members = sorted(set(gpus))
     if len(members) < 2:  # noqa: PLR2004
@@ -393,7 +395,10 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
 
 
 def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
-    """Join the rings of hosts into rings over all GPUs, each entering a host at another GPU."""
+    """Join the rings of hosts into rings over all GPUs; each ring enters a host at another GPU.
+
+    `inner` has a ring of GPU numbers per host.
+    """
     number = min(map(len, inner))
     turned = (
         [own[first:] + own[:first] for own in inner for first in (turn * len(own) // number,)]
@@ -404,7 +409,7 @@ def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
 
 @dataclass
 class _Search:
-    """Depth-first search for the rings that use most NVLinks; it starts with greedy rings."""
+    """Depth-first search for the set of rings that uses the most NVLinks, from greedy rings on."""
 
     members: list[int]
     steps: int = _STEPS

@@ -61,8 +61,8 @@ class Answer:
     rows
         The table.
     meta
-        Information about the rows, by name: coverage, the totals that shares refer to, what is
-        unknown.
+        Facts about the table, by name: its coverage, the totals that shares refer to, values that
+        are unknown.
     title
         Line above the table on a terminal or a page.
     tables
@@ -70,11 +70,11 @@ class Answer:
     listed
         Names of those of `tables` that JSON and pages list below the rows.
     people
-        The rows as displayed on a terminal or a page; None where these are `rows` themselves.
+        A version of `rows` for display on a terminal or a page; None to display `rows` themselves.
     empty
         Text displayed if there are no rows.
     is_whole
-        Whether all rows are there: no condition and no `top` has left any out.
+        Whether `rows` is complete: `choosing` has left out no row.
     parts
         Results of several analyses, displayed one after the other: name -> answer.
     as_records
@@ -84,17 +84,17 @@ class Answer:
     run
         Name of the run that the answer is about, or None.
     figures
-        Drawings of the answer: option of the command line -> name of the drawing.
+        Figures that can be drawn: command-line option -> name that `renderer` knows the figure by.
     source
         Data that the figures need beyond the rows.
     renderer
         Displays the answer; None until it is displayed for the first time.
     headline
-        Function of `rows` and `meta` that returns the sentence printed first, or None if there is
-        nothing to say. It is called only while all rows are there (`is_whole`).
+        Function of `rows` and `meta` that returns the sentence printed first, or None for no
+        sentence. It is called only if `rows` is complete (`is_whole`).
     lacking
-        Function that returns which recording options would provide the data of a figure, or None if
-        unknown.
+        Function that names the recording options that would provide a figure's missing data, or
+        returns None if these are unknown.
 
     """
 
@@ -137,13 +137,13 @@ class Answer:
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return a copy with `texts` put before the warnings that it has already."""
+        """Return a copy with `texts` put before the warnings that the answer already has."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
 
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
     ) -> Self:
-        """Return a copy with the chosen rows only; the title mentions the choice.
+        """Return a copy with only the rows that meet conditions, sorted; its title says how.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ _PLACE = "\x00place"
 def _places(
     rows: pl.DataFrame, where: Sequence[str], sort: str | None, top: int | None
 ) -> pl.Series:
-    """Return the positions of the chosen rows, in the chosen order.
+    """Return the positions of the rows that meet the conditions, sorted and cut to `top`.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _sorted(rows: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _column(name: str, rows: pl.DataFrame) -> str:
-    """Return the column for a name that a user typed, with or without the unit's suffix."""
+    """Return the column for a name that a user typed, with or without a suffix such as ``_ns``."""
     known = [column for column in rows.columns if column != _PLACE]
     for unit in ("", *_UNITS):
         if name + unit in known:
@@ -362,19 +362,20 @@ class Traits:
         Order in which columns are left out of a table that is too wide: the lowest number first.
         None for a column that is left out only after all others.
     needs
-        Columns that say about the same: `spare` applies only if the table has one of them.
+        Columns with about the same information: `spare` applies only if the table has one of them.
     essential
-        Whether it is left out last of all, since the table is no answer without it.
+        Whether it is left out after all other columns, as the table is useless without it.
     prose
         Whether it contains sentences, which are wrapped and not cut.
     wraps
-        Whether its texts, which are short, are wrapped as well and not cut.
+        Whether its texts, shorter than sentences, are wrapped rather than cut.
     names
         Whether its integers are identifiers (such as ranks), shown without thousands separators.
     kernel_beside
-        Its texts are kernel names if the table has one of these columns, perhaps itself.
+        Columns (perhaps this one itself) of which a table must have one for the texts of this
+        column to be kernel names.
     exact
-        Whether its sizes are shown without rounding, each in a unit of its own.
+        Whether its sizes in bytes are shown unrounded, each cell in its own unit.
 
 
     """

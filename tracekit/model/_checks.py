@@ -1,9 +1,9 @@
-"""Check that the files of a report are unchanged since they were written.
+"""Check that the stored files of a recording are unchanged since they were written.
 
-Beside its files a report has a list of their sizes, times of change and checksums. A file whose
-size and time of change match the list is taken for unchanged; any other is read and its checksum
-compared. A thorough check compares the checksums of all files, since a failing disk changes content
-without a new time of change.
+The folder of an ingested recording has a list of its files' sizes, modification times and
+checksums. A file whose size and modification time match the list counts as unchanged; any other is
+read and its checksum compared. A thorough check compares the checksums of all files, since a
+failing disk changes content without a new modification time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Status: TypeAlias = Callable[[str], os.stat_result | None]
 
 
 class Check(NamedTuple):
-    """State of a file when it was written: size, time of change (ns), CRC-32."""
+    """State of a file when it was written: size, modification time (ns), CRC-32."""
 
     size: int
     changed: int
@@ -49,7 +49,7 @@ def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
 
 
 def read_checks(folder: Path) -> dict[str, Check]:
-    """Return the list of file states; empty if an earlier version, which wrote none, made them.
+    """Return the list of file states; empty if an earlier version, which wrote no list, wrote them.
 
     Raises
     ------
@@ -72,17 +72,17 @@ def read_checks(folder: Path) -> dict[str, Check]:
 
 
 def is_checked(folder: Path) -> bool:
-    """Tell whether a report has a list of file states; earlier versions wrote none."""
+    """Tell whether a folder of tables has a list of file states; earlier versions wrote none."""
     return (folder / _LIST).is_file()
 
 
 def damaged_files(folder: Path, status: Status = status_of, *, thorough: bool = False) -> list[str]:
-    """Return the files of a report that have changed since they were written, not missing ones.
+    """Return the files in a folder of stored tables that changed since then; missing ones excluded.
 
     Parameters
     ----------
     folder
-        The folder of the report.
+        The folder with the tables of one recorded file.
     status
         Function of a path that returns its status, None if it does not exist.
     thorough

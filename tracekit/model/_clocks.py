@@ -1,8 +1,8 @@
-"""Convert the times of a run's reports to a common clock.
+"""Convert the times of a run's recorded files to a common clock.
 
-Each report counts time from the start of its recording. The correction that makes times of several
-reports comparable is computed when they are combined into a run, and stored in the table `reports`;
-this module applies it.
+Each recorded file ("report") counts time from the start of its recording. The correction that makes
+times of several files comparable is computed when they are combined into a run, and stored in the
+table `reports`; this module applies it.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ Place = tuple[str | None, Collection[str]]
 
 @dataclass(frozen=True)
 class Clock:
-    """Correction of one report's times (offset and drift), and how it was found.
+    """Correction of the times in one recorded file (offset and drift), and how it was found.
 
     Parameters
     ----------
     name
-        Name of the corrected clock: times of reports with the same name can be compared.
+        Name of the corrected clock: times of files with the same name can be compared.
     offset
         Offset to add to each time, ns.
     drift
         Further correction per ns after `since`, as a fraction.
     since
-        Time of the report at which the drift is zero, ns.
+        Time in the file at which the drift is zero, ns.
     source
         How the correction was found: ``session_start``, ``collectives``, ``messages`` or ``given``;
-        None for a report whose clock is not aligned with any other.
+        None for a file whose clock is not aligned with any other.
     calls
-        Number of calls that were matched with those of the report that this one was aligned with or
+        Number of calls that were matched with calls in the file that this one was aligned with or
         checked against.
     residual
-        Differences between the ends of matched calls that remain after the correction: their 5th
-        and 95th percentile, ns.
+        5th and 95th percentile of the time differences that remain between the ends of matched
+        calls after the correction, ns.
     reason
-        Sentence: how the correction is known, or why none is.
+        Sentence that tells how the correction was found, or why there is none.
     steps
-        Jumps of the report's clock: pairs of the report's time at a jump and the offset to add from
-        then on, ns.
+        Jumps of the file's clock: pairs of the file's time at a jump and the further offset to add
+        from then on, ns.
     bound
         Largest possible error of the corrected times, ns; None where no bound is known.
     """
@@ -83,7 +83,7 @@ class Clock:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:
-        """Return the clock correction in a row of `reports`, that of report number `index`."""
+        """Return the clock correction in a row of `reports`, the row of file number `index`."""
         if row.get("clock") is None:
             return cls(f"report {index}")
         known = row["clock_p5"] is not None and row["clock_p95"] is not None
@@ -109,7 +109,7 @@ class Clock:
         return cls("", offset, drift, since, source="given", reason=reason)
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
-        """Return `reports` with this correction written into every row."""
+        """Return the table `reports` with this correction written into every row."""
         return clocks_told(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
@@ -130,13 +130,13 @@ class Clock:
         }
 
     def moved(self, column: str) -> pl.Expr:
-        """Return an expression that converts a column of times to this clock."""
+        """Return an expression that applies this correction to a column of times."""
         drift = pl.lit(self.drift) if self.drift else None
         steps = [(pl.lit(at), pl.lit(by)) for at, by in self.steps]
         return _moved(column, pl.lit(self.offset), drift, pl.lit(self.since), steps)
 
     def added(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the correction of each time, ns, to be added to it."""
+        """Return for each time the correction to add, ns."""
         run = np.round((times - self.since) * self.drift).astype(np.int64)
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
@@ -168,7 +168,7 @@ def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
-    """Return `reports` with each report's clock correction written into its row."""
+    """Return the table `reports` with the clock correction of each recorded file in its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     said = pl.DataFrame([clock.row() for clock in clocks], schema)
     return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
@@ -177,8 +177,8 @@ def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
 def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Add the column ``clock``: times of rows with an equal value can be compared.
 
-    Reports of one run have an equal value if their clocks are aligned; an unaligned report has its
-    own.
+    Recorded files of one run have an equal value if their clocks are aligned; an unaligned file has
+    its own.
     """
     known = reports.select("report", "clock")
     joined = rows.join(known, on="report", how="left", maintain_order="left")
@@ -186,9 +186,9 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def same_machine(one: Place, other: Place) -> bool:
-    """Tell whether two reports are of one machine: equal host names, or a GPU in common.
+    """Tell whether two recorded files are of one machine: equal host names, or a GPU in common.
 
-    GPUs are compared by UUID where either report names no host, as old exports do.
+    GPUs are compared by UUID if one of the files names no host, as in old exports.
     """
     if one[0] is not None and other[0] is not None:
         return one[0] == other[0]
@@ -209,8 +209,8 @@ def on_clock(
     table
         The canonical table.
     offset, drift, since, steps
-        The correction, as in `Clock`; no drift if it is None. An interval that a step falls into
-        keeps its length.
+        The correction, as in `Clock`; `drift` None means no drift. An interval during which the
+        clock jumps keeps its length.
     """
     times = [column.name for column in TABLES[table].columns if _is_time(column)]
     return [
@@ -238,13 +238,13 @@ def _moved(
 
 
 def _is_time(column: Column) -> bool:
-    """Tell whether the values of a column are points in time on the clock of its report."""
+    """Tell whether a column contains points in time on the clock of its recorded file."""
     is_length = column.name.endswith(_LENGTH)
     return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Return sentences on reports aligned by calls, messages or the user, and on unaligned ones."""
+    """Return sentences on files aligned by calls, messages or the user, and on unaligned files."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

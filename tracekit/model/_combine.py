@@ -1,8 +1,8 @@
-"""Combine the reports of a run into one trace.
+"""Combine the recorded files ("reports") of a run into one trace.
 
-A table of the run joins the rows of the reports' tables, renumbered so that numbers are unique in
-the run. A table is combined when it is first asked for, and only small ones are read at once.
-Beforehand only GPUs are matched: which of them, in several reports, are the same physical one.
+A table of the run concatenates the tables of the files, renumbered so that ids are unique in the
+run. Each table is combined on first use; large tables are then read a few files at a time. Only
+GPUs are matched beforehand: entries of several files may be the same physical GPU.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ Gpu = tuple[int, int]
 
 
 def combine(traces: Sequence[Trace]) -> Trace:
-    """Combine reports into one run; a single report is returned as it is.
+    """Combine the tables of recorded files into one run; those of a single file are returned as is.
 
-    Processes, threads, ops, calls, ranges and reports are numbered on from one report to the next;
-    equal paths of ranges get one number. A GPU that occurs in several reports becomes one device:
-    GPUs are matched by UUID, or else by host and PCI bus location. Times are corrected by the clock
-    that each report's row states.
+    The ids of processes, threads, ops, calls, ranges and files continue from one file to the next;
+    equal paths of ranges get one id. A GPU that occurs in several files becomes one device: GPUs
+    are matched by UUID, or else by host and PCI bus location. Times are corrected by the clock in
+    each file's row of the table `reports`.
 
     Parameters
     ----------
     traces
-        The reports, in their order in the run.
+        The tables of each file, in the order of the run.
     """
     if len(traces) == 1:
         return traces[0]
@@ -93,11 +93,11 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
 @dataclass(frozen=True)
 class _Changes:
-    """Renumbering and clock correction of each report.
+    """Renumbering and clock correction of each recorded file ("report").
 
-    `added` has one row per report: ``offset, drift, since`` of its clock, and the amounts added to
-    its numbers; and for `steps` jumps of the clock ``at0, by0, at1, ...`` (time and offset).
-    `devices` maps each report's device numbers to those of the run.
+    `added` has one row per file: ``offset, drift, since`` of its clock; the amount to add to each
+    kind of id; and for up to `steps` jumps of the clock ``at0, by0, at1, ...`` (time and offset).
+    `devices` maps the device numbers of each file to those of the run.
     """
 
     added: pl.DataFrame
@@ -120,7 +120,7 @@ class _Changes:
         return cls(pl.DataFrame(rows), devices, most)
 
     def of_part(self, reports: Sequence[int], heights: Mapping[str, Sequence[int]]) -> _Changes:
-        """Return the renumbering and clock correction for a subset of the reports only."""
+        """Return the renumbering and clock correction for a subset of the recorded files."""
         counted = {
             name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
             for name in _COUNTED
@@ -134,14 +134,15 @@ class _Changes:
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
-        """Return expressions for the columns of a table that renumbering or clocks change.
+        """Return expressions for the columns of a table that change: ids and times.
 
         Parameters
         ----------
         table
             The canonical table.
         which
-            For each row the number of its report; or one number, if all rows are of one report.
+            For each row the number of its recorded file; or one number, if all rows are of one
+            file.
         """
         added = self.added[which]
         values = {name: _literal(added[name]) for name in added.columns}
@@ -162,7 +163,7 @@ class _Changes:
 
 
 def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
-    """Return time and offset of a clock's jump number `number`, by column; zeros if none."""
+    """Return time and offset of a clock's jump `number`, as columns; zeros if there is none."""
     at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
     return [(f"at{number}", at), (f"by{number}", by)]
 
@@ -177,9 +178,9 @@ def _mapped(
     which: pl.Series,
     others: pl.Expr | None = None,
 ) -> pl.Expr:
-    """Return a column of numbers mapped to those of the run, by each row's report.
+    """Map a column of ids of recorded files to ids of the run; `which` is the file of each row.
 
-    Numbers that the mapping lacks become `others`, by default null.
+    Ids that are not in the mapping become `others`, by default null.
     """
     mapped = {
         (trace << _BITS) + own: new
@@ -192,18 +193,18 @@ def _mapped(
 
 
 class _CombinedTables(LaterTables):
-    """The combined tables of several reports, each made when it is first asked for.
+    """The tables of a run, each combined from its recorded files on first use.
 
     Parameters
     ----------
     traces
-        The reports.
+        The tables of each file.
     changes
         Their renumbering and clock correction.
     read
-        Tables of the reports that have been read already.
+        Tables of the files that have been read already.
     opened
-        Tables of the run that have been made already.
+        Tables of the run that have been combined already.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class _CombinedTables(LaterTables):
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
-        """Return the run's paths, and for each report the run's number of each of its paths."""
+        """Return the run's paths, and for each file a map from its path ids to the run's."""
         if self._is_part:
             raise AssertionError("a part knows the run's paths only where they were asked for")
         return combine_paths(read_each(self._traces, "paths"))
@@ -235,17 +236,17 @@ class _CombinedTables(LaterTables):
     def parts(
         self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[LaterTables]:
-        """Return the tables of each part of the run; of the run itself if it is not divided."""
+        """Return the tables of each part of the run; one part if it is not divided."""
         parts = self.reports_of_parts(together)
         return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
 
     @property
     def name(self) -> str:
-        """Name of this part of a run: the indices of its reports."""
+        """Name of this part of a run: the indices of its recorded files."""
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep the rows whose `op` is in this part of the run; see `Trace.own_ops`."""
+        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
         if not self._is_part:
             return rows
         spans = self._of_run["op"].cast(rows.schema["op"])
@@ -265,7 +266,7 @@ class _CombinedTables(LaterTables):
         return rows
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
-        """Return the numbers of the reports in each part; empty if the run is not divided."""
+        """Return the numbers of the files in each part; empty if the run is not divided."""
         if self._is_part or not self._lazy.keys() <= _CARRIED:
             return []
         ops = [trace.height("ops") for trace in self._traces]
@@ -326,10 +327,10 @@ class _CombinedTables(LaterTables):
         )
 
     def _device_sums(self) -> pl.DataFrame:
-        """Return the sums per device that the reports keep, if these hold for the run too.
+        """Return the run's sums per device, from those of the files; empty if they cannot be used.
 
-        They do not if a report with ops keeps none, if a clock's drift changes durations, or if
-        several reports have one device, whose busy time is not the sum of theirs.
+        They cannot if a recorded file with ops has no sums, if a clock's drift changes durations,
+        or if a device occurs in several files, since its busy time is not the sum of theirs.
         """
         none = TABLES["device_sums"].empty()
         if not self._changes.keeps_lengths or any(
@@ -343,7 +344,7 @@ class _CombinedTables(LaterTables):
         return none if of_all["device"].is_duplicated().any() else sums
 
     def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
-        """Return a lazy table that reads and renumbers a few reports at a time."""
+        """Return a lazy table that reads and renumbers a few recorded files at a time."""
 
         def read(
             columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
@@ -359,7 +360,7 @@ class _CombinedTables(LaterTables):
         return register_io_source(read, schema=TABLES[name].schema, is_pure=True)
 
     def _of_group(self, name: str, group: slice, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of a table for a group of reports, with the run's numbers and times."""
+        """Return columns of a table for some recorded files, with ids and times of the run."""
         traces = self._traces[group]
         rows, heights = read_together(traces, name, columns)
         which = pl.Series(np.repeat(np.arange(group.start, group.start + len(traces)), heights))
@@ -367,7 +368,7 @@ class _CombinedTables(LaterTables):
         return rows.with_columns(each for each in changes if each.meta.output_name() in columns)
 
     def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
-        """Return a table of all reports, joined as recorded, and the number of rows of each."""
+        """Return a table of all files, concatenated as recorded, and the row count of each file."""
         if read := self._read.get(name):
             return pl.concat(read), [frame.height for frame in read]
         return read_together(self._traces, name)
@@ -380,9 +381,9 @@ class _CombinedTables(LaterTables):
 
 
 def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group reports that share a device, given the run's device numbers of each report.
+    """Group recorded files that share a device; `devices` are the run's device numbers per file.
 
-    Reports without a known device form one group, since they may share one.
+    Files without a known device form one group, since they may share one.
     """
     leaders = list(range(len(devices)))
 
@@ -403,7 +404,7 @@ def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]:
-    """Merge groups of reports up to a limit of ops, whatever the number of worker processes."""
+    """Merge groups of recorded files into parts of the run, up to a limit of ops per part."""
     bundles: list[list[int]] = []
     rows = 0
     for group in groups:
@@ -417,7 +418,7 @@ def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]
 
 
 def _groups(heights: Sequence[int]) -> Iterator[slice]:
-    """Yield slices of reports to read together, each with a limited number of rows."""
+    """Yield slices of files to read together, whose row counts (`heights`) sum up to a limit."""
     first, rows = 0, 0
     for number, height in enumerate(heights):
         if rows and rows + height > _READ_TOGETHER:
@@ -428,7 +429,7 @@ def _groups(heights: Sequence[int]) -> Iterator[slice]:
 
 
 def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
-    """Return traces in which equal paths of ranges have the same number."""
+    """Return traces in which equal paths of ranges have the same id."""
     paths, numbers = combine_paths(read_each(traces, "paths"))
     in_tree = (_mapped("path", [dict(enumerate(own))], pl.Series([0])) for own in numbers)
     return [
@@ -438,12 +439,12 @@ def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _clock(reports: pl.DataFrame, index: int) -> Clock:
-    """Return the clock that a trace states in `reports`; a combined trace is aligned already."""
+    """Return a trace's clock correction from its table `reports`; none for a combined trace."""
     return Clock.of(reports.row(0, named=True) if reports.height == 1 else {}, index)
 
 
 def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
-    """Write clock corrections into the `reports` tables; one-row tables are changed together."""
+    """Return the `reports` tables with the clock corrections written into them."""
     single = [each.height == 1 for each in reports]
     none = TABLES["reports"].empty()
     rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
@@ -464,7 +465,7 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return for each report the offsets to add to its ids (op, range, process ...), by table."""
+    """Return for each file the amounts to add to its ids (of ops, ranges ...) in the run."""
     running = dict.fromkeys((*_NUMBERED, *_COUNTED), 0)
     firsts = []
     for trace, tables in zip(traces, small, strict=True):
@@ -480,7 +481,7 @@ def _firsts(
 
 @dataclass(frozen=True)
 class _Seen:
-    """A GPU as one report describes it, and the host of that report."""
+    """A GPU as one recorded file describes it, and the host of that file."""
 
     gpu: Gpu
     host: str | None
@@ -497,7 +498,7 @@ class _Seen:
 def _combined_devices(
     small: Sequence[Mapping[str, pl.DataFrame]], firsts: Sequence[Mapping[str, int]]
 ) -> tuple[pl.DataFrame, list[dict[int, int]]]:
-    """Return the run's devices, and for each report a map from its device numbers to the run's."""
+    """Return the run's devices, and for each file a map from its device numbers to the run's."""
     seen = [each for index, tables in enumerate(small) for each in _seen(index, tables)]
     physical: dict[object, list[_Seen]] = defaultdict(list)
     for each, identity in zip(seen, _identities(seen), strict=True):
@@ -521,7 +522,7 @@ def _seen(index: int, tables: Mapping[str, pl.DataFrame]) -> list[_Seen]:
 
 
 def _identities(seen: Sequence[_Seen]) -> list[object]:
-    """Return for each GPU a key that is equal for all that are the same physical GPU."""
+    """Return a key per GPU entry; entries for the same physical GPU have equal keys."""
     uuids: dict[object, set[str]] = defaultdict(set)
     for each in seen:
         if each.row["uuid"]:
@@ -550,9 +551,10 @@ def _identity(each: _Seen, uuids: Mapping[object, set[str]]) -> object:
 
 
 def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
-    """Assign numbers to the physical GPUs: their own numbers if these are unique in the run.
+    """Number the physical GPUs: by their recorded numbers if these are unique in the run.
 
-    Otherwise GPUs are numbered by host, in the order of the reports, and by PCI bus location.
+    Otherwise GPUs are numbered by host, in the order of the recorded files, and by PCI bus
+    location.
     """
     own = [{each.gpu[1] for each in gpus} for gpus in physical]
     if all(len(numbers) == 1 for numbers in own) and len(set.union(set(), *own)) == len(own):
@@ -570,7 +572,7 @@ def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
 def _described(
     number: int, gpus: Sequence[_Seen], firsts: Sequence[Mapping[str, int]]
 ) -> dict[str, Any]:
-    """Return the row of a device; each value is from the first report that knows it."""
+    """Return the table row of a device; each value is from the first file that has the value."""
     told = sorted(gpus, key=lambda each: not each.row["active"])
     row = {
         name: next((each.row[name] for each in told if each.row[name] is not None), None)
@@ -583,7 +585,7 @@ def _described(
 def _warnings(
     traces: Sequence[Trace], reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]
 ) -> tuple[str, ...]:
-    """Return the warnings of all reports, prefixed by file name; those of one cause are merged."""
+    """Return the warnings of all files, prefixed by file name; equal causes are merged."""
     files = [", ".join(frame["file"]) for frame in reports]
     times = Counter(files)
     named = [
@@ -614,7 +616,7 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Merge warnings that differ in digits alone into one text, which names their reports."""
+    """Merge warnings that differ in digits only into one text, which names their files."""
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

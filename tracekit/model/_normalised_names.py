@@ -52,8 +52,8 @@ def normalised_name(name: str) -> str:
     such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and versioned namespaces,
     the GPU's architecture (``sm80_``, ``ampere_``), suffixes of libraries
     (``_execute_kernel__5x_cudnn``) and hashes. An NCCL kernel becomes the name of its collective.
-    Two kernels of one normalised name compute the same, with another data type or vector width for
-    example.
+    Two kernels with the same normalised name run the same operation; they may differ in data type
+    or vector width.
     """
     name = name[:_LONGEST]
     collective = _NCCL.search(name) if "nccl" in name.lower() else None

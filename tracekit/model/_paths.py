@@ -1,8 +1,8 @@
 """Paths of nested NVTX ranges as a tree: each path is a label below a parent path, or a root.
 
-Texts of paths are made only for display, and cut there: in a program that never closes its ranges,
-each range is inside all earlier ones, and the texts would grow with the square of their number.
-Equal paths share an id, by which rows are grouped.
+The text of a path is made only for display, and shortened: in a program that never closes its
+ranges, each range is inside all earlier ones, and the texts would grow with the square of their
+number. Equal paths share an id, which is used to group rows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PathNodes(NamedTuple):
     slots
         Hash table from path to its number, at most half full; -1 marks a free slot.
     parent, label, depth
-        For each path: the number of its parent path (-1 for a root), the number of its label, and
-        the number of paths above it.
+        For each path: the id of its parent path (-1 for a root), the id of its label (the name of
+        the innermost range), and its number of ancestors.
     total
         Array of one element: the number of paths.
     """
@@ -86,23 +86,23 @@ def path_number(parent: int, label: int, paths: PathNodes) -> int:
 
 
 def place_paths(paths: PathNodes) -> None:
-    """Enter all paths into an empty hash table."""
+    """Rebuild the hash table: enter all paths into it while it is empty."""
     for node in range(paths.total[0]):
         paths.slots[path_slot(paths.parent[node], paths.label[node], paths)] = node
 
 
 def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array) -> None:
-    """Find the id of each path of a tree in another tree, adding paths that it lacks.
+    """Find the id of each path in another tree of paths; add paths that the other tree lacks.
 
     Parameters
     ----------
     parents, labels
-        For each path, parents before children: the number of its parent, -1 for a root; and of its
+        For each path, parents before children: the id of its parent (-1 for a root) and of its
         label.
     paths
         The other tree, with room for all paths.
     numbers
-        Output: the number of each path in the other tree.
+        Output: the id of each path in the other tree.
     """
     for row in range(len(parents)):
         parent = numbers[parents[row]] if parents[row] >= 0 else -1
@@ -215,7 +215,7 @@ _GAP = (pl.lit(PATH_SEPARATOR),)
 
 
 def _texts(paths: pl.DataFrame, numbers: pl.Series, most: int) -> pl.Series:
-    """Return the last `most` labels of each path as a text; null for no path."""
+    """Join the last `most` labels of each path into a text; null where the path id is null."""
     texts = paths["label"].gather(numbers)
     for _ in range(most - 1):
         numbers = paths["parent_path"].gather(numbers)
@@ -237,7 +237,7 @@ def _climbed(paths: pl.DataFrame, numbers: pl.Series, levels: int) -> pl.Series:
 
 
 def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
-    """Return the ancestor of each path at a depth; the path itself if it is not deeper."""
+    """Return for each path its ancestor at `depth`; the path itself if it is not deeper."""
     steps = _Steps(paths)
     own = np.arange(paths.height)
     deep = paths["depth"].to_numpy() > depth
@@ -248,7 +248,7 @@ def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
 
 
 def in_any(paths: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """Tell for each path whether `own` is true of its label or of the label of an ancestor."""
+    """Tell for each path whether the flag `own` is true of it or of an ancestor."""
     steps = _Steps(paths)
     found, above = own.to_numpy(), steps.parent
     for _ in range(steps.doublings):

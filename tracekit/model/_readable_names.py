@@ -95,7 +95,7 @@ def _operation(words: str) -> str:
 
 
 def _of_product(name: str, tile: re.Match[str]) -> list[str]:
-    """Return number format, tile size and helper kernel of a matrix product, as far as named."""
+    """Return number format, tile size and helper kernel of a matrix product, where named."""
     number, part = _FORMAT.search(name), _HELPER.search(name)
     return [
         *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
@@ -105,7 +105,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
 
 
 def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield each name of a family (of one short form), and this form made distinct by words."""
+    """Yield each kernel name of a family, which share a short form, and the form made unique."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
@@ -114,7 +114,7 @@ def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 
 def _words(name: str) -> dict[tuple[str, int], None]:
-    """Return the words of a name in order, each with the number of its earlier occurrences."""
+    """Return the words of a name in order, each paired with how often it occurred before."""
     seen: dict[str, int] = {}
     found: dict[tuple[str, int], None] = {}
     parts = name.replace("_", " ") if _TENSILE.match(name) else name
@@ -130,10 +130,10 @@ def _difference(
     words: Mapping[str, Mapping[tuple[str, int], None]],
     frequency: Mapping[tuple[str, int], int],
 ) -> str:
-    """Return the fewest words that distinguish a name from the others of its short form.
+    """Return words, as few as possible, that occur in `name` but not in others of its short form.
 
-    Of equally distinguishing words, types are preferred to numbers and namespaces, and earlier
-    words to later ones.
+    `frequency` is the number of these names that have each word. Among equally rare words, types
+    are preferred to numbers and namespaces, and earlier words to later ones.
     """
     own = [word for word in words[name] if frequency[word] < len(words)]
     alike = [other for other in words if other != name]

@@ -1,4 +1,4 @@
-"""Tables that a trace reader returns for a report: small ones as frames, large ones in chunks."""
+"""Tables that a trace reader returns for a file: small ones as frames, large ones in chunks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tracekit.model._trace import Trace
 
 @dataclass(frozen=True)
 class Maker:
-    """Recipe for a column of a canonical table, from columns that a trace reader stored.
+    """Recipe that computes a canonical column from columns that a trace reader stored.
 
     Parameters
     ----------
     needs
-        Names of the stored columns that it reads.
+        Names of the stored columns that `make` reads.
     make
-        Function from a frame with these columns to the new column.
+        Function of a frame with these columns that returns the canonical column.
     """
 
     needs: tuple[str, ...]
@@ -37,7 +37,7 @@ class Rows(Protocol):
         """Number of rows in each chunk."""
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return chunk `number`: the columns named, or all."""
+        """Return chunk `number`, with the named columns or all."""
 
 
 class Stream:
@@ -52,10 +52,10 @@ class Stream:
     key
         The column that numbers the rows from 0.
     rows
-        The rows as the source keeps them.
+        The rows as the trace reader stored them, with its own columns.
     columns
-        How to make columns of the table: name -> function. Other columns are those of the same name
-        in `rows`, or `Column.absent`.
+        Recipes of columns: name -> `Maker`. Any other column is taken from `rows` by its name, or
+        is filled with `Column.absent`.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Stream:
         return sum(self.heights)
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return chunk `number` of the table: the columns named, or all."""
+        """Return chunk `number` of the table, with the named columns or all."""
         schema = self._table.schema
         found = self.coded(number, *columns)
         return pl.DataFrame([c if c.dtype == schema[c.name] else c.cast(pl.String) for c in found])
 
     def coded(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return the same as `read`, but leave texts as categories if they are kept so."""
+        """Return the same as `read`, but texts that are stored as categories stay categories."""
         wanted = columns or tuple(self._table.schema)
         needed: dict[str, None] = {}
         for name in wanted:
@@ -151,7 +151,7 @@ KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
 
 @dataclass(frozen=True)
 class Recording:
-    """Tables of a report as its source yields them, before attribution.
+    """Canonical tables of one recorded file as read, before ops get stages, ranges and iterations.
 
     Parameters
     ----------
@@ -160,14 +160,15 @@ class Recording:
     streams
         The large tables: name -> stream.
     warnings
-        Warnings about the report for users, one sentence each.
+        Warnings about the file for users, one sentence each.
     passing
-        Tables that may be large, and are stored almost without being analysed: name -> function
-        that yields their rows in batches, and may be called repeatedly.
+        Further tables that may be large, and are stored almost unchanged: name -> function that
+        yields their rows in batches, and may be called repeatedly.
     labels
         Labels that the program gave its run through NVTX: name -> value.
     late
-        Function that returns further warnings, to be called once the rows of `passing` were made.
+        Function that returns further warnings; call it after the tables in `passing` have been
+        read.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -182,7 +183,7 @@ class Recording:
         object.__setattr__(self, "tables", conformed)
 
     def parts(self, name: str) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table that is not a stream, in batches; none if it is empty."""
+        """Yield the rows of a table that is not in `streams`, in batches; none if it is empty."""
         if name in self.tables:
             yield self.tables[name]
         elif name in self.passing:

@@ -64,7 +64,10 @@ class Table:
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], pl.Expr]:
-        """Return an expression per column: a cast of the column if present, else of its default."""
+        """Return an expression per column: a cast if the frame has the column, else its default.
+
+        The key is the column's name and whether the frame has it.
+        """
         return {
             (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(c.absent))
             .cast(c.dtype)

@@ -42,7 +42,7 @@ _LATER = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """Time span or steps of a run that an analysis is limited to; empty for the whole run.
+    """Part of a run (time span or steps) that an analysis is limited to; empty for the whole run.
 
     Parameters
     ----------
@@ -62,10 +62,10 @@ class Stretch:
         return self.between is None and self.iterations is None
 
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
-        """Return a condition that selects the rows of a table inside the span or the steps.
+        """Return a condition that selects the rows of a table inside the time span or the steps.
 
-        A span in time selects rows by the column `start`, steps select them by the column
-        `iteration`; both arguments are names of columns.
+        The arguments are names of columns: the time span is compared with the column `start`, the
+        steps with the column `iteration`.
         """
         if self.between is not None:
             return pl.col(start).is_between(*self.between, closed="left")
@@ -98,7 +98,7 @@ def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
 
 @dataclass(frozen=True)
 class Trace:
-    """Canonical tables of a run, with the warnings from making them.
+    """Canonical tables of a run, with warnings from ingest.
 
     Parameters
     ----------
@@ -107,12 +107,12 @@ class Trace:
     warnings
         Warnings about the run for users, one sentence each.
     stretch
-        Part of the run that windows are cut to. The tables always hold the whole run, since what
-        happens in a stretch depends on what happened before.
+        Part of the run that analyses are limited to. The tables always hold the whole run, since
+        the state at the start of this part depends on earlier events.
     spread
-        Executor for work on parts of the run.
+        Executor that computes results of parts of the run, perhaps in other processes.
     keeper
-        Cache for the results of this work.
+        Cache for these results.
     """
 
     tables: Mapping[str, pl.LazyFrame]
@@ -143,9 +143,10 @@ class Trace:
 
     @classmethod
     def scan(cls, folder: Path, warnings: tuple[str, ...] = (), *, reports: int = 1) -> Trace:
-        """Open the files that `TraceWriter` wrote for one of `reports` reports; nothing is read.
+        """Open the tables in a folder written by `TraceWriter`, without reading any file.
 
-        The more reports there are, the fewer rows are cached of each.
+        `reports` is the number of recorded files in the run: the more there are, the fewer rows of
+        each are kept in memory.
         """
         return cls(_StoredTables(folder, _heights(folder), _SHORT // reports), warnings)
 
@@ -189,7 +190,7 @@ class Trace:
         return found
 
     def limited_to(self, stretch: Stretch) -> Trace:
-        """Return the trace limited to another span; values cached of the whole run are kept."""
+        """Return the trace limited to another span; values cached for the whole run are kept."""
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         return other
@@ -205,7 +206,7 @@ class Trace:
         Parameters
         ----------
         with_paths
-            Whether paths of ranges get the run's numbers, too; otherwise they must not be used.
+            Whether paths of ranges get the run's ids, too; otherwise paths must not be used.
         together
             Pairs of devices that have to be in the same part.
         """
@@ -216,11 +217,11 @@ class Trace:
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return the numbers of the reports in each part; empty if the run is not divided."""
+        """Return the numbers of the files in each part; empty if the run is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep rows whose `op` is in this part of the run, converted to the part's op id."""
+        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -228,13 +229,13 @@ class Trace:
         return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
 
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
-        """Return the result of each piece of work on parts of the run; cached results are reused.
+        """Run each of several calls on parts of the run, or reuse its cached result.
 
         Parameters
         ----------
         work
-            One call per part: of a function, or of a dataclass whose `repr` identifies it, with the
-            part and frames as arguments.
+            One call per part, with the part and then frames as arguments. The called object is a
+            function, or a dataclass instance whose `repr` identifies it.
         """
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
@@ -276,7 +277,7 @@ class Trace:
     def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
         """Return a trace in which lazy `tables` replace the tables of the same names.
 
-        Sums that were cached of the old ops are dropped if ops are replaced.
+        If ops are among them, cached sums over ops are dropped.
         """
         if "ops" in tables:
             tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
@@ -286,7 +287,7 @@ class Trace:
 
 
 def _key(work: partial[Frames]) -> str:
-    """Return the cache key of a piece of work: function, part of the run, its tables in memory."""
+    """Return the cache key of a call on a part of a run: function, stretch, part, and frames."""
     part, *frames = work.args
     asked = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
@@ -321,7 +322,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return len(TABLES)
 
     def but(self, tables: Mapping[str, pl.LazyFrame]) -> LaterTables:
-        """Return a copy in which `tables` replace those of the same names."""
+        """Return a copy in which `tables` replace the tables of the same names."""
         changed = copy(self)
         # Of the same class.
         changed._lazy = {**self._lazy, **tables}  # noqa: SLF001
@@ -338,16 +339,16 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return [self]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return which reports each part has; see `Trace.reports_of_parts`."""
+        """Return the numbers of the recorded files in each part; see `Trace.reports_of_parts`."""
         return []
 
     @property
     def name(self) -> str:
-        """Name of the part of a run that these tables hold; empty if they hold a whole run."""
+        """Name of the part of a run that these tables are of; empty for a whole run."""
         return ""
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep the rows whose `op` is in this part of the run; see `Trace.own_ops`."""
+        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -366,19 +367,19 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 class _StoredTables(LaterTables):
     """The tables that `TraceWriter` wrote into a folder.
 
-    Opening a file lazily takes longer than reading a short one, so short tables are read at once
-    and kept.
+    Opening a file lazily takes longer than reading a short file, so short tables are read on
+    opening and kept in memory.
 
     Parameters
     ----------
     folder
         Folder that `TraceWriter` wrote.
     heights
-        Number of rows of each file of a table: name -> numbers.
+        Name of a table -> number of rows in each of its files.
     short
-        Largest number of rows of a table that is read at once.
+        Largest number of rows of a table that counts as short.
     known
-        Tables that are in memory: name -> content of the files.
+        Contents of files that are in memory already: name of the table -> frame.
     """
 
     def __init__(
@@ -399,7 +400,7 @@ class _StoredTables(LaterTables):
         return None if name in self._lazy else sum(self._heights.get(name, ()))
 
     def files(self, name: str) -> list[Path]:
-        """Return the files of a table that have rows."""
+        """Return the files of a table, without those that have no rows."""
         heights = self._heights.get(name, ())
         return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
 
@@ -444,7 +445,7 @@ def read_together(
 def _at_once(
     traces: Sequence[Trace], name: str, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, list[int]] | None:
-    """Read the files of many reports in one scan if possible, which takes a fifth of the time."""
+    """Read a table of many files in one scan, which takes a fifth of the time; None if it fails."""
     stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
     heights = [height for each in stored if (height := each.height(name)) is not None]
     if len(heights) == len(traces) and any(heights):
@@ -462,7 +463,7 @@ def _scanned(parts: Sequence[Path]) -> pl.LazyFrame:
 
 
 class TraceWriter:
-    """Writes the tables of one report into a folder, each in one or more files (parts).
+    """Writes the tables of one recorded file into a folder, each in one or more files (parts).
 
     Parts of different tables may be appended from several threads at once. What is written counts
     only once the writer is closed: the list of all parts is written last.
@@ -500,7 +501,7 @@ class TraceWriter:
             self._checks[str(path.relative_to(self._folder))] = check
 
     def close(self) -> None:
-        """Complete the folder; a table without parts gets one without rows."""
+        """Complete the folder; write an empty part for each table without parts."""
         for table, rows in self._rows.items():
             if not rows:
                 self.append(table, TABLES[table].empty())
@@ -508,7 +509,7 @@ class TraceWriter:
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 
     def trace(self) -> Trace:
-        """Return the tables that were written; short ones are not read from their files."""
+        """Return the tables that were written; short ones are passed on from memory."""
         short = {name: pl.concat(parts) for name, parts in self._short.items()}
         return Trace(_StoredTables(self._folder, self._rows, _SHORT, short))
 
@@ -523,7 +524,7 @@ class TraceWriter:
 def _write(
     frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = (), table: str = ""
 ) -> Check:
-    """Write a part of a table, and return the state of its file; see `parquet.write`."""
+    """Write a part of a table; return the size and checksum of its file; see `parquet.write`."""
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
@@ -534,7 +535,7 @@ def _write(
 
 
 def _packed(frame: pl.DataFrame) -> bytes:
-    """Return the content of a Parquet file."""
+    """Return a frame encoded as a Parquet file."""
     # Polars takes twice as long to write a small file itself, and may not say why it cannot.
     content = io.BytesIO()
     frame.write_parquet(content, compression="zstd", compression_level=1)
@@ -543,7 +544,7 @@ def _packed(frame: pl.DataFrame) -> bytes:
 
 @cache
 def _empty_file(table: str) -> bytes:
-    """Return the Parquet bytes of an empty table, cached since a report has many of these."""
+    """Return the Parquet bytes of an empty table, cached since a folder has many of these."""
     return _packed(TABLES[table].empty())
 
 
@@ -558,7 +559,7 @@ def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
 
 
 def missing_files(folder: Path, status: Status = status_of) -> list[str]:
-    """Return the files that a report's folder lacks; `status` returns None for an absent file."""
+    """Return the missing files of a folder of tables; `status` gives None for an absent file."""
     try:
         parts = {
             table: [_name(table, number) for number in range(len(rows))]
@@ -582,7 +583,7 @@ def missing_files(folder: Path, status: Status = status_of) -> list[str]:
 
 
 def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
-    """Add the columns that an earlier version did not write, filled with null."""
+    """Add the columns that an earlier version of tracekit did not write, filled with null."""
     there = frame.collect_schema()
     later = {name: dtype for name, dtype in table.schema.items() if name not in there}
     if not later:
@@ -591,12 +592,12 @@ def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
 
 
 def _heights(folder: Path) -> dict[str, list[int]]:
-    """Return the number of rows of each part of a table: name -> numbers.
+    """Return the number of rows in each part of each table: name -> numbers.
 
     Raises
     ------
     ValueError
-        If the list makes no sense.
+        If the folder's list of parts is damaged.
     """
     heights: dict[str, list[int]] = json.loads(read_plain(folder / _MANIFEST))
     for name, rows in heights.items():
