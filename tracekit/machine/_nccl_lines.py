@@ -32,7 +32,7 @@ _VERSION = r"[NR]CCL version[ :]+(\d[\w.+\-]*)"
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of line: a text that occurs in it, its pattern, and which groups are integers."""
+    """A kind of log line: a text that occurs in it, its pattern, and which groups are integers."""
 
     having: str
     pattern: str

@@ -551,7 +551,7 @@ def _identity(each: _Seen, uuids: Mapping[object, set[str]]) -> object:
 
 
 def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
-    """Number the physical GPUs: by their recorded numbers if these are unique in the run.
+    """Assign numbers to physical GPUs: the recorded ones if these are unique in the run.
 
     Otherwise GPUs are numbered by host, in the order of the recorded files, and by PCI bus
     location.
