@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -17,7 +19,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import breakdown
 from tracekit.analysis.idle_time.questions import idle
 from tracekit.engine import within
-from tracekit.model import TABLES, Clock, Trace, _combine, combine
+from tracekit.model import TABLES, Clock, Frames, Trace, _combine, combine
 
 OPS = st.lists(
     st.tuples(
@@ -73,10 +75,11 @@ def _named(trace: Trace, number: int, clock: Clock) -> Trace:
     return trace.with_tables({"reports": clock.told(pl.DataFrame([row]))})
 
 
-def sent(work: Sequence[Callable[[], Any]]) -> list[Any]:
+def sent(work: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
     """Do work as if it, and what comes of it, went to other processes and back, the last first."""
-    found = [pickle.dumps(pickle.loads(pickle.dumps(each))()) for each in reversed(work)]
-    return [pickle.loads(each) for each in reversed(found)]
+    for number, each in reversed([*enumerate(work)]):
+        made = pickle.dumps(pickle.loads(pickle.dumps(each))())
+        yield number, pickle.loads(made)
 
 
 def _uuids(gpus: Sequence[int], report: int) -> Sequence[str]:
@@ -132,6 +135,27 @@ def _three(monkeypatch: pytest.MonkeyPatch) -> Trace:
     ]
     monkeypatch.setattr(_combine, "_OF_PART", 3)
     return combine([_named(_report(ops, (f"u{n}", f"v{n}")), n, Clock("c", 0)) for n in range(3)])
+
+
+def test_what_parts_answered_before_an_interrupt_is_kept(monkeypatch) -> None:
+    kept: dict[str, Frames] = {}
+    keeper = SimpleNamespace(find=kept.get, keep=kept.__setitem__)
+    run = replace(_three(monkeypatch), keeper=keeper)
+    asked: list[Trace] = []
+
+    def interrupted(part: Trace) -> Frames:
+        asked.append(part)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"ops": part.read("ops")}
+
+    work = [partial(interrupted, part) for part in run.parts()]
+    with pytest.raises(KeyboardInterrupt):
+        run.sums_of_parts(work)
+    assert len(kept) == 2
+    found = run.sums_of_parts(work)
+    assert [each["ops"].height for each in found] == [3, 3, 3]
+    assert len(asked) == 4
 
 
 def test_parts_are_apart_whoever_works_on_them(monkeypatch) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -74,8 +75,8 @@ class Stretch:
         return pl.lit(value=True)
 
 
-Spread = Callable[[Sequence[Callable[[], Any]]], list[Any]]
-"""Function that calls functions, in any order and place, and returns their results in order."""
+Spread = Callable[[Sequence[Callable[[], Any]]], Iterator[tuple[int, Any]]]
+"""Function that calls functions, in any order and place, and yields their numbers and results."""
 
 
 Frames = dict[str, pl.DataFrame]
@@ -92,8 +93,8 @@ class Keeper(Protocol):
         """Cache frames under a key."""
 
 
-def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
-    return [each() for each in work]
+def _one_by_one(work: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
+    return ((number, each()) for number, each in enumerate(work))
 
 
 @dataclass(frozen=True)
@@ -240,14 +241,16 @@ class Trace:
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
         if keeper is None:
-            return self.spread(work)
+            return [frames for _, frames in sorted(self.spread(work), key=itemgetter(0))]
         keys = [_key(each) for each in work]
         found = {number: keeper.find(key) for number, key in enumerate(keys)}
         missing = [number for number, frames in found.items() if frames is None]
-        made = self.spread([work[number] for number in missing]) if missing else []
-        for number, frames in zip(missing, made, strict=True):
-            keeper.keep(keys[number], frames)
-            found[number] = frames
+        made = self.spread([work[number] for number in missing]) if missing else ()
+        for place, frames in made:
+            key = keys[missing[place]]
+            keeper.keep(key, frames)
+            # What is read back holds no part of the columns that it was taken from.
+            found[missing[place]] = keeper.find(key) or frames
         return [frames for frames in found.values() if frames is not None]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -102,20 +102,18 @@ class Workers:
         executor = open_executor(self.processes, self._dask, rooms=("engine",))
         return opened.enter_context(executor)
 
-    def __call__(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Call each function of `work` in some worker, and return the results in order."""
+    def __call__(self, work: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
+        """Call each function of `work` in some worker; yield its number and result when it ends."""
         jobs: list[Job] = [
             PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
             for number, each in enumerate(work)
         ]
-        found: dict[int, Any] = {}
         with closing(self._executor.run(jobs, lambda *_: None)) as outcomes:
-            for outcome in outcomes:
+            for done, outcome in enumerate(outcomes, 1):
                 if outcome.error is not None:
                     raise outcome.error
-                found[outcome.number] = outcome.made
-                self._progress("parts", len(found), len(jobs))
-        return [found[number] for number in range(len(jobs))]
+                self._progress("parts", done, len(jobs))
+                yield outcome.number, outcome.made
 
 
 class ThisProcess:

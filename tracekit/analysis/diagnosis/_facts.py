@@ -222,7 +222,7 @@ class Facts:
                 def work_on(part: Trace) -> partial[Frames]:
                     return partial(asked, part, *self._of(part), *more)
 
-                found = of_parts(self.trace, work_on, self.trace.sums_of_parts)
+                found = of_parts(self.trace, work_on)
             for each in asked.measures:
                 of_it = f"{each.__name__}."
                 self._known[each] = {name.removeprefix(of_it): frame for name, frame in

@@ -335,7 +335,7 @@ def kernels(part: Part) -> Frames:
         .collect(),
         "paces": computing.group_by(same).agg(
             own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
-        ).with_columns(pl.col("name").cast(pl.String)).collect(),
+        ).collect(),
     }  # fmt: skip
 
 

@@ -85,10 +85,11 @@ def slow_links(facts: Facts) -> Finding | None:
     """Find copies between GPUs far below the peak of their links."""
     if facts.traffic is None:
         return None
-    copies = facts.traffic.links("pair").filter(
-        (pl.col("evidence") == "measured") & (pl.col("utilisation") < _SLOW_LINK)
-        & (pl.col("bytes") > _LARGE * pl.col("transfers"))
-    ).sort("busy_ns", descending=True)  # fmt: skip
+    copies = (
+        facts.traffic.links("pair", only_measured=True)
+        .filter(pl.col("utilisation") < _SLOW_LINK, pl.col("bytes") > _LARGE * pl.col("transfers"))
+        .sort("busy_ns", descending=True)
+    )
     if copies.is_empty():
         return None
     worst = copies.row(0, named=True)

@@ -76,11 +76,12 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     its host has more to launch, while launches of those that wait for it are queued.
     """
     same = ["kind", "name"]
-    number = facts.found(work_by_name)["rows"]
-    ranks = number.select(MEMBER).n_unique()
-    is_alike = (pl.col("number").n_unique() == 1) & (pl.len() == ranks)
-    shared = number.group_by(same).agg(is_alike=is_alike).filter("is_alike").select(same)
-    ops = number.group_by(MEMBER).agg((pl.col("number").sum() / facts.number).round())
+    known = facts.found(work_by_name)
+    ranks = known["members"].height
+    is_alike = (pl.col("least").min() == pl.col("most").max()) & (pl.col("members").sum() == ranks)
+    alike = known["rows"].group_by(same).agg(is_alike=is_alike).filter("is_alike")
+    shared = alike.select(pl.col(same).cast(pl.String))
+    ops = known["members"].with_columns((pl.col("number") / facts.number).round())
     own, usual = (ops.filter(each)["number"].median() for each in (is_it, ~is_it))
     sums = facts.found(shared_work, shared.sort(same))
     has_more = own is not None and usual is not None and own > usual  # type: ignore[operator]
@@ -89,9 +90,20 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
 
 
 def work_by_name(part: Part) -> Frames:
-    """Return the ``number`` of ops of each ``kind, name, process, device``."""
-    named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
-    return {"rows": named.group_by("kind", "name", *MEMBER).len("number").collect()}
+    """Return how many GPUs (by process) run each ``kind, name``, and how often.
+
+    ``rows``: ``kind, name``; ``members``, the number of these GPUs; ``least, most``, the number of
+    ops of the one with fewest and with most. ``members``: ``process, device`` of all GPUs with ops,
+    and their ``number``.
+    """
+    number = pl.col("number")
+    each = part.ops.group_by("kind", "name", *MEMBER).agg(number=pl.len().cast(pl.Int64)).collect()
+    return {
+        "rows": each.group_by("kind", "name").agg(
+            members=pl.len(), least=number.min(), most=number.max()
+        ),
+        "members": each.group_by(MEMBER).agg(number.sum()),
+    }
 
 
 def shared_work(part: Part, shared: pl.DataFrame) -> Frames:

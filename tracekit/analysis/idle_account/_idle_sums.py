@@ -85,7 +85,7 @@ def idle_sums(
         frames = [of_part(trace, part, each) for each in (windows, edges)] + [ending]
         return partial(ask, part, *frames, *([] if of_ops is None else [part.own_ops(of_ops)]))
 
-    found = of_parts(trace, work_on, trace.sums_of_parts)
+    found = of_parts(trace, work_on)
     last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
     names = _raw(keys)
     pieces = pl.concat([found["sums"], _added(last, names)])
@@ -94,11 +94,7 @@ def idle_sums(
     return IdleSums(_with_ranks(trace, pieces, keys), _with_ranks(trace, gaps, keys), known)
 
 
-def of_parts(
-    trace: Trace,
-    work_on: Callable[[Trace], partial[Frames]],
-    spread: Callable[[Sequence[partial[Frames]]], Sequence[Frames]],
-) -> Frames:
+def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frames:
     """Compute tables on each part (report) of a run, and concatenate them.
 
     Reports of GPUs that copy to each other are joined into one part.
@@ -106,7 +102,7 @@ def of_parts(
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         parts = trace.parts(with_paths=True, together=together)
-        return _joined(spread([work_on(part) for part in parts]))
+        return _joined(trace.sums_of_parts([work_on(part) for part in parts]))
 
     found = found_in(())
     used = launch_groups(trace)["device"].unique()

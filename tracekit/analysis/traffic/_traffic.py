@@ -44,7 +44,7 @@ from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.errors import UsageError
 from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus, with_nics
-from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
+from tracekit.model import Answer, Trace, with_clocks
 from tracekit.support.wording import (
     count,
     first_line,
@@ -111,7 +111,11 @@ class Traffic:
     @cached_property
     def transfers(self) -> pl.DataFrame:
         """Transfers that start in the chosen time span, or lie in the chosen steps, of the run."""
-        return self.all_transfers.filter(self.trace.stretch.holds())
+        return self._inside(self.all_transfers)
+
+    def _inside(self, transfers: pl.DataFrame) -> pl.DataFrame:
+        stretch = self.trace.stretch
+        return transfers if stretch.is_all else transfers.filter(stretch.holds())
 
     @cached_property
     def all_transfers(self) -> pl.DataFrame:
@@ -122,14 +126,17 @@ class Traffic:
         UsageError
             If the log belongs to another run.
         """
-        machine, place = self.machine, self.placed.place
-        messages = message_transfers(nccl_messages(self.trace, self.log), self.calls, self._known)
-        parts = [
-            copy_transfers(self.trace, machine, place),
-            messages,
-            modelled_transfers(unrecorded(self.calls, messages), self._known),
-        ]
-        return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
+        copies, messages = self._as_recorded()
+        modelled = modelled_transfers(unrecorded(self.calls, messages), self._known)
+        return pl.concat([copies, messages, modelled]).sort("report", "start", maintain_order=True)
+
+    def _as_recorded(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the transfers by copies, and the NCCL messages whose peer and size are known."""
+        messages = nccl_messages(self.trace, self.log)
+        return (
+            copy_transfers(self.trace, self.machine, self.placed.place),
+            message_transfers(messages, self.calls, self._known),
+        )
 
     @cached_property
     def crossings(self) -> pl.DataFrame:
@@ -233,13 +240,23 @@ class Traffic:
         """Time from the first to the last op of the run, summed over clocks, ns."""
         return traffic_window(self.trace)
 
-    def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
-        """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
-        _, machine, place = self._moved
+    def links(
+        self, by: str | Sequence[str] = "link", *, only_measured: bool = False
+    ) -> pl.DataFrame:
+        """Return traffic by link and other keys; see `tracekit.analysis.communication.links`.
+
+        With `only_measured` there are no rows of modelled transfers, and none of these are made.
+        """
         between = self.trace.stretch.between
         keys = parse_link_keys(by)
+        if only_measured:
+            transfers = pl.concat(self._as_recorded()).filter(evidence="measured")
+        else:
+            transfers = self.all_transfers
+        if between is None:
+            transfers = self._inside(transfers)
         return links(
-            self.transfers if between is None else self.all_transfers, machine, place, by=by,
+            transfers, self.machine, self.placed.place, by=by,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
             between=between, hosts=self._hosts, phases=self._phases(keys),
             groups=self._groups if {"group", "parallelism"} & {*keys} else None,
