@@ -152,7 +152,7 @@ def test_a_clock_that_jumps_ahead_is_told() -> None:
     """From op 50 on 20 ms are added: waits return 5 us after the end, ops start after 7 us."""
     (text,) = _jumps(_trace(lambda number, _: 20_000 * US * (number >= 50)))
     assert text == (
-        "the clock of device 0 seems to jump ahead 4,999.993 ms after its first op at the latest: "
+        "the clock of device 0 seems to jump ahead 5,000.015 ms after its first op at the latest: "
         "50 waits from then on return up to 19.995 ms before the end of their work, and all ops "
         "start 20.007 ms or more after their calls; the jump counts as idle time"
     )
@@ -179,7 +179,7 @@ def test_a_jump_is_told_after_chunks_of_deep_queues(chunk: int) -> None:
     for ops in trace.read("ops").iter_slices(chunk):
         jumps.add(ops)
     (text,) = jumps.warnings(ops)
-    assert text.startswith("the clock of device 0 seems to jump ahead 7,999.993 ms after its first")
+    assert text.startswith("the clock of device 0 seems to jump ahead 8,000.015 ms after its first")
 
 
 def test_copies_to_pageable_memory_show_that_a_clock_jumps() -> None:

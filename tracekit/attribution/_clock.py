@@ -253,7 +253,7 @@ def early(leads: Array) -> str:
 
 _OF = {"context": ("process", "context"), "stream": ("process", "context", "stream")}
 """Type of a wait -> the columns that tell whose work it waits for."""
-_SCHEMA = {"device": pl.Int32, "start": pl.Int64, "slack": pl.Int64}
+_SCHEMA = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64, "slack": pl.Int64}
 
 
 def find_returns(
@@ -273,8 +273,8 @@ def find_returns(
 
     Returns
     -------
-    ``device, start, slack``, one row per wait that had work to wait for: start of the wait, and
-    time from the end of the work to the return of the wait, ns.
+    ``device, start, end, slack``, one row per wait that had work to wait for: start and end of the
+    wait, and time from the end of the work to the return of the wait, ns.
     """
     numbers = range(len(ops))
     return _slacks(
@@ -283,7 +283,7 @@ def find_returns(
 
 
 def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
-    """Return ``device, start, slack`` of waits: from the end of their work to their return, ns."""
+    """Return ``device, start, end, slack`` of waits, for `find_returns`."""
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
         own = waits.filter(pl.col("type") == name).with_row_index("wait")
@@ -292,7 +292,7 @@ def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) ->
             # Of several chunks the last end of all counts, and the device of it.
             last = pl.concat(parts).sort("until").unique("wait", keep="last")
             slack = (pl.col("end") - pl.col("until")).alias("slack")
-            found.append(own.join(last, on="wait").select("device", "start", slack))
+            found.append(own.join(last, on="wait").select("device", "start", "end", slack))
     return pl.concat(found).sort("start")
 
 
@@ -343,10 +343,8 @@ def least_slack(returns: pl.DataFrame) -> dict[int, int]:
 
 _LONG = 1 << 62
 _PART = 32
-"""Number of ops of a device of which the least delay is noted."""
-_EARLY = 3
-"""Least number of waits that return early from which a clock has jumped: delays of all ops since
-then agree with them."""
+"""Number of ops of a device of which the least delay is noted, which limits memory: 16 or 64 tell
+the same jumps in real traces."""
 
 
 class Jumps:
@@ -385,17 +383,17 @@ class Jumps:
         """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
         begins = early.group_by("device").agg(
-            at=pl.col("start").min(), least=-pl.col("slack").min(), waits=pl.len()
+            pl.min("end"), at=pl.min("start"), least=-pl.min("slack"), waits=pl.len()
         )
         delay, is_after = pl.col("delay"), pl.col("since") > pl.col("at") + pl.col("least")
         found = pl.concat(self._least).join(begins, on="device").group_by("device").agg(
-            (pl.col("at").first() - pl.col("since").min()).alias("after"),
+            (pl.col("end").first() - pl.col("since").min()).alias("after"),
             pl.col("least", "waits").first(),
             before=delay.filter(~is_after).min(),
             most=delay.filter(is_after).min(),
         )  # fmt: skip
         jumped = found.filter(
-            pl.col("waits") >= _EARLY, 2 * pl.col("before") < pl.col("least"),
+            pl.col("waits") >= THRESHOLDS.jump_returns, 2 * pl.col("before") < pl.col("least"),
             pl.col("most") + THRESHOLDS.lead_steady_ns > pl.col("least"),
         )  # fmt: skip
         for device, after, least, waits, _, most in jumped.sort("device").iter_rows():
@@ -407,10 +405,9 @@ class Jumps:
             )
 
     def _early_returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield ``device, start, slack`` of waits of the host that return before their work ends.
+        """Yield waits of the host that return before their work ends, as `find_returns` does.
 
-        ``slack`` is the time from the end of work to the return, ns. Copies to pageable memory
-        count as waits.
+        Copies to pageable memory count as waits.
         """
         keys = _integers(("process", "context", "stream"))
         launched = ops.sort("launch_end")
@@ -420,8 +417,9 @@ class Jumps:
         )
         waits = pl.col("host_memory").cast(pl.String) == "pageable"
         copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits).select(
-            "device", start="launch_start", slack=pl.col("launch_end") - pl.col("end")
-        )
+            "device", start="launch_start", end="launch_end",
+            slack=pl.col("launch_end") - pl.col("end"),
+        )  # fmt: skip
         for each in (_slacks(self._waits.filter(within), lambda: [rows]), copies):
             yield each.filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
 

@@ -33,9 +33,6 @@ from tracekit.attribution.structure._work import (
 _LAYERS = 3
 """Mean number of occurrences of a kernel in a pass from which the pass repeats layers, and is no
 layer itself."""
-_SEVERAL = 1.5
-"""Mean number of results of a step, each of as many layers, from which it may be of several passes.
-"""
 _SCALAR = 8
 """Bytes of the largest number type."""
 
@@ -239,7 +236,7 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
     fetched = _fetched(lane, sequence.rows) / max(steps, 1)
-    if reading is None and fetched >= _SEVERAL:
+    if reading is None and fetched >= THRESHOLDS.fetched:
         reading = (
             f"a step may hold several passes, as requests of a server do: {fetched:.1f} results "
             "are fetched in each, after about as many layers"
