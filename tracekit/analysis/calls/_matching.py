@@ -98,7 +98,11 @@ def _between_clocks(reports: pl.DataFrame) -> int:
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return the id of each row's collective, by time; null if it has a single participant."""
+    """Return the id of each row's collective, numbered by time.
+
+    Null unless several participants take part, each once, no more than the communicator has ranks,
+    and all end together.
+    """
     participant = pl.col("participant")
     numbers = (
         keyed.drop_nulls("instance")
