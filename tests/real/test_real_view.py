@@ -48,17 +48,25 @@ WINDOW = """
 WITH edges AS (SELECT min(start) f, max(end) l FROM ops GROUP BY device)
 SELECT sum(max(0, min(l, :b) - max(f, :a))) FROM edges
 """
+OF_STREAM = """
+WITH cut AS (SELECT device, process, stream, rank, start, max(start, :a) s, min(end, :b) e
+             FROM ops WHERE end > :a AND start < :b),
+far AS (SELECT *, max(e) OVER (PARTITION BY device, process, stream, rank ORDER BY s, e
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) p FROM cut)
+SELECT device, process, stream, rank, sum(start >= :a), sum(max(0, e - max(s, coalesce(p, s))))
+FROM far GROUP BY 1, 2, 3, 4
+"""
 COUNTS = "SELECT {} k, count(*) FROM ops WHERE start >= :a AND start < :b GROUP BY k"
 
 
 def check(run: tk.Run, number: int) -> None:
     asked, drawn = AskedRuns([run]), random.Random(43)
-    ops = run.trace.read("ops").select("device", "start", "end", "stage", "kind")
+    ops = run.trace.read("ops")["device", "process", "stream", "start", "end", "stage", "kind"]
     with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("CREATE TABLE ops (device, start, end, rank, kind)")
+        database.execute("CREATE TABLE ops (device, process, stream, start, end, rank, kind)")
         database.execute("CREATE TABLE layers (rank, layer)")
-        rows = ((d, s, e, STAGES.index(stage), kind) for d, s, e, stage, kind in ops.iter_rows())
-        database.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?)", rows)
+        rows = ((*own, STAGES.index(stage), kind) for *own, stage, kind in ops.iter_rows())
+        database.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         database.execute("CREATE INDEX by_time ON ops (start)")
         layers = [(n, n) for n in range(6)] + [(n, 100 + m) for m in range(6) for n in range(m + 1)]
         database.executemany("INSERT INTO layers VALUES (?, ?)", layers)
@@ -68,6 +76,34 @@ def check(run: tk.Run, number: int) -> None:
             if drawn.random() < 0.5:  # as short as a few ops
                 b = min(b, a + drawn.randint(1, (last - first) // 1000))  # type: ignore[operator]
             _check_one(run, asked, database, a, b)
+            _check_lanes(run, asked, database, a, b, drawn)
+
+
+def _check_lanes(
+    run: tk.Run,
+    asked: AskedRuns,
+    database: sqlite3.Connection,
+    a: int,
+    b: int,
+    drawn: random.Random,
+) -> None:
+    """Compare stages of some streams with SQL, and with the rows of all that the command tells."""
+    own = [lane["where"] for lane in asked.run({"run": "0"})["lanes"] if lane["kind"] == "ops"]
+    known = [*filter(None, own)]
+    chosen = [each for each in known if drawn.random() < 2 / len(known)] or known[:1]
+    pids = dict(run.trace.read("processes").select("process", "pid").iter_rows())
+    found = {}
+    for device, process, stream, rank, *sums in database.execute(OF_STREAM, {"a": a, "b": b}):
+        names = {
+            f"device={device}{of} and stream={stream}" for of in ("", f" and pid={pids[process]}")
+        }
+        if names & {*chosen}:
+            found[device, pids[process], stream, STAGES[rank]] = tuple(sums)
+    told = _table(asked, a, b, "stage", " or ".join(chosen))
+    keys = ("device", "pid", "stream", "stage", "ops", "busy_ns")
+    shown = [tuple(row[key] for key in keys) for row in told["rows"]]
+    assert {tuple(key): (ops, busy) for *key, ops, busy in shown} == found, (a, b, chosen)
+    assert len(shown) == len(found)
 
 
 def _check_one(run: tk.Run, asked: AskedRuns, database: sqlite3.Connection, a: int, b: int) -> None:
@@ -97,8 +133,8 @@ def _check_one(run: tk.Run, asked: AskedRuns, database: sqlite3.Connection, a: i
     assert kinds == dict(database.execute(COUNTS.format("kind"), between)), (a, b)
 
 
-def _table(asked: AskedRuns, a: int, b: int, by: str) -> Any:
-    return asked.table({"run": "0", "from": str(a), "to": str(b), "by": by})
+def _table(asked: AskedRuns, a: int, b: int, by: str, lanes: str = "") -> Any:
+    return asked.table({"run": "0", "from": str(a), "to": str(b), "by": by, "lanes": lanes})
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 import shlex
+import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -65,6 +66,57 @@ def test_tables_are_those_of_the_command_line(
             assert told["shell"].startswith(f"tracekit breakdown {run.name} --by {by} --between ")
 
 
+def test_tables_of_lanes_hold_their_rows_alone(runs: list[tracekit.Run], client: Any) -> None:
+    """As `--where` tells them, and a loop over the rows of all lanes."""
+    run = runs[0]
+    known = [lane["where"] for lane in client.data("run", run=0)["lanes"] if lane["where"]]
+    streams, gpus = (list(filter(own, dict.fromkeys(known))) for own in (_is_of_stream, _is_of_gpu))
+    for place, (start, end) in enumerate(stretches(run, 2 * len(BY))):
+        by, chosen = BY[place % len(BY)], streams[:2] if place % 2 else gpus[1:]
+        lanes = " or ".join(chosen)
+        told = client.data("table", run=0, from_=start, to=end, by=by, lanes=lanes)
+        words = shlex.split(told["shell"])
+        assert words[-2:] == ["--where", lanes]
+        keys, between = (words[words.index(name) + 1] for name in ("--by", "--between"))
+        assert told["rows"] == run.breakdown(by=keys, between=between, where=lanes).to_dicts()
+        every = run.breakdown(by=keys, between=(start, end)).to_dicts()
+        assert told["rows"] == [
+            row for row in every
+            if {f"device={row['device']}", f"device={row['device']} and stream={row.get('stream')}"}
+            & {*chosen}
+        ]  # fmt: skip
+        assert told["meta"] == {}
+    idle = client.data("table", run=0, from_=start, to=end, by="idle", lanes=streams[0])
+    every = run.idle(by="device,cause", between=(start, end)).to_dicts()
+    assert idle["rows"] == [row for row in every if f"device={row['device']} " in streams[0]]
+    for wrong in ("device=99", "device=0 and stream=7 or", f"{streams[0]} or name~x", "x"):
+        given = {"run": 0, "from": start, "to": end, "by": "stage", "lanes": wrong}
+        assert client.ask(f"/table?{urllib.parse.urlencode(given)}")[0] == 400
+
+
+def _is_of_stream(condition: str) -> bool:
+    return "stream" in condition
+
+
+def _is_of_gpu(condition: str) -> bool:
+    return not _is_of_stream(condition)
+
+
+def test_streams_of_one_number_are_told_apart_by_process(runs: list[tracekit.Run]) -> None:
+    trace = runs[0].trace
+    one = trace.read("ops").with_columns(device=pl.lit(0, pl.Int32), stream=pl.lit(7, pl.Int64))
+    run = runs[0].with_trace(trace.with_tables({"ops": one.sort("start")}))
+    asked = AskedRuns([run])
+    known = [lane["where"] for lane in asked.run({"run": "0"})["lanes"]]
+    pids = trace.read("processes")["pid"].to_list()
+    assert {f"device=0 and pid={pid} and stream=7" for pid in pids} <= {*known}
+    for pid in pids:
+        first, last = RunLanes(run.trace).edges
+        where = f"device=0 and pid={pid} and stream=7"
+        given = {"run": "0", "from": str(first), "to": str(last), "by": "device", "lanes": where}
+        assert [row["pid"] for row in asked.table(given)["rows"]] == [pid]
+
+
 def test_what_is_drawn_is_read_in_batches(runs: list[tracekit.Run]) -> None:
     """Polars collects all rows for an expression that it cannot stream."""
     for frame in (drawn_ops(runs[0].trace, "kind"), drawn_ranges(runs[0].trace)):
@@ -91,7 +143,7 @@ def test_causes_of_idle_time_are_those_of_the_command_line(
             answer = run.idle.answer(between=(start, end))
             assert told["rows"] == answer.rows.to_dicts()
             assert sum(row["idle_ns"] for row in told["rows"]) == told["meta"]["idle_ns"]
-            assert told["shell"].startswith(f"tracekit idle {run.name} --between ")
+            assert told["shell"].startswith(f"tracekit idle {run.name} --by cause --between ")
 
 
 def test_findings_lead_to_their_longest_place(runs: list[tracekit.Run], client: Any) -> None:
@@ -347,6 +399,10 @@ def test_counters_are_what_a_plain_loop_and_sql_find(
             *command, query = shlex.split(told["shell"])
             assert command == ["tracekit", "sql", counted.name]
             assert told["rows"] == counted.sql(query).to_dicts()
+            given = {"run": "0", "from": str(start), "to": str(end), "by": by}
+            own = asked.table({**given, "lanes": "device=0"})
+            assert own["rows"] == [row for row in told["rows"] if row["device"] == 0]
+            assert own["rows"] == counted.sql(shlex.split(own["shell"])[-1]).to_dicts()
     assert (False in widths) == (pixels > 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,62 @@ def test_by_keys_alone(
     assert "GPU 2" not in page.locator(".sight").text_content()
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+def test_lanes_are_chosen_by_keys(
+    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    page = opened(browser, served.address, heard)
+    page.wait_for_selector("[data-listed]")
+    labels = page.eval_on_selector_all(
+        ".sight tbody tr", "rows => rows.map(({ cells }) => cells[0].textContent)"
+    )
+    streams = [label for label in labels if "stream" in label]
+    page.locator("canvas").focus()
+    page.keyboard.press("Space")
+    page.wait_for_function(
+        "() => document.getElementById('said').textContent.includes('cannot be chosen')"
+    )
+    for _ in range(labels.index(streams[0])):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    told = page.locator(".selection")
+    assert told.text_content() == f"{streams[0]} chosen. Select a time: drag, or press V."
+    page.keyboard.press("v")
+    page.keyboard.type("0ms-1s")
+    page.keyboard.press("Enter")
+    check_lanes(page, runs[0], streams[:1])
+    assert complaints(page) == []
+    # A click on a name chooses, too; the address holds it.
+    row = labels.index(streams[1])
+    page.locator("canvas").click(position={"x": 20, "y": 22 + 17 * row + 8})
+    check_lanes(page, runs[0], streams[:2])
+    page.wait_for_function("() => location.hash.includes('&lanes=')")
+    page.reload()
+    check_lanes(page, runs[0], streams[:2])
+    page.locator("canvas").focus()
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !location.hash.includes('lanes=')")
+    assert told.text_content() == ""
+    assert heard == []
+
+
+def check_lanes(page: Any, run: tracekit.Run, labels: list[str]) -> None:
+    """Compare what the page shows of streams with a loop over the rows of `breakdown`."""
+    page.wait_for_function(
+        "labels => document.querySelector('.selection p').textContent.endsWith(`, on ${labels}:`)"
+        " && document.querySelector('.selection td[data-column=stream]')",
+        arg=", ".join(labels),
+    )
+    keys = [tuple(int(word) for word in label.split() if word.isdigit()) for label in labels]
+    rows = run.breakdown(by="stream,stage").iter_rows(named=True)
+    expected = [row["busy_ns"] for row in rows if (row["device"], row["stream"]) in keys]
+    assert len(expected) >= len(labels)
+    shown = page.locator(".selection td[data-column=busy_ns]").all()
+    assert [int(cell.get_attribute("data-ns")) for cell in shown] == expected
+    words = shlex.split(page.locator(".selection code").text_content())
+    chosen = run.breakdown(by="stream,stage", where=words[words.index("--where") + 1])
+    assert chosen["busy_ns"].to_list() == expected
 
 
 def check_launches(page: Any) -> None:

@@ -131,9 +131,9 @@ class AskedRuns:
             "span": end - begin,
             "lanes": [
                 {"kind": each.kind, "label": each.label, "brief": each.brief,
-                 "is_first": each.is_first,
+                 "is_first": each.is_first, "where": where,
                  **(each.tiles.told if isinstance(each.tiles, Counter) else {})}
-                for each in lanes
+                for each, where in zip(lanes, seen.lanes.conditions, strict=True)
             ],
             "lost": seen.lanes.lost,
         }  # fmt: skip
@@ -227,20 +227,29 @@ class AskedRuns:
         return self._seen(query).lanes.idle(*_stretch(query), pixels)
 
     def table(self, query: Query) -> dict[str, Any]:
-        """Return `breakdown`, `idle` or counters of an interval, and the command that prints it."""
-        _only(query, "run", "from", "to", "by")
+        """Return `breakdown`, `idle` or counters of an interval, and the command that prints it.
+
+        With ``lanes``, conditions of lanes joined by ``or``, only rows of their GPUs and streams.
+        """
+        _only({"lanes": "", **query}, "run", "from", "to", "by", "lanes")
         seen, (start, end), by = self._seen(query), _stretch(query), _word(query, "by", [*KEYS])
+        gpus, keys, where = _chosen(seen, query.get("lanes", ""), by)
         options = ["--between", f"{_seconds(start)}:{_seconds(end)}"]
         if by in SAMPLED:
-            answer = sampled(seen.run.trace, by, start, end)
+            answer = sampled(seen.run.trace, by, start, end, gpus)
             options = [str(answer.meta["query"])]
         elif by == _IDLE:
-            answer = seen.run.idle.answer(between=(start, end))
+            answer = seen.run.idle.answer(by=keys, between=(start, end))
+        elif gpus:
+            answer = seen.run.breakdown.answer(by=keys, between=(start, end))
         else:
             answer = broken_down(seen.run, seen.lanes.sums, by, start, end)
-            options = ["--by", by, *options]
+        if by not in SAMPLED:
+            options = ["--by", keys, *options, *(["--where", where] if gpus else [])]
+            answer = answer.choosing(where or ())
+        meta = {} if gpus else answer.meta  # of all GPUs
         rows = answer.rows.head(_MOST_ROWS)
-        text = to_json(answer.command, answer.run, answer.meta, rows)
+        text = to_json(answer.command, answer.run, meta, rows)
         command = ["tracekit", answer.command, seen.run.name, *options]
         command += [] if self._store is None else ["--store", str(self._store)]
         return {
@@ -417,6 +426,20 @@ class _Near:
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)
+
+
+def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
+    """Return GPUs, keys and condition of a table by `by` of chosen lanes; no GPUs without lanes."""
+    chosen, known = [*filter(None, lanes.split(" or "))], seen.lanes.conditions
+    if not {*chosen} <= {*known}:
+        raise Refused(400, "lanes are GPUs and streams of the run")
+    own = [lane for lane, each in zip(seen.lanes.lanes, known, strict=True) if each in chosen]
+    gpus = sorted({int(lane.key[0] or 0) for lane in own})
+    if by == _IDLE:  # of a GPU, as no stream is idle by itself
+        by, chosen = "cause", [f"device={gpu}" for gpu in gpus]
+    is_stream = any(" and " in each for each in chosen)
+    owner = ["stream" if is_stream else "device"] if chosen else []
+    return gpus, ",".join(dict.fromkeys([*owner, by])), " or ".join(chosen)
 
 
 def _idle_before(trace: Trace, op: pl.DataFrame) -> list[dict[str, Any]]:

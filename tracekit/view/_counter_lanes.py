@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -160,15 +160,19 @@ def _binned(trace: Trace, edges: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {"bins": bins.sort(*KEY, "bin", nulls_last=True), "width": pl.DataFrame([width])}
 
 
-def sampled(trace: Trace, table: str, start: int, end: int) -> Answer:
+def sampled(trace: Trace, table: str, start: int, end: int, gpus: Collection[int] = ()) -> Answer:
     """Return the least, mean and largest value of each counter in an interval of time.
 
-    Its meta has the ``query`` that `sql` answers with the same rows.
+    Where `gpus` are given, only their counters are listed. Its meta has the ``query`` that `sql`
+    answers with the same rows.
     """
     keys, measures = SAMPLED[table]
     inside = pl.col("time").is_between(start, end, closed="left")
+    if gpus:
+        inside &= pl.col("device").is_in(gpus)
     rows = trace[table].filter(inside).group_by(keys).agg(map(pl.sql_expr, measures))
     columns, during = ", ".join(keys), f"time >= {start} AND time < {end}"
+    during += f" AND device IN ({', '.join(map(str, gpus))})" if gpus else ""
     words = ("SELECT", ", ".join([*keys, *measures]), "FROM", table, "WHERE", during,
              "GROUP BY", columns, "ORDER BY", columns)  # fmt: skip
     rows = rows.sort(keys, nulls_last=True)

@@ -212,6 +212,24 @@ class RunLanes:
         """Number of lanes left out."""
         return len(self._all) - len(self.lanes)
 
+    @cached_property
+    def conditions(self) -> Sequence[str | None]:
+        """Condition for each lane of a GPU, or stream, on rows of `breakdown`; None for others."""
+        streams = [key for kind, key in self.sums.lanes if kind == "ops"]
+        pids = dict(self._trace.read("processes").select("process", "pid").iter_rows())
+
+        def condition(lane: Lane) -> str | None:
+            of_gpu = f"device={lane.key[0]}"
+            if lane.kind in ("stages", "exposed", "idle"):
+                return of_gpu
+            if lane.kind != "ops" or lane.key[-1] is None:
+                return None
+            users = {own[1] for own in streams if own[0] == lane.key[0]}
+            of_process = f" and pid={pids[lane.key[1]]}" if len(users) > 1 else ""
+            return f"{of_gpu}{of_process} and stream={lane.key[-1]}"
+
+        return [condition(lane) for lane in self.lanes]
+
     def starting(self, start: int, end: int) -> int:
         """Return the number of ops that start in an interval of time, widened to whole bins."""
         return sum(own.count(start, end) for (kind, _), (_, own) in self.sums.lanes.items()

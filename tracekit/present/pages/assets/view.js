@@ -125,7 +125,12 @@ class RunChart extends Chart {
     this.tellFlags();
     this.toggleFlows(asked.has("flows"));
     const number = this.views.findIndex((view) => view.step === asked.get("run"));
-    const restore = () => { super.restore(); if (below && !this.lower) this.beside(below); };
+    const restore = () => {
+      super.restore();
+      this.chosen = (asked.get("lanes") ?? "").split(" or ").filter((own) => this.view.heads.some(({ where }) => where === own));
+      this.tellLanes();
+      if (below && !this.lower) this.beside(below);
+    };
     if (number < 0 || this.data.views[number].lanes) restore();
     else this.load(number).then(restore, report);
   }
@@ -168,6 +173,7 @@ class RunChart extends Chart {
   address() {
     super.address();
     if (this.lower) history.replaceState(null, "", `${location.hash}&below=${encodeURIComponent(this.lower.view.step)}`);
+    if (this.chosen.length) history.replaceState(null, "", `${location.hash}&lanes=${encodeURIComponent(this.chosen.join(" or "))}`);
     if (this.flows) history.replaceState(null, "", `${location.hash}&flows`);
     if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
   }
@@ -187,6 +193,7 @@ class RunChart extends Chart {
   // Own marks, and the ways from calls to the ops that they launched: all in sight, and the pinned one.
   marksOf(c, look, top, high) {
     super.marksOf(c, look, top, high);
+    this.lanesChosen(c, look, top, high);
     c.strokeStyle = c.fillStyle = look.ink;
     for (const time of this.flags) {
       const x = this.x(time);
@@ -208,6 +215,20 @@ class RunChart extends Chart {
     const { launch_start: from, launch_lane: lane, op } = this.told ?? {};
     if (this.picked && this.picked.lane.number?.[this.picked.i] === op && lane >= 0) flow([this.view.lanes.indexOf(this.picked.lane), this.picked.lane.start[this.picked.i], lane, from]);
     c.restore();
+  }
+
+  // Chosen lanes have a bar before their name; what is selected of others is dimmed, too.
+  lanesChosen(c, look, top, high) {
+    if (!this.chosen.length) return;
+    const [left, right] = (this.selected ?? [this.from, this.to]).map((time) => Math.min(Math.max(this.x(time), this.labels), this.width));
+    this.view.lanes.forEach(({ where }, number) => {
+      const isOwn = where && this.chosen.includes(where), y = top + number * high;
+      if (isOwn) { c.fillStyle = look.ink; c.fillRect(0, y + 2, 3, high - 3); }
+      if (this.chosen.some((own) => `${where} `.startsWith(`${own} `))) return;
+      c.globalAlpha = 0.55; c.fillStyle = look.paper;
+      c.fillRect(left, y, right - left, high);
+      c.globalAlpha = 1;
+    });
   }
 
   // -- steps: marks on the axis, and places to go to
@@ -234,6 +255,10 @@ class RunChart extends Chart {
     const launches = buttonOf("Launches", () => { this.toggleFlows(!this.flows); this.note(); }, { className: "flows", ariaPressed: "false" });
     const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
     const write = (opens) => this.write(told, opens).catch((error) => { told.textContent = error.message; });
+    this.canvas.addEventListener("click", ({ clientX, clientY }) => {
+      const { left, top } = this.canvas.getBoundingClientRect();
+      if (clientX - left < this.labels) { this.toggle(Math.floor((clientY - top - 22) / 17)); this.note(); }
+    });
     this.find(".timeline").append(launches, element("span", "", { className: "launches", role: "status" }), buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
   }
 
@@ -319,9 +344,9 @@ class RunChart extends Chart {
   }
 
   key(event) {
-    const by = { "[": -1, "]": 1, k: 0 }[event.key];
-    if (by === undefined || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
-    if (by) this.toStep(by); else this.flag();
+    const deed = { "[": () => this.toStep(-1), "]": () => this.toStep(1), k: () => this.flag(), " ": () => this.toggle(this.lane) }[event.key];
+    if (!deed || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
+    deed();
     this.note();
     event.preventDefault();
   }
@@ -554,10 +579,31 @@ class RunChart extends Chart {
     if (this.view.lanes[this.sought?.lane]?.bins && at >= this.from && at <= this.to) this.show(at - length / 2, length);
   }
 
-  // -- selection
+  // -- selection: of all lanes, or of chosen GPUs and streams
+  select(span) {
+    if (!span) this.chosen = [];
+    super.select(span);
+  }
+
+  toggle(number) {
+    const { where, label } = this.view.lanes[number] ?? {};
+    if (!where) { say(`${label} cannot be chosen: choose GPUs and streams.`); return; }
+    const order = this.view.lanes.map((lane) => lane.where), others = this.chosen.filter((each) => each !== where);
+    this.chosen = others.length < this.chosen.length ? others : [...others, where].sort((a, b) => order.indexOf(a) - order.indexOf(b));
+    this.tellLanes();
+  }
+
+  tellLanes() {
+    const told = this.chosen.length ? `${this.lanesText} chosen. Select a time: drag, or press V.` : "";
+    if (this.selected) this.select(this.selected); else this.find(".selection").textContent = told;
+    this.draw();
+  }
+
+  get lanesText() { return this.chosen.map((own) => this.view.lanes.find(({ where }) => where === own).label).join(", "); }
+
   tell(box) {
-    const [from, to] = this.selected;
-    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the run:`));
+    const [from, to] = this.selected, of = this.chosen.length ? `, on ${this.lanesText}` : "";
+    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the run${of}:`));
     const keys = element("span", "", { role: "group", ariaLabel: "By" }), tools = element("div", "", { className: "tools" });
     const table = element("div", "", { className: "told" });
     tools.append(keys);
@@ -577,7 +623,7 @@ class RunChart extends Chart {
     this.waited?.();
     box.replaceChildren(element("p", "…", { className: "hint" }));
     this.breaking = setTimeout(() => {
-      const parameters = { run: this.number, from, to, by: this.by }, givenUp = element("p", "Given up.", { className: "hint" });
+      const parameters = { run: this.number, from, to, by: this.by, lanes: this.chosen.join(" or ") }, givenUp = element("p", "Given up.", { className: "hint" });
       const waited = this.waited = waiting(box, "table", parameters, () => { this.askTable.giveUp(); show(givenUp); });
       const show = (...parts) => { if (waited === this.waited) { waited(); box.replaceChildren(...parts); } };
       this.askTable(parameters).then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
