@@ -46,13 +46,13 @@ _NS = 10**9
 
 
 def no_sizes(trace: Trace) -> str:
-    """Return a message: sizes of operators are missing, and how the run's profiler records them."""
+    """Return an error text: operators' sizes were not recorded, and how to record them."""
     return f"no sizes of operators were recorded: {how_to_record(trace, 'operator sizes')}"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Operators that ran on GPUs with their FLOPs, the steps, and the peak rates used."""
+    """GPU operators with their FLOPs, the training steps counted, and the GPUs' peak FLOP rates."""
 
     every: pl.DataFrame
     work: pl.DataFrame
@@ -66,7 +66,7 @@ class Measured:
 def flops(
     trace: Trace, keys: Sequence[str], *, skip: Skip, peak: int | None, attention: str = "full"
 ) -> Answer:
-    """Return the answer of the command `flops`: FLOPs by keys, and their share of the peak."""
+    """Return the answer of the command `flops`: FLOPs by `keys`, and their share of the peak."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
     every, work, steps, peaks = found.every, found.work, found.steps, found.peaks
     rows = _rows(work, keys, steps)
@@ -92,7 +92,10 @@ def measured(
     attention: str,
     moving: bool = False,
 ) -> Measured:
-    """Return the operators of a run with their FLOPs, the steps that count, and peak rates."""
+    """Return a run's operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
+
+    With `moving`, operators without FLOPs (memory-bound) and other compute kernels are included.
+    """
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
     require_ops(trace)
@@ -106,7 +109,7 @@ def measured(
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
-    """Return the steps that are not left out: ``process, device, iteration, step_ns`` (length)."""
+    """Return the steps after the first `skip`: ``process, device, iteration, step_ns`` (length)."""
     iterations = trace.read("iterations")
     if iterations.is_empty() and not needed:
         return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
@@ -158,7 +161,7 @@ def spread() -> dict[str, pl.Expr]:
 
 
 def _rates() -> dict[str, pl.Expr]:
-    """Return expressions: FLOPs per second of kernel time, and the share of the peak rate."""
+    """Return ``achieved_flops_s`` (FLOPs per kernel time) and ``peak_share`` as expressions."""
     ran = pl.when(pl.col("known_ns") > 0)
     return {
         "achieved_flops_s": ran.then(pl.col("flops") / pl.col("known_ns") * _NS),
@@ -167,7 +170,7 @@ def _rates() -> dict[str, pl.Expr]:
 
 
 def _utilisations() -> dict[str, pl.Expr]:
-    """Return MFU, HFU (model, hardware FLOPs utilisation): time at the peak / time of steps."""
+    """Return MFU and HFU (model, hardware FLOPs utilisation): time at the peak rate / step time."""
     is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
     return {
         name: pl.when(is_known).then(pl.col(ideal) / pl.col("step_ns"))
@@ -176,13 +179,13 @@ def _utilisations() -> dict[str, pl.Expr]:
 
 
 def _ideal() -> pl.Expr:
-    """Return the time of all known FLOPs at the peak rate; null where a peak is unknown."""
+    """Return FLOPs over the peak FLOP rate, summed (ns); null where the peak is unknown."""
     missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
     return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
 
 
 def _ideal_of_model() -> pl.Expr:
-    """Return the peak-rate time of FLOPs that are not recomputed; null if that is unknown."""
+    """Like `_ideal`, without FLOPs recomputed by activation checkpointing; null where unknown."""
     own = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
     return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(own)
 
@@ -198,7 +201,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps`` and ``step_ns``: number and total length of the steps that a row covers."""
+    """Add ``steps`` and ``step_ns``: number and total length of the steps that a row sums over."""
     own = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not own:
@@ -313,7 +316,7 @@ def roofline(
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
-    """Return which peak rates are missing for operators' bounds, and which options set them."""
+    """Return which peak rates the roofline lacks, and which command-line options set them."""
     of_gpus = work.join(bandwidths, on="device", how="left")
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
@@ -343,7 +346,7 @@ def _in_precisions(rows: pl.DataFrame) -> str:
 
 
 def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
-    """Return kernels and copies that move data between GPUs, with columns as operators have."""
+    """Return communication kernels and copies, in the columns that operators have."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
     rows = (
@@ -386,14 +389,14 @@ def _roofline_rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.Da
 
 
 def _rate(amount: str) -> pl.Expr:
-    """Return FLOPs or bytes (`amount`) per second of kernel time, over rows with a known amount."""
+    """Return an expression: sum of column `amount` (FLOPs or bytes) per second of kernel time."""
     known = pl.col(amount).is_not_null()
     spent = pl.col("kernel_ns").filter(known).sum()
     return pl.when(spent > 0).then(pl.col(amount).cast(pl.Float64).sum() / spent * _NS)
 
 
 def _headroom() -> pl.Expr:
-    """Return kernel time less its lower bound; 0 if it is shorter, as data was in a cache."""
+    """Return kernel time minus its lower bound; 0 if negative, as data came from a cache."""
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 
@@ -468,7 +471,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return sentences: kernel time by what bounds it, and a step's time above the bounds."""
+    """Return sentences: kernel time by kind of bound; a step's kernel time beyond the bounds."""
     bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
     above = "headroom unknown"
     if meta["step_headroom_ns"] is not None:

@@ -137,7 +137,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def _layer_of(found: RangeLayers) -> Named:
-    """Return a key to group ops by: layer number (`NO_LAYER` last); null outside of FP and BP."""
+    """Return a grouping key: each op's layer number (`NO_LAYER` last); null except in FP, BP."""
     number, count = len(found.of_range), len(found.layers)
     values = [
         pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
@@ -148,14 +148,14 @@ def _layer_of(found: RangeLayers) -> Named:
 
 
 def _joined_by(found: RangeLayers) -> Named:
-    """Return a key to group ops by: the method by which each op was assigned to its layer."""
+    """Return a grouping key: how each op's layer was found (by NVTX range, sequence number)."""
     values = found.joined.extend_constant(None, 1).cast(pl.String).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per layer: ops and times of FP and BP together, and of each."""
+    """Return a row per layer: ops and busy time, in total, of FP (``fp_...``) and of BP."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -172,7 +172,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """Return for FP and BP the share of time by the method that assigned ops to layers."""
+    """Return, for FP and for BP, how layers of ops were found -> the share of time assigned so."""
     sums = joined.drop_nulls("pass").group_by("pass", "joined").agg(pl.col("total_ns").sum())
     shares = sums.with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum().over("pass"))
     return {
@@ -191,12 +191,12 @@ _View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
 def _chosen_view(
     keys: Sequence[str], *, per_iteration: bool, inclusive: bool, depth: int | None
 ) -> _View | None:
-    """Return the function for a special breakdown (by layer, depth, ...); None for a usual one.
+    """Return the function for a breakdown by layer or by inclusive ranges; None for any other one.
 
     Raises
     ------
     UsageError
-        If the special breakdown cannot be combined with the other keys or options.
+        If a breakdown by layer or by inclusive ranges is combined with other keys or options.
     """
     if inclusive or depth is not None:
         what = "an inclusive breakdown"
@@ -254,7 +254,7 @@ def _measured(
     inclusive: bool,
     depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return a breakdown's rows and metadata, such as coverage; reads the run once if possible."""
+    """Return a breakdown's rows and metadata, such as the share of time with a known stage."""
     view = _chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
     work, first = work_of(trace, keys), 0 if skip == "auto" else skip
     if view is not None:
@@ -292,7 +292,7 @@ def _measured(
 
 
 def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return metadata ``recomputed``: ops and busy time of repeated forward work; empty if none."""
+    """Return metadata ``recomputed``: ops and busy time of recomputed forward work, or empty."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *own)
@@ -306,13 +306,13 @@ def _runs_again(trace: Trace) -> bool:
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return the metadata of a breakdown by stage, to go with rows by any other key."""
+    """Return the metadata that a breakdown by stage has, for a breakdown by other keys."""
     work = work_of(trace, ("stage",))
     return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Return metadata on times: ``per`` (step and GPU) if means, ``sum_over`` (GPUs) if sums."""
+    """Return what times refer to: ``per`` (step and GPU) if means, ``sum_over`` (GPUs) if sums."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -321,7 +321,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 
 def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a breakdown's rows for display: per-step times, summed in `table`, as GPU means."""
+    """Return the rows as printed: times that are sums over GPUs become means over GPUs."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
         table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
@@ -336,7 +336,7 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
-    """Return a breakdown's metadata: total time, idle time, coverage by stages, and verdict."""
+    """Return a breakdown's metadata: total and idle time, sources of stages, verdict."""
     stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -363,7 +363,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return the weight update time as `length` (time less FP and BP), or why it is unknown."""
+    """Return metadata: `length` (time less FP and BP) as weight update time, or why unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -382,7 +382,7 @@ def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
-    """Add ``window_ns`` (all time of the group's GPU or step), ``idle_ns``, and ``share`` of it."""
+    """Add ``window_ns`` (observed time of the row's GPU or step), ``idle_ns``, and ``share``."""
     own, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
     if not own:
@@ -410,7 +410,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return ``between_ns`` by keys: GPU idle time while the host is in no iteration."""
+    """Return ``between_ns`` by `own` keys: GPU idle time while the host is in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
@@ -421,7 +421,7 @@ def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
 
 
 def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
-    """Return each inference phase's steps, requests and tokens, and its time per step and token."""
+    """Per inference phase: steps, requests and tokens, and mean time per step and token."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(own).agg(length=_LENGTH.sum())
     requests = steps.group_by(own).agg(
@@ -484,7 +484,7 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles of a group's time over the steps that count; 0 ns in steps without it.
+    """Add percentiles of a group's time per step, after `skip` steps; 0 ns in steps without it.
 
     If only one step counts, only the median is set.
     """
@@ -523,7 +523,7 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return percentile -> column name, with a prefix if durations of kernels have such columns."""
+    """Return percentile -> column, with a prefix if the table has columns on kernel durations."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
 
@@ -550,14 +550,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause that names stages with a share above `LEAST` which rest on weak evidence."""
+    """Return a clause: stages with much of the time whose identification rests on weak evidence."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence: number, mean and longest of the steps, with cold steps apart."""
+    """Return a sentence: number, mean and longest of steps; warm-up (to `last_cold`) apart."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -81,7 +81,7 @@ _MATCHED_BY = (
 
 @dataclass(frozen=True)
 class Found:
-    """Collectives of a run, one row per participant, with notes on omitted or uncertain data."""
+    """Collectives of a run, one row per participant, with notes on missing or uncertain data."""
 
     rows: pl.DataFrame
     notes: tuple[str, ...]
@@ -148,11 +148,11 @@ def _found(
 
 
 def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
-    """Replace PyTorch's names of groups of ranks by NCCL's ids, if nsys recorded the groups too.
+    """Replace PyTorch's names of groups of ranks by NCCL's ids, where nsys recorded the groups too.
 
-    This needs a common clock. nsys and PyTorch number calls differently, so the calls of a group
-    are then matched in order. Rooted collectives (such as broadcast) keep PyTorch's group name: a
-    rank may leave one before the others enter it.
+    This needs a common clock. nsys and PyTorch number calls differently, so recorded sequence
+    numbers of these groups are dropped, and calls are matched in order. Rooted collectives (such as
+    broadcast) keep PyTorch's group name: a rank may leave one before the others enter it.
     """
     if not rows["communicator"].str.starts_with("pg ").any():
         return rows
@@ -191,7 +191,7 @@ def _has_collectives(trace: Trace) -> bool:
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
-    """Return NCCL's API calls: kernels, sizes and ``bytes_source`` (``payload`` or ``log``)."""
+    """Return NCCL's API calls with their kernels, sizes and source of sizes (payload or log)."""
     calls = _told_calls(trace, None if log is None else _Logged.of(log, trace), [])
     return with_kernels(calls, collective_kernels(trace))
 
@@ -199,7 +199,7 @@ def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
 def participants(
     trace: Trace, logged: _Logged | None = None, notes: list[str] | None = None
 ) -> pl.DataFrame:
-    """Return collective kernels and MPI calls, one row per participant, not matched yet."""
+    """Return collective kernels and MPI calls, one row each, not yet grouped into collectives."""
     notes = [] if notes is None else notes
     kernels = _kernels(trace, logged, notes)
     return pl.concat([kernels, _mpi_calls(trace, notes)], how="diagonal_relaxed")
@@ -255,7 +255,7 @@ def _told_calls(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.Da
 
 
 def _carried(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return by kernel (op) the collective API calls that it executes, with their bytes."""
+    """Return, per collective kernel (``op``), sums over the NCCL API calls that it executes."""
     # What of a call is in each of several kernels is not known.
     whole = pl.when(pl.col("ops").list.len() == 1).then("message_bytes")
     pairs = calls.drop_nulls(["ops", "collective"]).with_columns(size=whole).explode("ops")
@@ -280,7 +280,7 @@ def _carried(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(name: str) -> pl.Expr:
-    """Return the value of a column if it is the same in all rows of a group, else null."""
+    """Return an aggregation: the column's value if all rows of the group share it, else null."""
     return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
 
 
@@ -291,7 +291,7 @@ def _larger(one: str, other: str) -> pl.Expr:
 
 
 def _directed(direction: str) -> pl.Expr:
-    """Return the sum of a kernel's sent (or received) bytes; null if any size is unknown."""
+    """Return a kernel's sent (`direction` ``send``) or received bytes; null if any is unknown."""
     is_it = (pl.col("direction") == direction).fill_null(value=False)
     size = pl.col("size")
     known = (is_it & size.is_null()).sum() == 0
@@ -300,10 +300,10 @@ def _directed(direction: str) -> pl.Expr:
 
 
 def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add each kernel's collective, from API calls or ranges if more specific than kernel names.
+    """Set each kernel's collective: from NCCL calls or ranges, if more specific than its name.
 
-    ``kind`` is the collective by the kernel's name. Bytes are kept only if the collective of the
-    API calls agrees with that name.
+    ``kind`` is the collective that the kernel's name states. Bytes are kept only if the NCCL call
+    states the same collective.
     """
     named, called = pl.col("collective").cast(pl.String), pl.col("called").cast(pl.String)
     unnamed = named == "unknown"
@@ -370,12 +370,11 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 
 
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Assign numbers to the calls of each communicator, by kind of collective, if all are known.
+    """Assign numbers to each communicator's calls, by kind of collective, if all were recorded.
 
-    All were recorded if the communicator was created during the recording, or if a log has as many
-    calls as the trace. A process is left out if it replays collectives in CUDA graphs, or ran a
-    collective of unknown communicator, which may be any of its communicators. Recorded sequence
-    numbers stay.
+    They were if the communicator was created during the recording, or if an NCCL log has as many
+    calls as the trace. Nothing is numbered in a process that replays collectives in CUDA graphs, or
+    ran a collective of unknown communicator (it may belong to any). Recorded sequence numbers stay.
     """
     of_one = ["process", "communicator"]
     known = made.select(*of_one, made=pl.lit(value=True))
@@ -401,7 +400,7 @@ def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted_bytes() -> pl.Expr:
-    """Return an expression: the bytes from which nccl-tests computes bandwidth (PERFORMANCE.md)."""
+    """Return the size S from which nccl-tests computes bandwidth (its PERFORMANCE.md)."""
     collective, size = pl.col("collective"), pl.col("message_bytes")
     by_sends = (collective == "all_to_all") & (pl.col("called") == "send_recv")
     # Of an all_to_all that skips a rank, be it its own, the whole size is not known.
@@ -420,7 +419,7 @@ def _counted_bytes() -> pl.Expr:
 
 @dataclass(frozen=True)
 class _Logged:
-    """Collectives and communicators that an NCCL log states of the processes of a run."""
+    """Calls, communicators and tuning lines of an NCCL log, for the processes of the run."""
 
     calls: pl.DataFrame
     ranks: pl.DataFrame
@@ -429,7 +428,7 @@ class _Logged:
 
     @classmethod
     def of(cls, log: NcclLog, trace: Trace) -> _Logged:
-        """Return the log's rows with the process of the run that has the logged process id."""
+        """Return the log's rows, each with the run's process of the logged host and pid."""
         hosts = trace["reports"].select("report", "host")
         placed = trace["processes"].join(hosts, on="report", how="left")
         processes = placed.select("process", "pid", "host").collect()
@@ -456,7 +455,7 @@ class _Logged:
     def with_sizes(
         self, rows: pl.DataFrame, key: str, when: str | pl.Expr, notes: list[str]
     ) -> pl.DataFrame:
-        """Fill in missing sizes from the log's calls in order, if it has as many as the trace."""
+        """Fill in missing sizes from the log's n-th call, if the log has as many as the trace."""
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")
         mine = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)
@@ -489,7 +488,7 @@ class _Logged:
 
     @staticmethod
     def _agreeing(mine: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-        """Return pairs of process and collective with as many calls in the log as in the trace."""
+        """Return (process, collective) pairs with as many calls in the log as in the trace."""
         counts = (
             mine.group_by(_OWNER)
             .agg(mine=pl.len(), lacks=pl.col("message_bytes").null_count() > 0)
@@ -513,7 +512,7 @@ class _Logged:
         return counts.filter(is_same).select(_OWNER)
 
     def with_tuning(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add algorithm and protocol, if the log has a single one for the collective and size."""
+        """Add the log's algorithm and protocol for this collective and size, if unambiguous."""
         totals = self._sizes_are_totals()
         per_rank = pl.col("collective").is_in(["all_gather", "reduce_scatter"])
         tuned = rows.with_columns(
@@ -639,7 +638,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the bytes that define bandwidth, if this rank's sizes tell these; else null."""
+    """Return the size from which bandwidth is computed, if this rank's sizes tell it; or null."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")
@@ -671,7 +670,7 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
-    """Return collectives whose first participant begins in a time span or steps; all their rows."""
+    """Keep collectives (all rows) whose first participant begins in a time span or in steps."""
     if stretch.is_all:
         return calls
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)

@@ -1,4 +1,4 @@
-"""Extract the rows about communication and ranks from each part (report) of a run."""
+"""Extract the rows about communication and ranks from each recorded file (report) of a run."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ class Excerpt:
     around
         ``range, path``: each NVTX range that launched collectives, with its path of nested names.
     ranges
-        NVTX ranges of NCCL and MPI, and marks that state a rank; may include other ranges.
+        NVTX ranges of NCCL and MPI, and marks ``tracekit.rank``; may include other ranges.
     host
-        Host calls of MPI, and calls that state a rank; may include other calls.
+        Host calls of MPI, and calls with a known rank; may include other calls.
     active
-        ``report, process``: the processes that ran ops.
+        ``report, process``: the processes that ran GPU ops, and the recorded file of each.
     edges
-        ``report, start, end``: start of the first op and end of the last op of each report, ns.
+        ``report, start, end``: start of the first and end of the last GPU op of each recorded file,
+        ns.
     """
 
     collectives: pl.LazyFrame

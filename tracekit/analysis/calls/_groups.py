@@ -41,7 +41,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """Streams (or MPI handles) of one communicator, and whether their calls prove that."""
+    """Streams (or MPI handles) of one communicator, and whether their call times prove this."""
 
     lanes: NDArray[np.int64]
     is_clear: bool
@@ -51,10 +51,10 @@ class Group(NamedTuple):
 
 
 class GroupSearch:
-    """Infer communicators: streams or MPI handles ("lanes") whose collective calls end together.
+    """Infer communicators: find the streams (or MPI handles) whose collective calls end together.
 
-    A lane is a stream or handle. `work` is the remaining budget of comparisons; at 0, each lane
-    forms a group by itself, unproven.
+    `work` is the number of comparisons still allowed; at 0, each stream (or MPI handle; called a
+    lane in this module) forms a group by itself, unproven.
     """
 
     def __init__(self) -> None:
@@ -67,9 +67,10 @@ class GroupSearch:
     ) -> Group:
         """Return the lanes (streams or MPI handles) whose calls end together with those of `lane`.
 
-        Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the
-        test `_verdict` finds that both joined groups are one; the final group is tested against
-        every other group. If the budget `work` is too small, the result is the lane alone, unclear.
+        Single-linkage clustering [P. Sneath, 1957] joins lanes, closest ends first, while
+        `_verdict` finds that the two groups are one; the final group is tested against every other
+        group. If the comparisons left (`work`) are too few, the result is `lane` alone, marked
+        unproven.
 
         Parameters
         ----------
@@ -79,7 +80,7 @@ class GroupSearch:
         lane
             Column of the given lane.
         of_messages
-            Whether calls are sends and receives, which may wait for a rank outside of their row.
+            Whether calls are sends and receives: these may wait for a rank that the row lacks.
         """
         starts, ends = _some_calls(starts), _some_calls(ends)
         times = np.stack([starts, ends])
@@ -109,11 +110,11 @@ class GroupSearch:
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
     """Tell whether the streams `own` are one group, not several that call at the same times.
 
-    Proof is a call in which one stream arrives long after all others, and all end together: they
-    waited for the last stream. It is no proof if the last two arrive together (each may belong to a
-    separate group), or if a stream of another group arrives and ends with the last one. Messages
-    must also end right after the last arrival, as several receivers of one group may each wait for
-    another sender.
+    A call proves it if one stream arrives long after all others and all end together: they waited
+    for that stream. It proves nothing if the last two arrive together (each may belong to a
+    separate group), or if a stream outside of `own` arrives and ends with the last one. Sends and
+    receives must also end right after the last arrival: receivers of one group may wait for
+    different senders.
     """
     if own.size == 1:
         return True
@@ -159,7 +160,7 @@ def _some_calls(times: _Times) -> _Times:
 
 
 def _linked(ends: _Times) -> list[tuple[int, int]]:
-    """Return pairs of streams that form a minimum spanning tree by difference of ends, sorted."""
+    """Return a minimum spanning tree of streams (column pairs) by scatter of end differences."""
     count = ends.shape[1]
     nearest, best = np.zeros(count, np.int64), np.full(count, np.inf)
     is_in = np.zeros(count, np.bool_)
@@ -179,14 +180,14 @@ def _linked(ends: _Times) -> list[tuple[int, int]]:
 
 
 def _spread(differences: _Times) -> _Times:
-    """Return the median absolute deviation of each column; infinite if all values are NaN."""
+    """Return the median absolute deviation (MAD) of each column; infinite if all values are NaN."""
     with np.errstate(invalid="ignore"):
         centred = np.abs(differences - _middle(differences))
         return np.nan_to_num(_middle(centred), nan=np.inf)
 
 
 def _middle(columns: _Times) -> _Times:
-    """Return the median of each column, NaN left out."""
+    """Return the median of each column, ignoring NaN."""
     ordered = np.sort(columns, axis=0)  # not a number comes last
     known = np.count_nonzero(~np.isnan(columns), axis=0)
     low, high = np.maximum(known - 1, 0) // 2, known // 2
@@ -196,7 +197,7 @@ def _middle(columns: _Times) -> _Times:
 
 
 def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArray[np.int64]) -> str:
-    """Tell whether two groups of streams form one group: ``together``, ``apart`` or ``unknown``."""
+    """Test if streams `one` and `other` are one group: ``together``, ``apart`` or ``unknown``."""
     end, other_end = _of_group(ends, one, np.nanmean), _of_group(ends, other, np.nanmean)
     start, other_start = _of_group(starts, one, np.nanmax), _of_group(starts, other, np.nanmax)
     both = ~np.isnan(end) & ~np.isnan(other_end)
@@ -245,8 +246,8 @@ def group_members(trace: Trace) -> pl.DataFrame:
     """Return one row per process and communicator: ``communicator, place, ranks, rank, sizes``.
 
     ``place`` is the process's rank in the communicator, ``ranks`` the size of the communicator,
-    ``rank`` its rank in the job; ``sizes`` lists its calls in the communicator as texts such as
-    ``all_reduce 4096``.
+    ``rank`` the process's rank in the job; ``sizes`` lists the process's distinct calls in the
+    communicator as texts (operation and bytes) such as ``all_reduce 4096``.
     """
     own = ["process", "communicator"]
     made = communicators(trace).select(*own, "rank", "ranks").drop_nulls("communicator")
@@ -271,7 +272,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     members
-        `group_members` of all reports of a run.
+        Result of `group_members`, for all recorded files of a run.
     """
     name = pl.col("communicator")
     groups, ours = (members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL))

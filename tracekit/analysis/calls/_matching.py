@@ -42,8 +42,8 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = None) -> pl.Series:
     """Return the id of each row's collective, equal for all its participants.
 
-    Collectives with a sequence number in their communicator are matched by that number (unless, of
-    8 or more matched so on one clock, over 5 percent have a participant that ends before another
+    Collectives with a sequence number in their communicator are matched by that number (unless over
+    5 percent of 8 or more such matches on one clock have a participant that ends before another
     begins); kernels that one call launched on several devices, by correlation id. Other calls are
     matched in order: the n-th call of one participant is the (n + d)-th of another, as recordings
     start at different points. The shift d with the longest overlap in time is taken, and accepted
@@ -52,7 +52,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     If communicators are unknown, several groups may run at the same times. Ranks then form a group
     only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. For
     rooted collectives (such as broadcast) the groups found for other collectives on their streams
-    count. Calls that do not overlap match only if rooted.
+    count. Calls that do not overlap in time match only if their collective is rooted.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
         call_sequence, ranks, correlation, graph_node``. A participant is a device, or a process
         where that is null.
     reports
-        The canonical table.
+        The canonical table ``reports``: one row per recorded file, with its clock.
     notes
         List to which a sentence is added if the search for groups stopped early.
 
@@ -92,7 +92,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the error of clock alignment, ns: largest 5th or 95th percentile of differences."""
+    """Return the clock alignment error, ns: the largest 5th or 95th percentile of residuals."""
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
@@ -123,7 +123,7 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Test whether matched calls can be one collective, whose participants wait for each other.
+    """Return an aggregation: whether matched calls overlap as participants of one collective do.
 
     The ends of a send and its receive may differ by at most the shorter call: in a pipeline,
     messages of other neighbours overlap them too. Calls of a collective must overlap, unless it is
@@ -154,17 +154,17 @@ def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` (collective) of calls with a sequence number, matched by that."""
+    """Match calls by sequence number; return ``row, instance`` (equal in one collective)."""
     key = pl.struct(_NUMBER)
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
 
 
 def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` (collective) of kernels that one call launched on several devices.
+    """Match kernels that one call launched on several devices; return ``row, instance``.
 
     One `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of all ranks that one process
-    drives. Ops of a CUDA graph share one correlation id, too, but need not be one collective. If
-    several processes take part, one call does not launch all of a collective.
+    drives. Kernels of a CUDA graph share a correlation id, too, but may be several collectives, and
+    a collective of several processes needs several calls: both are left out.
     """
     call = ["clock", "process", "library", "kind", "correlation"]
     together = (
@@ -176,7 +176,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate matches, making ids distinct; ``is_ordered`` marks rows of the last table."""
+    """Concatenate match tables with distinct ids; ``is_ordered`` marks rows of the last table."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(
@@ -187,7 +187,7 @@ def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
-    """Return ``row, instance`` (collective) of calls that are matched by their order in time."""
+    """Match calls by their order in time: return ``row, instance`` (id of the collective)."""
     found = [_NONE]
     lanes = rows.with_columns(
         # In a communicator one collective runs after the other, on whatever streams.
@@ -210,7 +210,7 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> 
 
     A stream serves one communicator, so groups proven by one kind of collective apply to other
     kinds on the same streams, which are matched by their position between calls of the proven kind.
-    Messages need only overlap and end in order, since a message has only some members of a group.
+    Sends and receives need only overlap and end in order: each involves only some ranks of a group.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
     found = [_NONE, *(_clusters(some, "unknown", search) for some in kinds)]
@@ -233,15 +233,16 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> 
 def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
     """Match calls of proven groups of streams by position: the n-th after the last proven call.
 
-    Calls before the first proven call count backwards from that. A communicator runs its calls in
-    the same order on all ranks. All members must take part.
+    Calls before the first proven call count backwards from it. A communicator runs its calls in
+    the same order on all ranks. A match needs a call of every stream of the group.
 
     Parameters
     ----------
     rows
         ``row, lane, group, kind, start``: calls to match.
     proven
-        ``lane, group, instance, start``: calls matched by their ends, on these and other lanes.
+        ``lane, group, instance, start``: calls already matched by their ends, on these and other
+        streams (``lane``); ``instance`` is the id of the collective.
     """
     size = proven.group_by("group").agg(lanes=pl.col("lane").n_unique())
     marks = proven.select("lane", "group", "start", mark="instance").sort("start")
@@ -268,25 +269,25 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate results of `_clusters`; ``part`` tells equal ids of different results apart."""
+    """Concatenate results of `_clusters`; ``part`` numbers them, since their ids repeat."""
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 
 def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.DataFrame:
-    """Match calls of one kind, stream by stream; return ``row, instance, lane, group``.
+    """Match calls of one kind of collective between streams; return ``row, instance, lane, group``.
 
-    A lane is a stream. The one with most calls leads; each other participant contributes the stream
-    that overlaps it longest. Then the same is done with the remaining streams.
+    The stream (``lane``) with most calls leads; of each other GPU or process the stream that
+    overlaps the leading one longest is matched to it. This repeats with the streams that remain.
 
     Parameters
     ----------
     rows
         ``row, lane, participant, start, end``, and ``kind`` if rows may be messages.
     one_group
-        Whether lanes matched in order are one group: ``known``; ``likely`` (yes unless ends refute
-        it); ``unknown`` (no unless ends prove it).
+        Whether streams matched in order are one group of ranks: ``known``; ``likely`` (yes unless
+        end times refute it); ``unknown`` (no unless end times prove it).
     search
-        The search for groups; once its budget is spent, further rows stay unmatched.
+        Infers groups from end times; once its budget of comparisons is spent, rows stay unmatched.
     """
     of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
@@ -341,7 +342,7 @@ def _members(
 
 
 def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times, _Times]:
-    """Return starts and ends of calls by stream: a row for each call of the leading stream."""
+    """Return start and end times as matrices: rows are calls of stream `lead`, columns streams."""
     leading = joined.filter(pl.col("lane") == lead)
     met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
     at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
@@ -356,9 +357,10 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: by participant, the best match of the leading stream, and its shift.
+    """Return ``lane, shift``: each participant's stream that overlaps `leading` best, and a shift.
 
-    A participant is left out if none of its streams overlaps the leading one well enough.
+    With shift d, the stream's n-th call matches the (n + d)-th of the leading one. A participant is
+    left out if none of its streams overlaps the leading one well enough.
     """
     shifts = _likely_shifts(leading, others)
     first, last = leading["start"].min(), leading["end"].max()
@@ -400,7 +402,7 @@ def _mates(leading: pl.DataFrame) -> pl.DataFrame:
 
 
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each stream the shift in call order with the longest overlap."""
+    """Return ``lane, shift``: per stream the shift in call order with the longest overlap."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")

@@ -34,8 +34,8 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     -------
     ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
     communicator, ranks``, by thread and start. ``does`` is ``collective`` or ``p2p`` for blocking
-    functions, ``starts_collective`` for functions that start a collective and return, null for all
-    others.
+    functions, ``starts_collective`` for non-blocking collectives such as ``MPI_Iallreduce``, else
+    null.
     """
     kept = excerpt(trace).host.filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     annotated = (
@@ -64,7 +64,7 @@ def annotated_calls(trace: Trace) -> pl.LazyFrame:
 
 
 def outermost(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that no other call of their thread contains, by thread and start."""
+    """Drop calls that lie inside another call of their thread; sort by thread and start."""
     ordered = calls.sort("thread", "start", pl.col("end"), descending=[False, False, True])
     furthest = pl.col("end").cum_max().shift().over("thread")
     # What begins where the one before ends comes after it, if only it takes any time.
@@ -116,10 +116,9 @@ _OWNER = ["process", "communicator"]
 def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add to each MPI call its number in the communicator of all ranks.
 
-    In each process it is the only communicator with as many ranks as the run has processes; every
-    rank must be recorded once. Calls count from MPI_Init on, blocking or not.
-    Nothing is numbered if a process's MPI_Init was not recorded, or if calls with one number call
-    different functions, since then calls are missing.
+    Only collective calls are numbered, from MPI_Init on, blocking or not. The communicator of all
+    ranks is, in each process, the only one with as many ranks as the run has processes; every rank
+    must be recorded once.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""NCCL's API calls, from its NVTX ranges; collective kernels, their libraries and sizes."""
+"""NCCL's API calls, from NVTX ranges; collective kernels with their libraries and sizes."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _CALL_COLUMNS = (
 
 
 def communicators(trace: Trace) -> pl.DataFrame:
-    """Return the NCCL communicators created during the recording or of known size.
+    """Return the NCCL communicators that were created during the recording, or whose size is known.
 
     Returns
     -------
-    ``communicator`` (id), ``report, process, rank, ranks, cuda_device``; null if the call that
-    creates it does not record the value (the id before NCCL 2.25; all values if NVTX payloads were
-    not exported).
+    ``communicator`` (id), ``report, process, rank, ranks, cuda_device``; null if the NVTX range of
+    the call that creates it lacks the value (the id before NCCL 2.25; all values if NVTX payloads
+    were not exported).
     """
     return trace.once(_communicators)
 
@@ -92,7 +92,7 @@ def _made_communicators(trace: Trace) -> pl.DataFrame:
 
 
 def group_descriptions(trace: Trace) -> pl.DataFrame:
-    """Return ``communicator, group``: its name in the program, such as ``mesh_tp``.
+    """Return ``communicator, group``: the program's name of the communicator, such as ``mesh_tp``.
 
     PyTorch records the name; a communicator shared by several groups has no row.
     """
@@ -132,8 +132,8 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     ``rank``           rank of the caller in it
     ``sequence``       number of the call among calls of its kind in the communicator
     ``element_type``   type of the elements, in the recorder's spelling, lower case
-    ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
-    ``nests``          whether the range is push/pop
+    ``group``          the range of the outermost open ``ncclGroupStart``; null if none is open
+    ``nests``          whether it is a push/pop range (these nest), not a start/end range
     =================  ==========================================================================
     """
     return trace.once(_read_calls)
@@ -199,13 +199,13 @@ def _text(*keys: str) -> pl.Expr:
 
 
 def _count(*keys: str) -> pl.Expr:
-    """Return the integer in an NVTX payload under the first of `keys` in it; null if negative."""
+    """Return the integer in an NVTX payload under the first key of `keys` in it; or null."""
     number = _text(*keys).cast(pl.Int64, strict=False)
     return pl.when(number >= 0).then(number)
 
 
 def _message_bytes() -> pl.Expr:
-    """Return the bytes of a message; advanced tracing gives a count of elements and their type."""
+    """Return a message's bytes from its NVTX payload: stated, or element count times type size."""
     size = _element_type().replace_strict(_TYPE_BYTES, default=None, return_dtype=pl.Int64)
     counted = _count("count")
     fits = counted <= _FOREVER // 8
@@ -219,7 +219,7 @@ def _element_type() -> pl.Expr:
 
 
 def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop calls made inside the call of a collective. `ranges` are sorted by thread and start."""
+    """Drop NCCL calls made inside a collective call, such as the sends of an AllToAll."""
     nests = pl.col("style") == "push_pop"
     until = pl.when(nests & pl.col("collective").is_not_null()).then("end")
     outer = until.cum_max().forward_fill().shift(1).over("thread")
@@ -265,7 +265,7 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> pl.DataFrame:
-    """Add the ``ncclGroupStart`` group that is open on a row's ``thread`` at the time `at`."""
+    """Add the ``ncclGroupStart`` group open on the row's ``thread`` at the time in column `at`."""
     spans = groups.select("thread", "group", "start", group_end="end").rename({"start": "opened"})
     joined = rows.sort(at).join_asof(
         spans.sort("opened"), left_on=at, right_on="opened", by="thread", check_sortedness=False
@@ -276,7 +276,7 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges of API functions if advanced tracing recorded the same calls, with numbers."""
+    """Drop unnumbered ranges of NCCL calls that advanced tracing recorded too, numbered."""
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -323,11 +323,11 @@ def _launched_inside(launched: pl.DataFrame, operations: pl.DataFrame) -> pl.Dat
 def _launched_by_groups(
     launched: pl.DataFrame, operations: pl.DataFrame, calls: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``range, op`` of kernels that were launched for a group of calls.
+    """Return ``range, op``: NCCL calls inside a group, and the kernel that executes each.
 
-    If a group has one kernel, this executes all calls of the group. Several kernels are assigned to
-    equally many calls of their kind if these calls are alike: NCCL launches by communicator and
-    size, not in the order of the calls. The calls of any other kernel are unknown.
+    A group's only kernel executes all calls of the group. Several kernels are assigned to equally
+    many calls of the same kind if these calls are alike: NCCL launches by communicator and size,
+    not in the order of the calls. Other kernels are left out.
     """
     spans = _group_spans(calls)
     kernels = _in_groups(launched, spans, "launch_start").drop_nulls("group")
@@ -340,7 +340,7 @@ def _launched_by_groups(
 
 
 def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the time span of each known group of calls; its last call launches its kernels."""
+    """Return each group's first start to last end of its calls; the last launches its kernels."""
     return (
         calls.drop_nulls("group")
         .group_by("thread", "group")
@@ -393,7 +393,7 @@ _UNSIZED = {
 
 
 def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Return a note per library but NCCL and MPI: how many of its kernels have unknown size."""
+    """Return notes: kernels without known size, per library other than NCCL and MPI."""
     others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
     counted = others.group_by("library").len().sort("library")
     return [
@@ -509,7 +509,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:
-    """Return the value of the first pattern (a key) that matches a name, else `otherwise`."""
+    """Return the value of the first pattern (key) that matches `name`; else `otherwise`."""
     each = [
         pl.when(name.str.contains(pattern)).then(pl.lit(text)) for pattern, text in patterns.items()
     ]

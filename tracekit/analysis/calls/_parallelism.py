@@ -35,10 +35,10 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    One row per communicator: ``communicator``; ``group``, its name in the program;
-    ``parallelism``, by words in that name (several are joined by ``and``; null without any);
-    ``members``, the ranks of the job whose calls are in the run, such as ``0-3, 8`` (null if any is
-    unknown).
+    One row per communicator: ``communicator``; ``group``, its name in the program; ``parallelism``
+    (data, tensor, ...), by words in that name (several are joined by ``and``; null without any);
+    ``members``, the recorded ranks of the job that called it, such as ``0-3, 8`` (null if the rank
+    of any caller is unknown).
     """
     described = group_descriptions(trace)
     if calls["communicator"].str.starts_with("0x").any() and described.height:
@@ -62,7 +62,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the group of ranks of each collective kernel: ``op``, then as `communicator_groups`.
+    """Return ``op`` (collective kernel) with the columns of `communicator_groups`.
 
     Kernels without a communicator, or with several, have no row.
     """
@@ -71,7 +71,7 @@ def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def members_of_rows() -> list[pl.Expr]:
-    """Return aggregations of rows of `communicator_groups`: ``communicators`` and ``members``.
+    """Return aggregations over rows of `communicator_groups`: ``communicators`` and ``members``.
 
     ``communicators`` is their number; ``members`` the ranks if equal in all rows, else null.
     """
@@ -81,7 +81,7 @@ def members_of_rows() -> list[pl.Expr]:
 
 
 def unnamed_groups(rows: pl.DataFrame) -> list[str]:
-    """Return how to record names of groups, if `rows` has a column for them that is all null."""
+    """Return how to record group names, if `rows` has a column for them that is all null."""
     named = [name for name in OF_GROUPS[1:] if name in rows.columns]
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []

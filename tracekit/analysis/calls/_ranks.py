@@ -40,11 +40,11 @@ def with_devices(
     trace
         The run.
     values
-        One row per group.
+        One row per group, with columns `by`.
     by
         Columns that name a group.
     owners
-        ``process, device``: devices that ran steps; a GPU used by two processes has two rows.
+        ``process, device``: which process ran steps on which GPU; one row per pair.
     """
     if "stream" in by:  # of one process on one device
         return values.with_columns(devices=pl.lit(1, pl.Int64))
@@ -62,9 +62,10 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
     communicator that it created or used, unless that has fewer ranks than the job states; the rank
-    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of the report that ran
-    ops (or the only process), the rank in the environment of the recorded program or in the trace,
-    else the number after ``rank`` or ``worker`` in the file name. A node is the host of the report.
+    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of its recorded file
+    that ran GPU ops (or the only process), the rank in the program's environment or in the trace,
+    else the number after ``rank`` or ``worker`` in the file name. The node is the machine's host
+    name.
 
     Returns
     -------
@@ -149,7 +150,7 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
 
 
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
-    """Return the ranks whose GPUs' busy time is far from the median of all ranks.
+    """Return the ranks whose GPU busy time is far from the median over all ranks.
 
     Far is more than 3.5 standard deviations, estimated by the median absolute deviation [B.
     Iglewicz, D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more.

@@ -1,4 +1,4 @@
-"""Common clocks of several reports, with the evidence for them."""
+"""Put the clocks of several recorded files on one time base, with the evidence for it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,12 +1,11 @@
-"""Put the clocks of several reports on one time base by ranked evidence, or refuse to.
+"""Put the clocks of several recorded files (reports) on one time base, by ranked evidence.
 
 1. Clock offsets that the user gives.
-2. Reports of one machine (its host's name, or a GPU's UUID in both) share its clock: the starts of
-   their sessions give the offset, unless calls or messages that match for certain contradict it.
-   If they contradict one report, no session start of that machine is used: only calls or messages
-   can align its reports.
-3. Calls that match for certain give the offset of other clocks, if the remaining differences are
-   well under the median call; else messages in both directions do.
+2. Reports of one machine (same host name, or a GPU UUID in both) share its clock: start times of
+profiler sessions give the offset, unless certainly matched collective calls or messages
+contradict it. After one contradiction, no session start of that machine is used.
+3. Certainly matched calls give the offset of other clocks, if the remaining differences are well
+under the median call length; else messages in both directions do. Otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _Match = tuple[Fit, Pairs] | str
 
 @dataclass(frozen=True)
 class Alignment:
-    """Correction of a report's clock, and the report that it was compared with.
+    """Clock correction of one recorded file (report), and the report that it was compared with.
 
     Parameters
     ----------
@@ -94,7 +93,7 @@ def aligned(
 
 
 class _Aligning:
-    """Finds the correction of one report's clock after the other to the first report's clock."""
+    """Finds, report by report, the correction of its clock to the first report's clock."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Align all reports in one pass; another follows if session starts prove contradicted."""
+        """Align all reports in one pass; `result` repeats it if more session starts prove wrong."""
         self._found, self._refused = {}, {}
         own = self._own(0)
         if clock := self._given.get(0):
@@ -162,7 +161,7 @@ class _Aligning:
     def _join(
         self, waiting: list[int], on: list[int] | None = None, *, by_calls: bool = True
     ) -> list[int]:
-        """Align the reports `waiting` with those in `on`; return those that stay unaligned."""
+        """Align each report in `waiting` with one in `on`; return the reports left unaligned."""
         known = list(self._found) if on is None else on
         while True:
             joined = []
@@ -196,7 +195,8 @@ class _Aligning:
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
         """Align a report with one of the same machine by session starts, unless calls contradict.
 
-        Messages to or from any report of that machine can contradict, too. None if none fits.
+        Messages to or from any report of that machine can contradict, too. None without such a
+        report.
         """
         same = self._of_machine(index, known)
         near = self._nearest(index, list(same))
@@ -230,7 +230,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return reports on the machine of `index`, each with how much later `index` began, ns."""
+        """Return other reports of the machine of `index` -> how much later `index` began, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later
@@ -240,7 +240,7 @@ class _Aligning:
         }
 
     def _on(self, other: int, own: Clock) -> Clock:
-        """Return a report's clock: the correction `own` to report `other`, then that of `other`.
+        """Chain two corrections: `own` (to report `other`), then that of `other`.
 
         The largest possible errors of both add up.
         """
@@ -279,7 +279,7 @@ class _Aligning:
         )  # fmt: skip
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
-        """Return the reports to compare a report with, those that share its communicators first."""
+        """Return the reports of `known` to try: those with most common communicators first."""
         here, named = self._places[index], self._named(index)
 
         def away(other: int) -> tuple[int, bool, float]:
@@ -301,9 +301,9 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Check matched calls and messages against a clock correction from other evidence.
+        """Test a clock correction found otherwise against matched calls and messages.
 
-        Its bound of error uses only certain matches; None if nothing was matched.
+        The bound of its error uses only certain matches; None if nothing was matched.
         """
         matched = self._match(one, other)
         pairs = Pairs.none() if isinstance(matched, str) else matched[1]
@@ -313,7 +313,7 @@ class _Aligning:
         return replace(held_to(pairs, sent, clock), bound=self._sure(one, other, clock).bound)
 
     def _sure(self, one: int, other: int, clock: Clock) -> Fit:
-        """Check a clock correction only against calls and messages whose match is certain."""
+        """Test a clock correction against the calls and messages whose match is certain."""
         matched = self._match(one, other)
         pairs = Pairs.none()
         if not isinstance(matched, str) and matched[0].refused is None:

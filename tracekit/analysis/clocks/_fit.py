@@ -1,8 +1,8 @@
 """Fit the difference of two clocks from events in both recordings: offset, drift, jumps, error.
 
-Participants of a collective end it together, which gives an estimate of the offset. None leaves
-before the last has entered, and no message is received before it begins to be sent: both bound the
-offset, provided that calls and messages are matched correctly.
+Participants of a collective end it together, which gives an estimate of the offset. No participant
+leaves before the last has entered, and no message arrives before it is sent: both bound the offset,
+provided that calls and messages are matched correctly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Times of collective calls in one report and of the same calls in another report, ns."""
+    """Start and end times (ns) of matched collective calls in each of two recorded files."""
 
     start: Ints
     end: Ints
@@ -68,7 +68,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Messages:
-    """Times at which messages between two reports are sent and received, in both directions, ns."""
+    """Send and receive times, ns, of messages between two recorded files, in both directions."""
 
     sent: Ints
     other_received: Ints
@@ -86,12 +86,12 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fit:
-    """Clock correction between two reports, and how well their calls and messages then agree.
+    """Clock correction between two recorded files, and how well calls and messages then agree.
 
     Parameters
     ----------
     clock
-        Correction added to the other report's times: offset, drift and steps.
+        Correction added to the other file's times: offset, drift and jumps (steps).
     calls, messages
         Number of matched calls and of matched messages.
     typical
@@ -103,8 +103,8 @@ class Fit:
         Number of calls that stay impossible after correction (one participant leaves before another
         enters), and number of messages that are received before they are sent.
     bound
-        Largest possible error of the correction, ns: a larger one would make calls or messages
-        impossible. None if it is limited in one direction only.
+        Largest possible error of the correction, ns: a larger error would violate causality of
+        calls or messages. None if they limit the error in one direction only.
     refused
         Why the correction is not used; None if it is used.
     """
@@ -141,7 +141,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
     The offset is the median difference between end times of calls, moved into the bounds that
     causality sets if these agree; from messages alone it is the middle of the bounds. It is
     accepted if there are enough calls or messages, if the remaining differences are well under the
-    median call, and if hardly any call is left by one participant before another enters.
+    median call length, and if in hardly any call one participant leaves before another enters.
     """
     pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(pieces)
@@ -166,7 +166,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
-    """Return how well matched calls and messages agree under a clock correction found elsewhere."""
+    """Measure how well matched calls and messages agree under the given clock correction."""
     return _judged(pairs, messages, clock)
 
 
@@ -209,7 +209,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return lower and upper limits of what to add to `clock`, by causality of events."""
+    """Return lower and upper limits, by causality, of a further addition to `clock`."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         mine, times = np.concatenate(own), np.concatenate(others)
@@ -250,7 +250,7 @@ _Piece = tuple[Ints, NDArray[Any]]
 
 
 def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
-    """Split matched calls, in order of time, wherever the clock difference `apart` (ns) jumps."""
+    """Split matched calls, sorted by time, wherever the clock difference `apart` (ns) jumps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
     if len(times) < 2 * _IN_A_PIECE or not steps:
@@ -273,7 +273,7 @@ def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
 
 
 def _straight(piece: _Piece) -> NDArray[Any]:
-    """Return the clock differences at ends of calls minus their median and linear drift, ns."""
+    """Return the clock differences of one piece, minus linear drift and median, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))
@@ -282,8 +282,9 @@ def _straight(piece: _Piece) -> NDArray[Any]:
 def _drift_of(pieces: Sequence[_Piece]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
-    It is the median slope [P. K. Sen, 1968] of the clock difference between calls that are half a
-    piece (time between two clock jumps) apart. It counts only if it halves the differences' spread.
+    It is the median slope [P. K. Sen, 1968] of the clock difference between calls half a piece
+    apart (a piece: calls between two clock jumps). It counts only if it halves the differences'
+    spread.
     """
     long = [
         (times, apart)
@@ -306,7 +307,7 @@ def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _width(values: NDArray[Any], share: float) -> float:
-    """Return the width of the central interval that contains the fraction `share` of the values.
+    """Return the width of the central interval that holds the fraction `share` of the values.
 
     It equals the difference of two of NumPy's percentiles, whose computation is far slower.
     """
@@ -332,8 +333,8 @@ def in_order(
 ) -> Pairs | str:
     """Match two sequences of calls by order; either may lack calls at its start or end.
 
-    Calls are paired at each shift of one sequence against the other. A shift fits if all pairs have
-    equal labels; of these, the one at which the difference of end times varies least is taken, if
+    Each shift of one sequence against the other is tried. It fits if all pairs have equal labels;
+    of the shifts that fit, the one at which the difference of end times varies least is taken, if
     it is clearly the best.
 
     Parameters
@@ -369,7 +370,7 @@ def in_order(
 
 
 def _spread(ends: Ints, other_ends: Ints) -> float:
-    """Return how much the difference between end times varies over paired calls, ns."""
+    """Return the scatter of paired calls' end differences, ns: middle 80 %, drift removed."""
     some = slice(None, None, -(-len(ends) // _SAMPLE))
     times = other_ends[some]
     apart = ends[some] - times

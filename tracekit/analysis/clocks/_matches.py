@@ -71,13 +71,14 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Collective calls of a report that can align clocks (`joint_calls`), in two tables.
+    """Collective calls of one recorded file that can align clocks (`joint_calls`), in two tables.
 
     Parameters
     ----------
     lanes
         ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group of
-        ranks has the same name in all reports; a lane is one participant, or one of its streams.
+        ranks has the same name in all files; ``lane`` is the id of a participant or its stream,
+        ``place`` numbers the file's (process, GPU) pairs.
     numbered
         Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
     """
@@ -86,7 +87,7 @@ class Calls:
     numbered: pl.DataFrame
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of the groups in `names` (old name -> new name), without `numbered`."""
+        """Return the calls of groups in `names` (old -> new), renamed and without numbers."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -97,7 +98,7 @@ class Calls:
 
     @property
     def named(self) -> frozenset[str]:
-        """Names (with NCCL's id) of the communicators that the report's calls are in, if known."""
+        """Names, as ``nccl 0x...``, of the communicators with a known id in this recorded file."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
 
@@ -105,10 +106,10 @@ class Calls:
 def named_alike(
     calls: Calls, others: Calls, same: Callable[[], pl.DataFrame]
 ) -> tuple[Calls, Calls]:
-    """Rename groups of ranks so that both reports' calls use the same name for the same group.
+    """Rename groups of ranks so that both files' calls use the same name for the same group.
 
-    nsys and PyTorch number calls and name groups differently: between a report of each, only calls
-    of groups that `same` (see `same_groups`) matches are returned, without numbers.
+    nsys and PyTorch number calls and name groups differently: if one file is of nsys and the other
+    of PyTorch, only groups matched by `same()` (see `same_groups`) are kept, without call numbers.
     """
     of_pytorch, of_others = (
         any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
@@ -123,14 +124,14 @@ def named_alike(
 
 
 def clock_calls(trace: Trace) -> Calls:
-    """Return the calls of a report from which its clock's offset to others can be computed."""
+    """Return one recorded file's calls from which its clock offset to others can be computed."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
     return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
-    """Return a report's calls of collectives that nobody leaves before all have entered.
+    """Return one file's collective calls that no participant leaves before all have entered.
 
     These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
     that both send and receive.
@@ -154,7 +155,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _may_have_calls(trace: Trace) -> bool:
-    """Tell quickly whether a report can have joint calls, before it is searched for them."""
+    """Test quickly whether a recorded file can have calls as of `joint_calls` at all."""
     places = (
         trace["ops"].filter(pl.col("kind") == "collective"),
         trace["host"].filter(pl.col("library") == "mpi"),
@@ -173,10 +174,9 @@ def _is_numbered() -> pl.Expr:
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     """Add ``group`` (of ranks), ``lane`` and ``size`` to `joint_calls` of a report.
 
-    The group is NCCL's communicator; for MPI, whose handles are valid in one process only, the
-    number of its ranks; empty if unknown. A lane is one
-    participant (process and GPU) of a named NCCL communicator, where only that with most calls is
-    kept; else one stream.
+    ``group`` is the NCCL communicator; for MPI, whose handles are valid in one process only, its
+    number of ranks; else ``unknown``. ``lane`` numbers the participants (process, GPU) of a known
+    NCCL communicator, of which only the one with most calls is kept; elsewhere it numbers streams.
     """
     named = pl.when(pl.col("library") == "mpi").then(
         pl.format("{} ranks", pl.col("ranks"))
@@ -229,7 +229,7 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield candidate matches of two reports' calls, surest first, or why streams do not match."""
+    """Yield candidate matchings of two files' calls, surest first, or why streams differ."""
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -242,7 +242,7 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield two streams' calls of one group, one stream per report, and if others are possible.
+    """Yield pairs of streams (one per file) of one group of ranks, and if others are possible.
 
     Streams with equal number, on the n-th process and GPU of both reports, come first.
     """
@@ -268,7 +268,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
 
 
 def _end_together(pairs: Pairs) -> bool:
-    """Tell if end times agree far better than start times, as in calls that are one collective."""
+    """Test if end times differ far less than start times, as those of one collective do."""
     ends, starts = (
         times - np.median(times)
         for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)
@@ -297,7 +297,7 @@ def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return numbered calls, one row per call in the report: last start, first end."""
+    """Return a row per numbered call of a file: latest start, earliest end of participants."""
     return (
         calls.filter(_is_numbered())
         .group_by(_NUMBER)
@@ -322,7 +322,7 @@ def _ints(frame: pl.DataFrame, column: str) -> Ints:
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return each report's MPI and NCCL messages between two ranks, numbered to match them.
+    """Return each file's MPI and NCCL messages between two ranks, numbered so that both ends match.
 
     Messages whose number is uncertain are left out; see `nccl_messages` for NCCL.
 
@@ -346,7 +346,7 @@ def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return the numbered MPI messages of each report.
+    """Return the MPI messages of each recorded file, numbered per sender, receiver and tag.
 
     There are none if a rank of the job is missing or was not recorded from MPI_Init on, or if a
     process receives from any source or any tag, sends and receives in one call, starts persistent
@@ -363,12 +363,12 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
-    """Return messages between two reports that match for certain and whose receiver waited.
+    """Return the times of messages between two files that surely match and whose receiver waited.
 
     Parameters
     ----------
     own, others
-        Two tables from `messages`.
+        Two of the tables from `messages`, one per recorded file.
     """
     if own.is_empty() or others.is_empty():
         return Messages.none()
@@ -378,7 +378,7 @@ def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
 
 
 def _pairs(senders: pl.DataFrame, receivers: pl.DataFrame) -> pl.DataFrame:
-    """Return the times at which matched messages begin to be sent and have been received."""
+    """Match sent with received messages; return when sending began and receiving ended."""
     sent, received = senders.filter("sent"), receivers.filter(~pl.col("sent"))
     both = sent.join(received, on=_MESSAGE, suffix="_received")
     alike = pl.col("bytes").eq(pl.col("bytes_received")).fill_null(value=False)
@@ -412,7 +412,7 @@ def _numbered_messages(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.Data
 
 
 def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the processes with calls that can match any message (any source, any tag)."""
+    """Return processes with receives from any source or any tag, which can match any message."""
     name = pl.col("name")
     plain = name.str.contains(_SEND) | name.str.contains(_RECEIVE)
     known = pl.all_horizontal(pl.col("tag", "remote_rank").is_not_null())
@@ -422,7 +422,7 @@ def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return the MPI calls that send or receive between two ranks, or start such requests."""
+    """Return MPI calls that send or receive between two ranks, blocking or not."""
     of_messages = (pl.col("group") == "p2p") | pl.col("name").str.contains(_PERSISTENT)
     return (
         trace["host"]

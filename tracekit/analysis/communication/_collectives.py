@@ -135,7 +135,7 @@ def _uneven(layers: pl.DataFrame) -> str:
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time that links allow; bytes sent too if algorithms are known."""
+    """Add ``bound_ns``, the least time that links allow, and bytes sent if known."""
     if sent is None:
         return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()
@@ -146,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective: for calls matched between ranks, and for each other call."""
+    """Return a row per collective: of matched calls together, of an unmatched call alone."""
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -233,7 +233,7 @@ def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective and rank (or node) that joins, with its waiting time, ns."""
+    """Return a row per collective and participating rank (or node), with its waiting time, ns."""
     keys = owners.columns[1:]
     members = each.select("instance", "waits", process="processes").explode("waits", "process")
     owned = members.join(owners, on="process", how="left", maintain_order="left")
@@ -294,7 +294,7 @@ def _source() -> pl.Expr:
 
 
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return per group the GPU and rank that most often start a collective last, and how often."""
+    """Return per group the GPU and rank that most often enter last, and in which share."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
     who = ["late_device", "late_rank"]
     return (
@@ -313,7 +313,7 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return library -> participants when the whole job takes part; empty if ranks are missing."""
+    """Return library -> participants of a collective of all ranks; empty if ranks are missing."""
     if unrecorded_ranks(trace):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()
@@ -526,7 +526,7 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 @summary("calls", "sized", "matched", "collectives", "missing")
 def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
-    """Return sentences on collectives: where their sizes come from, and which data is missing."""
+    """Return sentences on collectives: sources of their sizes, number matched, missing data."""
     calls, sized = meta["calls"], meta["sized"]
     if not calls:
         return []

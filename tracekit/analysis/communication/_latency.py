@@ -251,7 +251,7 @@ def _calls(
     log: NcclLog | None,
     sizes: Mapping[str, int] | None,
 ) -> pl.DataFrame:
-    """Return a row per call: each participant's call of a collective, and each message call."""
+    """Return a row per call: each participant's in a collective, and each MPI message's."""
     if library is not None:
         _check("library", library, _LIBRARIES)
     if isinstance(calls, pl.DataFrame):
@@ -322,7 +322,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per operation: for calls matched between ranks, and for each other call."""
+    """Return a row per operation: one for matched calls together, one for any other call."""
     own = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=own)
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -393,7 +393,7 @@ def _statistics() -> list[pl.Expr]:
 
 
 def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
-    """Return one run's median latencies by size bucket, in columns named after `side`."""
+    """Return one run's counts and median latencies, in columns with the prefix `side`."""
     own = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
     if "class" not in keys:
         own["class"] = f"{side}_class"

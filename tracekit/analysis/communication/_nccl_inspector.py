@@ -134,7 +134,7 @@ def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
-    """Add ``message``, an id of each send or receive, and ``repeated``, for double numbers."""
+    """Add ``message`` (id of a send or receive) and ``repeated`` (sequence number not unique)."""
     is_message = pl.col("peer").is_not_null()
     rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
     return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)
@@ -300,7 +300,7 @@ def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
 
 
 def _differ(records: pl.DataFrame) -> int:
-    """Count records whose logged bandwidth is not the one computed from their size and time."""
+    """Count records whose logged bandwidth differs from that computed from their size and time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
         (pl.col(ours) - pl.col(said)).abs() > _DIGITS * (1 + pl.col(ours))
@@ -343,9 +343,9 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
-    """Count the sequence numbers without a record, by rank and communicator.
+    """Per rank and communicator, count the sequence numbers without a record.
 
-    Numbers are expected from the first to the last that any rank recorded, by collective.
+    Per collective, every number between the lowest and highest that any rank recorded is expected.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]
@@ -452,7 +452,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Return why records are missing: `elsewhere` that other ranks have, `nowhere` that none."""
+    """Return why records are missing: `elsewhere` exist on other ranks, `nowhere` on no rank."""
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"
@@ -484,9 +484,9 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
     Processes of trace and log are matched by rank in a communicator with the same hash, else by
     process id and host, else by rank in a uniquely named group; communicators are matched by hash,
-    else by name. Kernels of one collective, and its records, both are in order of sequence numbers,
-    so one shift between both orders is sought at which all sizes agree, and durations agree better
-    than at any other shift. Stage and step of one rank's kernel apply to the whole call.
+    else by name. Kernels and records of one kind of collective are both in order of sequence
+    numbers: the shift is sought at which all sizes agree, and durations agree better than at any
+    other. Stage and step of one rank's kernel apply to the whole call.
 
     Parameters
     ----------
@@ -560,7 +560,7 @@ def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _processes(trace: Trace, calls: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, who``: a process of the trace, and the id that it has in the logs."""
+    """Return ``process, who``: each process of the trace, with the id that the logs use for it."""
     by_hash = calls.join(own, on=["communicator", "rank"]).select("process", "who")
     of_groups = own.drop_nulls("name").select(*_IN_GROUP, "who").unique()
     by_name = calls.join(of_groups.unique(_IN_GROUP, keep="none"), on=_IN_GROUP)
@@ -582,7 +582,7 @@ def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return each rank's (``who``) first kernel's sequence number, ``shift``, by collective."""
+    """Return per rank (``who``) and collective the first kernel's sequence number, ``shift``."""
     few = kernels.filter(pl.col("place") < _LOOKED_AT)
     found = [
         _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
@@ -592,7 +592,7 @@ def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Return the sequence number of one rank's first kernel of a collective; no row if unclear."""
+    """Return the log's sequence number of a rank's first kernel; no row if unclear."""
     length, more = pl.col("length"), pl.col("length_said") - pl.col("length")
     tried = kernels.select(*_LANE, "place", "length", "message_bytes").join(
         records.select("sequence", "message_bytes", "length"), how="cross", suffix="_said"

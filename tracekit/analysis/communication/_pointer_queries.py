@@ -173,7 +173,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return per MPI call that contains GPU work its id, ``call``, and bytes and kernels inside."""
+    """Return, per MPI call with GPU work inside, ``call``, bytes copied, numbers of kernels."""
     kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
     ops = (
         trace["ops"]
@@ -206,7 +206,7 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, call``: ops of other threads, each with the MPI call open at its launch."""
+    """Return ``op, call``: ops launched by other threads, with the MPI call open meanwhile."""
     callers = calls.select("process", "thread").unique()
     found = within(ops.drop("thread").join(callers, on="process"), calls)
     # Calls are numbered by start within a process.
@@ -226,5 +226,5 @@ def _staged() -> pl.Expr:
 
 
 def _copied(name: str) -> pl.Expr:
-    """Return whether column `name` (bytes copied) reaches the message's size; false if nothing."""
+    """Return whether column `name` (bytes copied) is positive and at least the message's size."""
     return (pl.col(name) > 0) & (pl.col(name) >= pl.col("message_bytes"))

@@ -258,7 +258,7 @@ def _rows(
 
 
 def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
-    """Return the parts of the step in both runs for each GPU that both used.
+    """Return the parts of the step (stages, idle time) of A and B, per GPU that both used.
 
     ``device, part, a_ns, b_ns, delta_ns``, sorted by device and part; a part that one run lacks has
     0 ns there.
@@ -278,9 +278,9 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
 
 
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of a comparison as printed: without sums and counts of steps and devices.
+    """Return the table as printed: without the columns of sums and of numbers of steps and devices.
 
-    Time outside of steps is a mean over devices, and left out if it is 0.
+    Time outside of steps is printed as a mean over devices; columns that are all 0 are left out.
     """
     outside = [name for name in OUTSIDE[:2] if name in table.columns]
     is_some = any(table[name].sum() for name in outside)
@@ -319,7 +319,7 @@ def _missing_notes(found: Prepared) -> list[str]:
 
 
 def _idle_notes(found: Prepared) -> list[str]:
-    """Return notes on the host ranges that were open while GPUs were idle inside steps."""
+    """Return notes: in A and in B, which host ranges were open while GPUs idled inside steps."""
     notes = []
     for side, run, numbers in zip("AB", found.traces, found.measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
@@ -394,10 +394,10 @@ def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl
 def with_idle(
     table: pl.DataFrame, parts: pl.DataFrame, more: Mapping[str, int] | None = None
 ) -> pl.DataFrame:
-    """Add idle time to a table of stages, so that its rows add up to the step.
+    """Append rows of idle time to a table of stages, so that its rows add up to the step.
 
-    `parts` are stages and idle times with their changes; its intervals and verdicts replace the
-    table's. `more` maps further columns to their value in the added rows.
+    `parts` has stages and idle times with their changes; its intervals and verdicts replace those
+    in `table`. `more` maps further columns to their value in the appended rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)
@@ -412,7 +412,7 @@ def with_idle(
 
 
 def ops_of(table: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return ops per step: stage -> (in A, in B); empty if rows are not one per stage."""
+    """Return stage -> GPU ops per step (in A, in B); empty unless rows are one per stage."""
     if table.columns[0] != "stage" or "a_ns" not in table.columns[1:2]:
         return {}
     counts = table.select("stage", "a_count", "b_count").drop_nulls()
@@ -431,7 +431,7 @@ def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> 
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Return, by group, mean ops and bytes per step, and sums of ops and time outside of steps."""
+    """Return a run's mean op count and bytes per step and group, and its sums outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)

@@ -115,7 +115,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Return a clause, long and short: is the change significant; a caveat on few steps."""
+    """Return a clause, long to short: whether the change is significant, a caveat on few steps."""
     if step["verdict"] is None:
         return ["no verdict"]
     if step.get("reason"):
@@ -211,12 +211,12 @@ class Carriers:
     Parameters
     ----------
     most
-        Parts that changed in the direction of the step, largest first, until they make up half of
-        the change.
+        Parts that changed in the same direction as the step, largest first, up to the one with
+        which they make up half of the change.
     are_shown
         Whether the change of each of these parts is significant.
     against
-        Parts that changed in the other direction by more than half as much.
+        Parts that changed in the opposite direction by more than half of the step's change.
     """
 
     most: pl.DataFrame
@@ -255,7 +255,7 @@ def signed_length(value: float) -> str:
 
 
 def length_text(value: float) -> str:
-    """Return a time in a unit that suits it."""
+    """Return a time, ns, as text in a unit that suits its size."""
     divisor, unit = _unit(value)
     return f"{value / divisor:,.{0 if divisor == 1 else 2}f} {unit}"
 

@@ -61,7 +61,7 @@ HISTORY = pl.Schema(
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level in a series: the first point of the new level, and the p value."""
+    """A change point of a series: the first point at the new level, and the p value."""
 
     place: int
     p_value: float
@@ -262,7 +262,7 @@ def _can_show(points: int) -> bool:
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return the split before which ranks add up farthest from the expected sum, and how far."""
+    """Return per row the split with the largest cumulated centred rank sum, and this (scaled)."""
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]
@@ -271,7 +271,7 @@ def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
 
 
 def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFrame:
-    """Add each point's level (mean between change points), and its change from the last level."""
+    """Add each point's level (median between change points), and its change to the last level."""
     begins = {change.place: change.p_value for change in changes}
     place = pl.int_range(pl.len())
     levelled = points.with_columns(

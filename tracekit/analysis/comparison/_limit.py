@@ -59,13 +59,14 @@ class _Excess:
     Parameters
     ----------
     change
-        Relative change, B / A - 1. The printed sentence on it begins with `what`.
+        Relative change, B / A - 1; `what` is the beginning of the printed sentence on it.
     base
         A's time, ns. The ends of the interval are printed as percentages of it.
     middle, low, high
-        The excess and its one-sided bounds at 95 %, in ns.
+        The excess (estimate) and its one-sided bounds at 95 %, in ns.
     closer
-        Function: number of additional `noun` (steps) -> distance from `middle` to the bound, ns.
+        Function: number of additional `noun` (steps, recordings) -> expected distance from `middle`
+        to the bound, ns.
     """
 
     what: str
@@ -153,7 +154,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Return the steps with and without outliers; with all if too few others would be left."""
+    """Return the steps with and without outliers; if too few others remain, all count as others."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -207,7 +208,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Compute the excess from several recordings; a single one is taken to vary like the others."""
+    """Compute the excess from several recordings a side; a single one takes the other's scatter."""
     own = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{own}"], step[f"b_{own}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]

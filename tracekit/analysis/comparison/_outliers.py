@@ -65,7 +65,7 @@ def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
 
 
 def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
-    """Return notes: how many first iterations were skipped, and how many cold iterations remain."""
+    """Return notes: how many first steps were skipped, and how many slow (cold) ones remain."""
     skipped = {name: run.skipped for name, run in zip(names, measured, strict=True)}
     cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
     lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
@@ -95,7 +95,7 @@ def _modes(side: str, steps: Numbers, devices: int, regular: Regular | None) -> 
 
 
 def _mode_by_mode(steps: Steps) -> list[str]:
-    """Return notes that compare quick with quick and slow with slow steps (modes of length)."""
+    """Return notes on the change of quick steps and of slow steps, if step lengths have modes."""
     (a, b), (of_a, of_b) = map(kinds_of, steps.lengths), steps.devices
     if not a or len(a) != len(b):
         return []
@@ -143,9 +143,9 @@ def outlier_rows(
 
 
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> list[str]:
-    """Return a clause on the change of the mean step without outliers, if the verdict differs.
+    """Return a clause: change of the mean step without outliers, if that changes the verdict.
 
-    It names the farthest outliers with their causes, in each further version fewer of them.
+    It names the outliers farthest from the median, with their causes.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
     Returns
     -------
-    Versions of the clause, long to short; empty without outliers, with too few other steps, or if
-    outliers do not change the verdict.
+    Versions of the clause, each naming fewer outliers; empty without outliers, with too few other
+    steps, or if outliers do not change the verdict.
     """
     places = [outliers(each) for each in steps.lengths]
     kept = steps.without(places)
@@ -205,7 +205,7 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
 
 
 def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int] | None:
-    """Return name and duration (ns) of the longest op of a stage in a step; None without any."""
+    """Return name and duration (ns) of a stage's longest op in one step; None without any."""
     start, end = windows["start"].min(), windows["end"].max()
     length = (pl.col("end") - pl.col("start")).alias("length")
     is_own = (pl.col("start") < end) & (pl.col("end") > start) & (pl.col("stage") == stage)

@@ -61,7 +61,7 @@ def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
 
 
 def with_normalised_names(trace: Trace) -> Trace:
-    """Return a run with normalised kernel names in place of recorded ones."""
+    """Return a run whose kernel names lack the parts that vary with version or GPU."""
     return _renamed(trace, {name: normalised_name(name) for name in _kernels(trace)})
 
 
@@ -85,7 +85,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a comparison; see `compare`."""
+    """The options of a comparison, with the meaning that `compare` gives them."""
 
     keys: tuple[str, ...]
     skip: Skip
@@ -323,14 +323,14 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Return per what times are means, such as ``step/GPU``; None by memory (no times)."""
+    """Return the unit that mean times refer to, such as ``step/GPU``; None by memory (no times)."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a note on what the runs do (such as training) if not all train, or if one is cut."""
+    """Return a note on what runs do if not all only train, or if a recording is cut off."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -421,7 +421,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Return texts (of A, of B) on shares of known launches or stages that differ much."""
+    """Return text pairs (A, B): the share of ops with known launch or stage, if far apart."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
@@ -450,7 +450,7 @@ def _world(trace: Trace) -> str:
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Return texts on stages that one run knows from ranges or threads, the other only from ops."""
+    """Return text pairs (A, B): stages known from ranges in one run, inferred in the other."""
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")
@@ -475,7 +475,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs in which many steps, marked by ranges, lack GPU work (as if cut)."""
+    """Return notes on runs where many annotated steps have no GPU work (recording cut off?)."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

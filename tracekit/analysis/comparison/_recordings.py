@@ -135,7 +135,7 @@ def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int
 
 @dataclass(frozen=True)
 class _Side:
-    """Means of one side (A or B): arrays with a row per group and a column per recording."""
+    """Means of one side (A or B): arrays with a row per compared group, a column per recording."""
 
     means: Floats
     counts: Floats
@@ -434,7 +434,7 @@ def _all_steps(
 
 
 def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
-    """Return notes: how much recordings vary, and how many would show a smaller change.
+    """Return notes: scatter between recordings, and how many would show a smaller change.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Return a sentence: how many recordings per side would show a change of interest."""
+    """Return a sentence: number of recordings per side that would show a change of this size."""
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

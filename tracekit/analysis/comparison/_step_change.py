@@ -89,7 +89,8 @@ def show(
 ) -> pl.DataFrame:
     """Return the confidence interval, p value and verdict of each row's mean difference, b - a.
 
-    Both are adjusted for the number of rows, times the number `tables` of such tables.
+    Interval and p value are adjusted for the number of rows times `tables`, the number of tables
+    that are tested together.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -117,7 +118,7 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return the verdict that follows from an interval."""
+    """Return the verdict by the interval (``low_ns, high_ns``): faster, slower or not shown."""
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
         .when(pl.col("high_ns") < 0).then(pl.lit(FASTER))
@@ -129,14 +130,14 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Change verdicts to ``too small to matter`` where the whole interval lies within `least`.
+    """Set the verdict ``too small to matter`` where an interval with 0 in it lies within `least`.
 
     Parameters
     ----------
     tables
-        Rows with ``low_ns, high_ns, verdict``, if they have verdicts.
+        Tables of compared groups with ``low_ns, high_ns, verdict``; one without verdicts is kept.
     step
-        The change of the step.
+        The change of the mean and the typical step, whose verdicts are set likewise.
     least
         The least change that matters, in percent of the shorter of both steps (the same whichever
         run comes first); by default `LEAST_PERCENT`.
@@ -196,7 +197,7 @@ class Steps:
         return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))
 
     def without(self, places: Sequence[Sequence[int]]) -> Steps:
-        """Return a copy without the steps of A and of B at the positions `places`."""
+        """Return a copy without the steps of A and of B at the positions `places` (A's, B's)."""
         kept = [
             np.isin(np.arange(len(each)), own, invert=True)
             for each, own in zip(self.lengths, places, strict=True)

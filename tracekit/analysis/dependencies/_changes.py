@@ -1,4 +1,4 @@
-"""Changes for `whatif`: new lengths for some edges of the dependency graph."""
+"""Hypothetical changes of `whatif`: new lengths for some edges of the dependency graph."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Bucket:
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
-        """Return false for all edges, as `bucketed` applies this change by making a new job."""
+        """Return false for all edges: `bucketed` makes a new dependency graph instead."""
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
@@ -61,17 +61,17 @@ class Bucket:
 
 
 def bucketed(job: Job, size: int) -> tuple[Job, int]:
-    """Merge all-reduces into larger ones; return the job, and the number of changed edges.
+    """Merge all-reduces into larger ones; return the new job, and the number of changed edges.
 
     Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A merged
-    all-reduce starts when the last of them started, takes their total time less the constant time
-    (of 0 bytes) of all but one, and whatever waited for any of them waits for it. Larger
+    all-reduce starts when its last part started, and takes the total time of its parts, less the
+    constant time (of 0 bytes) of all but one; whatever waited for any part waits for it. Larger
     all-reduces are not split, since the sizes of their tensors are not recorded.
 
     Parameters
     ----------
     job
-        The job; all-reduces of unknown size are left as they are.
+        Dependency graph with steps; all-reduces of unknown size stay.
     size
         Least bytes of a merged all-reduce.
     """
@@ -99,7 +99,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Return the edges, with lengths of merged all-reduces, and waits for the ends of these."""
+    """Set lengths of edges `done` to merged all-reduces'; let edges `waits` wait for their ends."""
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -118,9 +118,10 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return ``finish, last, length`` of all-reduces of known size, for the merge.
+    """Return ``finish, last, length`` per all-reduce of known size: how to merge it.
 
-    Nodes of the ends of the all-reduce and of its merged one; ns at the latter (0 at others).
+    ``finish`` is the node of its end, ``last`` the node of the end of the merged all-reduce,
+    ``length`` (ns) the time of the merged one if both are the same, else 0.
     """
     sized = _sized(job)
     took = (
@@ -207,7 +208,7 @@ class Bandwidth:
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select transfers bound by links of this type; `collective` selects all collectives."""
+        """Select transfers limited by links of type `link`; ``collective``: all collectives."""
         over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
         own = pl.col("op_kind") == "collective" if self.link == "collective" else (
             pl.col("link") == self.link
@@ -217,8 +218,8 @@ class Bandwidth:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
 
-        How much of the time does not depend on bandwidth is not recorded: between nothing, and
-        the time of the shortest transfer.
+        The latency, which bandwidth does not shorten, is not recorded: it is taken as 0 for one
+        bound, and as the time of the shortest transfer for the other.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
@@ -242,11 +243,11 @@ class Loader:
         return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select the waits for batches, and the intervals between batches."""
+        """Select edges of waits for batches, and of the time from one batch to the next."""
         return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return lengths divided by the factor; with a faster loader, recorded waits are free."""
+        """Return lengths divided by the factor; if it is above 1, recorded waits no longer hold."""
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
@@ -330,7 +331,7 @@ class NoSync:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Change (perfect overlap): only communication waits for communication between GPUs."""
+    """Change (perfect overlap): only other communication waits for communication between GPUs."""
 
     label: str = "perfect overlap"
 
@@ -352,7 +353,7 @@ def _times(factor: float) -> str:
 
 
 def _latency() -> pl.Expr:
-    """Return the upper bound of the part of a transfer's time that bandwidth does not shorten."""
+    """Return an upper bound of a transfer's latency, which a higher bandwidth does not shorten."""
     most = pl.when(pl.col("op_kind") == "collective").then(_LATENCY_NS["collective"]).otherwise(
         _LATENCY_NS["copy"]
     )  # fmt: skip

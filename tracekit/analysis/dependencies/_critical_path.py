@@ -151,7 +151,7 @@ def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> p
 
 
 def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
-    """Return the ops of the steps by name, sorted by time on the path, longest first."""
+    """Return the ops of the steps by name, with their time on the critical path, longest first."""
     done = job.followed.select("kind", "op", "edge").filter(
         pl.col("kind").cast(pl.String).is_in(["work", "transfer"])
     )
@@ -211,7 +211,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
 
 
 def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
-    """Return how long, ns, hosts on the path make no calls while GPUs work, so may wait for them.
+    """Return how long, ns, the host makes no calls on the path while GPUs work: possible waits.
 
     The second value tells whether any synchronisation was recorded: if so, only long times count
     that end just after the end of all launched work, as a wait does.
@@ -234,7 +234,7 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
 
 
 def _kinds(lengths: pl.Series) -> list[str]:
-    """Return a sentence on number and median of each kind of step if lengths have several modes."""
+    """Return a sentence if step lengths have several modes: number of steps and median of each."""
     kinds = kinds_of(lengths.to_numpy())
     each = [f"{len(kind):,} of {float(np.median(kind)) / _MS:,.2f} ms" for kind in kinds]
     return [f"steps are of {len(each)} kinds: {' and '.join(each)} (medians)"] if each else []

@@ -93,7 +93,7 @@ def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return edges to ops without a known predecessor, from the last earlier op of the process."""
+    """Return an edge to each op of `lone` from the op of its process that ended last before it."""
     ends = ops.select("process", time="end", before="finish").sort("time")
     return (
         lone.drop("before").sort("start")
@@ -128,7 +128,7 @@ def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends_together() -> pl.Expr:
-    """Return whether the participants of a collective share a clock and end together."""
+    """Return whether the calls matched as one collective share a clock and end together."""
     apart = pl.col("end").max() - pl.col("end").min()
     return (
         (pl.col("op").n_unique() > 1) & (pl.col("clock").n_unique() == 1)
@@ -166,10 +166,10 @@ def _host_edges(
 ) -> tuple[pl.DataFrame, Batches]:
     """Return the edges between calls, between threads, and from the data loader; and the batches.
 
-    A call starts after the previous call of its thread and the time between both. A thread hands
-    over to a silent thread of its process if it falls silent (makes no calls) itself, and the other
-    thread makes the next call (as main and backward thread do). The other thread waits until then:
-    its silence before the hand-over is no work.
+    A call depends on the previous call of its thread; the time between both is host work. But if a
+    thread stops making calls and then another, so far silent thread of its process makes the next
+    one (as main and backward thread do), that thread depends on the first one's last call: its
+    silence before that counts as waiting, not as work.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def _host_edges(
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
-    """Return times without calls on threads: ``process, thread, start, end, source, target``."""
+    """Return gaps between a thread's calls: ``process, thread, start, end, source, target``."""
     calls = moments.calls
     before = {name: pl.col(name).shift().over("thread") for name in ("end", "finish")}
     return (
@@ -236,10 +236,10 @@ def _gaps(moments: Moments) -> pl.DataFrame:
 
 
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return ``target, giver, lag``: hand-overs from one thread to a silent one.
+    """Return ``target, giver, lag``: hand-overs from one thread to another that made no calls.
 
     `giver` is the node where the last call of the first thread ends, `target` where the call of the
-    other thread begins, `lag` the time between, ns. Threads that only load input are no givers:
+    other thread begins, `lag` the time between, ns. Threads that only load input never hand over:
     `batches_of` finds waits for them.
     """
     loaders = moments.loaders.implode()
@@ -271,11 +271,12 @@ def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls for which threads that load input waited (until their queue has room).
+    """Return ``target, giver, lag``: a loading thread's call, and the call that made room for it.
 
     Returns
     -------
-    The columns of `_handed`, with the last call of another thread while a loading one was silent.
+    `target` is the call with which a thread that loads input resumes (its queue has room again),
+    `giver` the last call of another thread before that, `lag` the time between, ns.
     """
     loads = pl.col("thread").is_in(moments.loaders.implode())
     consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
@@ -288,7 +289,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return hand-overs as `_handed`: a silent thread goes on once another records its event."""
+    """Return hand-overs as `_handed`: a silent thread resumes once another records an event."""
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -323,7 +324,7 @@ class Graph:
     time
         Recorded time of each node, ns.
     carried
-        By how much each node comes later than its edges require, ns; 0 if within a tolerance.
+        How much later than its edges require each node was recorded, ns; 0 if within a tolerance.
     order
         The nodes in topological order: each after the nodes that it waits for.
     contradicted
@@ -342,16 +343,16 @@ class Graph:
 
     @property
     def into(self) -> tuple[Array, Array, Array]:
-        """``first, source, length`` of the edges into each node."""
+        """``first, source, length``: edges by target; those into m are at ``first[m]`` and on."""
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return the edges into each node as `into`, with other lengths (negative: no delay)."""
+        """Return the edges as `into` does, but with other lengths (negative: no delay)."""
         first = _firsts(given(self.edges["target"]), self.time.size)
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
-        """Return the earliest time of each node that dependencies allow.
+        """Return the earliest time of each node, ns, if it waits only for its dependencies.
 
         Parameters
         ----------
@@ -387,7 +388,7 @@ def graph_of(trace: Trace) -> Graph:
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the edges from start to end of each call; calls that wait get a short length."""
+    """Return the edge from start to end of each call; calls that wait for GPUs become short."""
     waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
         finish="target", waits=True
     )
@@ -472,7 +473,7 @@ def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return the first position of each node's edges in a list sorted by node, and the end.
+    """Return the offset of each node's first edge, if edges are sorted by node, and the total.
 
     `moments` contains the node of each edge, in any order.
     """

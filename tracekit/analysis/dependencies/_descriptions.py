@@ -75,10 +75,10 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add to each crossing of a link the op (copy) that crosses it.
+    """Add ``op``, the copy that crosses the link, to each row of a transfer and link of its route.
 
-    Of a transfer through host memory it is the first or the second copy. Links between CPUs get a
-    row for both: it is unknown to which CPU the memory belongs.
+    A transfer through host memory consists of two copies. Links between CPUs get a row for both
+    copies: it is unknown to which CPU the memory belongs.
     """
     first = crossed.filter(
         pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))
@@ -163,14 +163,14 @@ def described_edges(
 
 
 def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
-    """Return the op that ends at the source of each edge; null if none does."""
+    """Return the op whose end is the source of each edge; null if the source is no op's end."""
     source, first = pl.col("source"), moments.first_of_ops
     does_end = (source >= first) & (source % 2 == 1)
     return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
 
 
 def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per start or end of an op or call that is among the nodes `targets`."""
+    """Return a row per start or end of an op or call of `rows` that is in the nodes `targets`."""
     edges = ("begin", "finish")
     return pl.concat(
         [

@@ -105,7 +105,7 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _after_each_other(ops: pl.DataFrame) -> pl.DataFrame:
-    """Move starts of ops that lie before the end of the previous op on the stream to that end."""
+    """Resolve small overlaps on a stream: move an op's start to the end of the previous op."""
     before = pl.col("end").shift().over(LANE)
     rounded = (before - pl.col("start")).is_between(1, _ROUNDED_NS)
     ends = pl.min_horizontal(before, "end")

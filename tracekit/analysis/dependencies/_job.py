@@ -82,7 +82,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the time from the start of each step to the first node of its path, if any."""
+    """Return, per step, a segment from its start to the first node of its critical path, if any."""
     found = segments.group_by("step").agg(first=pl.col("start").min())
     steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
     rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
@@ -267,7 +267,7 @@ def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
-    """Return ``iteration`` and a list: the first (or last) node of each device in it."""
+    """Return a list per ``iteration``: the nodes in column `moment`, which has one per device."""
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 
@@ -316,7 +316,7 @@ def distrust(share: float | None) -> list[str]:
 
 
 def stand_in(job: Job) -> list[str]:
-    """Return a warning if the whole recording counts as a single step."""
+    """Return a warning if the run has no steps, so that the whole recording counts as one."""
     return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]
 
 

@@ -40,29 +40,29 @@ _PLACE = ["iteration", "kind", "name", "number", "place"]
 
 @dataclass(frozen=True)
 class Alike:
-    """Change: selected work takes as long as equal work on the other ranks (its peers)."""
+    """Change: the selected work takes as long as the same work on other ranks (its peers)."""
 
     label: str
     own: pl.Expr
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select the edges of this work that take another time than their peers."""
+        """Select the edges of this work whose length differs from their peers'."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the time of the peers."""
+        """Return the typical length of the peers (column `usual`)."""
         return pl.col(self.usual)
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: equal work takes all ranks the same time, at once or for each value of `by` alone."""
+    """Change: ranks take equally long for equal work: all work, or one value of `by` at a time."""
 
     by: str
 
     def known(self, job: Job) -> list[Alike]:
-        """Return the changes to replay: all work, or one rank, stage, op, part or link each.
+        """Return the changes to replay one by one: all work, or each rank, stage, op, part or link.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Stragglers:
 def _ranks(job: Job) -> list[Alike]:
     """Return a change for each rank whose work takes longer than the mean, longest first.
 
-    Work that takes less than the median stays as it is: the rank may have waited less.
+    It cuts the rank's work to the median over ranks; shorter work stays: it may have waited less.
     """
     alone = job.edges.drop_nulls("median")
     processes = alone["process"].n_unique()
@@ -120,7 +120,7 @@ def _ranks(job: Job) -> list[Alike]:
 
 
 def _kinds(job: Job) -> list[Alike]:
-    """Return a change for each kind of op, sorted by how much times differ between ranks."""
+    """Return a change per kind of op, sorted by total deviation from the peers, largest first."""
     off = (pl.col("weight") - pl.col("usual")).abs().sum()
     kinds = job.edges.drop_nulls(["did", "usual"]).group_by("did").agg(off=off)
     names = kinds.filter(pl.col("off") > 0).sort(-pl.col("off"), "did")["did"].head(_MOST)
@@ -130,10 +130,11 @@ def _kinds(job: Job) -> list[Alike]:
 def _links(job: Job) -> pl.DataFrame:
     """Return communicators whose collectives take longer than their peers', the longest first.
 
-    Times count from the arrival of the last participant. ``communicator``; ``who``, its ranks;
-    ``times``, its time over its peers'; ``next``, that ratio of the next communicator; ``slow``, in
-    how many of ``steps`` it is slow; ``links``, number of communicators compared; ``is_sized``,
-    whether all exchange as many bytes; ``computing``, highest compute time of its ranks over mean.
+    Times count from the arrival of the last participant. Columns: ``communicator``; ``who``, its
+    ranks; ``times``, its time over its peers'; ``next``, that ratio of the next communicator;
+    ``slow``, in how many of ``steps`` it is slow; ``links``, number of communicators compared;
+    ``is_sized``, whether all exchange as many bytes; ``computing``, highest compute time of its
+    ranks over mean.
 
     Raises
     ------
@@ -189,10 +190,10 @@ def _who(device: int, rank: int | None) -> str:
 
 
 def with_peers(job: Job) -> Job:
-    """Add to the edges of a job the times of their peers, ns.
+    """Add to each edge of a job how long the same work takes on other ranks (its peers), ns.
 
-    Peers are kernels or copies with the same name, or calls with the same name with the time before
-    them, at the same position in a step, on ranks with equally many of them in the step.
+    Peers are kernels, copies or calls (with the host time before them) of the same name, at the
+    same position in a step, on ranks with equally many of them in the step.
 
     Returns
     -------
@@ -256,7 +257,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return a warning of the share of work without peers, to which the changes do not apply."""
+    """Return a warning: the share of work without peers, to which the changes do not apply."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

@@ -18,7 +18,7 @@ LATEST = 1 << 62
 
 
 class Lengths(NamedTuple):
-    """Lengths of edges, and delays of nodes that edges do not explain."""
+    """Lengths of edges, and delays of nodes beyond what their edges require."""
 
     weight: Array
     """Least time from the source to the target of each edge, ns."""
@@ -30,7 +30,7 @@ def find_lengths(
     time: Array, into: tuple[Array, Array, Array], groups: Array, usual: Array,
     found: Lengths, holding: tuple[Array, Array], tolerated: int,
 ) -> None:  # fmt: skip
-    """Set the length of each edge; sum lags (target - source) of edges that delay a node most.
+    """Set each edge's length; per group, sum lags (target - source) of edges that bind a node.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def find_lengths(
     groups
         Group of each edge, by number; 0 for edges of recorded length.
     usual
-        Length of the edges of each group, ns.
+        Current length of the edges of each group, ns.
     found
         Filled in: lengths of edges, and unexplained delays of nodes.
     holding
-        By group, sum and number of lags of the edges with the latest source plus length; updated.
+        By group, sum and number of lags of binding edges (latest source plus length); updated.
     tolerated
         Largest lag that counts, ns.
     """
@@ -70,14 +70,14 @@ def find_lengths(
 
 
 def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
-    """Group the targets of edges by their source.
+    """Sort edges by source: fill in the targets of each source one after the other.
 
     Parameters
     ----------
     source, target
         The edges.
     free
-        Position of the next target of each node; updated.
+        Next free position in `later` for each source node; updated.
     later
         Filled with the targets.
     """
@@ -128,7 +128,7 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
 def replay(
     order: Array, into: tuple[Array, Array, Array], carried: Array, time: Array
 ) -> None:  # fmt: skip
-    """Compute the earliest time of each node: the latest source plus length of its edges.
+    """Compute each node's earliest time: the largest (time of source + length) over its edges.
 
     Parameters
     ----------
@@ -140,7 +140,8 @@ def replay(
     carried
         Delay added at each node, ns.
     time
-        Time of each node, ns: filled in; given for nodes that wait for nothing.
+        Time of each node, ns: filled in, except for nodes without edges into them, which keep
+        theirs.
     """
     first, source, length = into
     for place in range(len(order)):
@@ -206,8 +207,8 @@ def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allow
     order, into, carried
         As for `replay`.
     allowed
-        Latest time of each node, ns: given for ends of steps, `LATEST` for all others; filled in
-        for the nodes that ends wait for.
+        Latest time of each node, ns: on entry that of ends of steps, and `LATEST` for all others;
+        filled in for the nodes that an end depends on.
     """
     first, source, length = into
     for place in range(len(order) - 1, -1, -1):

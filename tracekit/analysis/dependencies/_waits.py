@@ -64,7 +64,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 
 
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return two tables ``source, target``: recorded waits of calls for streams, and for events."""
+    """Return ``source, target``, twice: ops whose stream a call waits for; ops before an event."""
     waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")
     rows = waits.with_columns(pl.col("context").fill_null(-1)).collect()
     calls = moments.calls.select("process", "correlation", "start", target="finish", ended="end")
@@ -87,14 +87,15 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op launched on a stream before a call that waits for it.
+    """Return ``source, target``: the last op launched on a stream, and the call that waits for it.
 
     Parameters
     ----------
     moments
         The run.
     waits
-        ``start, target, ended`` of calls, and process, device, context and stream waited for.
+        Waiting calls: ``start, target`` (node of the end), ``ended``, and the process, device,
+        context and stream waited for.
     """
     launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
         "time"
@@ -110,7 +111,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of waiting calls of which only the name shows that they wait."""
+    """Return ``source, target``: op -> call that waits for it, as shown only by the call's name."""
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
@@ -123,7 +124,7 @@ def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op of the process that ended while a call waited."""
+    """Return ``source, target``: the last op of the process to end during a call that waits."""
     done = moments.ops.select("process", "launch_start", time="end", source="finish").sort("time")
     return (
         waits.sort("ended")
@@ -134,7 +135,7 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
-    """Return ``source, target`` of calls that return once the copy that they launched is done.
+    """Return ``source, target``: a copy, and the call that launched it and returns once it is done.
 
     `way` selects one kind of copy, such as ``d2h`` (the host needs its bytes); None, all others.
     """
@@ -149,9 +150,10 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
 
 
 def _begun(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of long calls that return when the copy that they launched starts.
+    """Return ``source, target``: start of a copy, and the end of the long call that launched it.
 
-    A copy from pageable memory is handed over in chunks, once its stream is free.
+    Such a call returns when the copy starts: pageable memory is passed on in chunks, once the
+    stream is free.
     """
     slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
     at_begin = (pl.col("launch_end") - pl.col("start")).is_between(0, _AT_ONCE_NS)
@@ -213,7 +215,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Add to waits for events the last call before that recorded the event, and its stream."""
+    """Add to waits for an event the last earlier call that recorded this event, and its stream."""
     records = trace["event_records"].drop_nulls("correlation").select(
         "process", "event", record="correlation", record_device="device",
         record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
@@ -226,14 +228,15 @@ def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of waits for events: the last op launched before the recording.
+    """Return ``source, target``: the last op launched before an event's recording; the wait for it.
 
     Parameters
     ----------
     trace, moments
         The run.
     waits
-        ``process, event, correlation, known, target, ended``.
+        Waits: ``process, event, correlation``; ``known``, correlation id of the recording call or
+        an upper limit of it; ``target, ended``, node and time of the end of the wait.
     """
     ops = moments.ops.select(
         "process", "context", "stream", "end", number="correlation", source="finish"
@@ -293,16 +296,16 @@ def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
 def _next_op(
     waits: pl.DataFrame, launched: pl.DataFrame, by: str, aside: pl.Series | None = None
 ) -> pl.DataFrame:
-    """Return calls with the next op that their thread or process launches.
+    """Return the next op that a call's thread (or process) launches after the call, with its nodes.
 
     Parameters
     ----------
     waits
-        Calls.
+        Calls, with ``start``.
     launched
-        Ops.
+        Ops, with their launches.
     by
-        ``thread`` or ``process``.
+        ``thread`` or ``process``: whose next launch counts.
     aside
         Threads whose ops are ignored; None: no thread.
     """
@@ -320,7 +323,7 @@ def _next_op(
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of input that the threads that drive iterations take.
+    """Batches of input taken by the threads that drive iterations, and the waits for them.
 
     Parameters
     ----------
@@ -362,10 +365,10 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits for a loader that is busy without pause, with ``first, since``: see below.
+        """Waits for a loader that prepares batches without pause, with ``first, since``.
 
-        It starts a batch whenever one is taken. A batch is ready ``since`` ns after the first
-        batch of such a busy period was taken (node ``first``).
+        It starts a new batch whenever one is taken. The batch waited for is ready ``since`` ns
+        after the first batch of that busy period was taken (node ``first``).
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)
@@ -455,10 +458,10 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
 
 
 def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
-    """Return ``forks, wait`` of first batches: processes forked before, and time per batch, ns.
+    """Return ``forks, wait`` of first batches: loader processes forked before; time per batch, ns.
 
-    Batches are requested once all workers run, and each worker makes one; without forked processes
-    the wait is the whole time without calls.
+    Each process makes one batch, so ``wait`` is the time from the last fork to the batch, divided
+    by their number; without forked processes it is the whole time without calls.
     """
     forks = trace["host"].filter(
         (pl.col("group") == "child") & (pl.col("name") == "fork")
@@ -502,7 +505,7 @@ def _asleep(trace: Trace) -> pl.DataFrame:
 
 
 def _between(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return ``thread, start, end`` of the time between steps, if ranges mark the steps."""
+    """Return ``thread, start, end`` of the time between annotated steps; empty without such."""
     from_ranges = iterations.filter(pl.col("source") == "ranges")
     threads = from_ranges.select("process", "thread").unique("process")
     marks = host_marks(from_ranges).sort("process", "time")

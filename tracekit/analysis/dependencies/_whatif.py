@@ -140,7 +140,7 @@ def whatif(
 
 
 def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
-    """Return the changes to replay for this job."""
+    """Return the changes to replay: those that depend on the run (workers, stragglers) resolved."""
     if isinstance(change, Stragglers):
         return change.known(job)
     return [change.known(job.graph.batches.workers) if isinstance(change, Workers) else change]
@@ -148,7 +148,7 @@ def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Replayed steps after one or several changes: their lengths, ns, as lower and upper bounds."""
+    """Predicted step lengths after one or several changes, ns: lower and upper bounds."""
 
     label: str
     edges: int
@@ -168,7 +168,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Return whether lower and upper bound are close enough to state one value."""
+        """Return whether lower and upper bound are close enough to state a single value."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -191,7 +191,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with changes, with all unknown lengths least, and then greatest."""
+    """Replay a job's graph with changes, once with unknown lengths smallest, once with largest."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -251,7 +251,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
 
 
 def _may_touch(change: Change) -> pl.Expr:
-    """Select edges between batches (``pace``), which a change of the loader may shorten."""
+    """Select edges from batch to batch (``pace``), which a change of the loader may shorten."""
     return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
 
 
@@ -264,11 +264,11 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 
 
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Return the edges of a job with every unknown length greatest (`slowest`) or least.
+    """Return a job's edges with every unknown length at its largest (`slowest`) or smallest.
 
-    - A batch that was not waited for was ready long before, or only when it was taken.
-    - Copies between host and GPUs either meet no further copies, or take as long as equal copies
-      on the GPU where these take longest.
+    - A batch taken without a wait was ready either long before, or only just when it was taken.
+    - Copies between host and GPUs either compete with no other copies, or take as long as equal
+    copies on the GPU where these take longest.
     - A thread without calls before it took a batch slept, or did work of its own, unless the
       operating system recorded which.
     - A waiting call takes 1.5 to 10 us itself. If the host need not wait, it does not make the call
@@ -303,7 +303,7 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Lengthen copies between host and GPU to the median of equal copies on the slowest GPU.
+    """Lengthen copies between host and GPU to those of equal size on the slowest GPU (median).
 
     GPUs share links to the host: at another time a copy may compete with others.
     """
@@ -394,7 +394,7 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
-    """Return a sentence: the predicted range of a step, and why it is wide."""
+    """Return a sentence: the predicted range of a step, and why it is too wide for one value."""
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
@@ -429,7 +429,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
-    """Return warnings of changes with no, or a doubtful, effect in this run."""
+    """Return warnings on changes without effect in this run, or whose effect is uncertain."""
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip
@@ -482,7 +482,7 @@ _MS = 10**6
 
 
 def _faster(names: str, factor: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the option text and arguments of `whatif` that make kernels of such names faster."""
+    """Return the `whatif` option, as text and as argument, by which matching kernels get faster."""
     return f"--speed '{names}={factor}'", {"speed": [f"{names}={factor}"]}
 
 

@@ -200,7 +200,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def operators(part: Part) -> Frames:
-    """Return the time of operators (in usual steps) above their roofline bound, if that is known.
+    """Return the time of operators, in usual steps, beyond their roofline bound (if known).
 
     ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns`` (time of their
     kernels), and ``headroom`` (time above the bound, ns).
@@ -261,7 +261,7 @@ def layers_of_kernels(part: Part) -> Frames:
 
 
 def _of_rules(part: Part) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame]]:
-    """Return two mappings, rule -> its kernels: of rules on single kernels, and on sequences."""
+    """Return rule -> kernels (table) for rules on single kernels, and for rules on sequences."""
     names = part.ops.select(pl.col("name").unique()).collect()
     text = pl.col("name").cast(pl.String)
     of_rule = {
@@ -284,7 +284,7 @@ def _runs(facts: Facts, rule: str) -> tuple[int, int]:
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:
-    """Return in words the number of the kernels `names`, and the name of the longest in total."""
+    """Return text: kernels per step and GPU, and the name with the longest total time."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")

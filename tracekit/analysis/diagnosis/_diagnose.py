@@ -88,7 +88,7 @@ def score() -> Mapping[str, Any]:
 
 
 def at_most(rule: str, sure: Sure) -> Sure:
-    """Lower a finding's certainty if its rule was often wrong, or rarely tested, before."""
+    """Lower a finding's certainty `sure` if its rule was often wrong, or rarely tested."""
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
         return "perhaps"
@@ -203,7 +203,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Tell whether a win remains worth listing if GPUs then wait longer for host and input."""
+    """Test if a finding's win stays worth listing when GPUs then wait longer for host and input."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)
@@ -211,7 +211,7 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
-    """Return a finding as a row; its win is at most the time of a step outside compute kernels."""
+    """Return a finding as a row; its win is limited to the step time outside compute kernels."""
     most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value
@@ -271,7 +271,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the findings as printed, with a line for each win, and (if compared) the state."""
+    """Return findings as printed: win and its interval in one text, and (if compared) the state."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )
@@ -292,7 +292,7 @@ def _milliseconds(name: str) -> pl.Expr:
 
 
 def _fingerprint(rule: str) -> str:
-    """Return an identifier of the rule, by which its findings in several runs are matched."""
+    """Return an id of the rule's findings, by which those of several runs are matched."""
     return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]
 
 
@@ -350,7 +350,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> its greatest finding in any recording, else its least if all have it."""
+    """Return rule -> its largest finding of all recordings; else the smallest, if all have it."""
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):

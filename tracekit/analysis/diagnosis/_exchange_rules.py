@@ -57,7 +57,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Return how long collectives are exposed, and how much of that could be hidden, in words."""
+    """Return text: how long collectives are exposed, and how much of that could be hidden."""
     exposed = facts.lost(each, "exposed").mean
     said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     said += facts.share(exposed)
@@ -201,7 +201,7 @@ def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
 
 
 def _slower(facts: Facts, worst: dict[str, Any]) -> float:
-    """Return the excess per step of a rank over its peers' median, ns; 0 if not significant."""
+    """Return a rank's excess time per step over the others' median, ns; 0 if not significant."""
     times = own_times(facts, _is_one(worst))
     usual = pl.col("own_ns").filter(~_is_one(worst)).median().over("iteration")
     slower = times.with_columns(pl.col("own_ns") - usual).filter(_is_one(worst))["own_ns"]
@@ -210,7 +210,7 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test whether a mean over steps, the greatest of `tried` means, is above 0 (Student)."""
+    """Test (Student's t) if the mean of `values`, the largest of `tried` means, is above 0."""
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()
@@ -219,7 +219,7 @@ def _exceeds_chance(values: pl.Series, tried: int) -> bool:
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
-    """Return how long each other rank waits per step for the worst rank, ns."""
+    """Return, per other rank, the mean time per step that it waits for the rank `worst`, ns."""
     is_it = _is_one(worst)
     for_it = waits.filter((is_it & pl.col("is_last")).any().over("match") & ~is_it)
     sums = for_it.group_by(MEMBER).agg(pl.col("wait_ns").sum())
@@ -295,7 +295,7 @@ def _has_stages(facts: Facts) -> bool:
 
 
 def _split_cost(facts: Facts) -> float:
-    """Return the least extra time per step if all kernels were split in two halves, ns.
+    """Return the least cost per step, ns, of splitting all kernels in two (as micro-batches do).
 
     Twice as many kernels cost their constant time again (that of the shortest quarter of kernels),
     and waits for launches again.

@@ -1,4 +1,4 @@
-"""Measurements of the steps of a run, on which the rules of `diagnose` are based; findings."""
+"""Measurements of a run's steps, on which the rules of `diagnose` are based; class of findings."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
-    """Return waits in collectives of usual (not cold) steps, limited to the exposed time.
+    """Return waits in collectives of steps that are not cold, at most the exposed time of each.
 
     ``caused_ns``: if this participant is last, the mean wait of the other participants for it.
 
@@ -111,7 +111,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Lost:
-    """Lost time per step, ns: of the GPU that loses least, mean, and of the one that loses most."""
+    """Time lost per step, ns: of the GPU that loses least, mean, of the GPU that loses most."""
 
     least: float
     mean: float
@@ -137,7 +137,7 @@ class Facts:
     traffic
         Traffic of the run, if needed; else None.
     worth
-        Least share of a step that makes a finding.
+        Least share of a step's time that a problem must take to become a finding.
     last_ns
         Length of the last step if it is left out, since it lacks the work that ends other steps.
     measures
@@ -207,10 +207,10 @@ class Facts:
         ).drop_nulls("op")  # fmt: skip
 
     def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
-        """Return the tables of a measuring function, summed over all parts (reports) of the run.
+        """Return a measuring function's tables, summed over all parts (some files each) of the run.
 
-        A part is read once for all functions of a group in `measures`; with tables `more`, which
-        are passed to the function, it is read again.
+        A part is read once for all functions of a group in `measures`; if tables `more` are
+        passed on to the function, it is read again.
         """
         if more or measure not in self._known:
             groups = self.measures if self._whole is None else ()
@@ -233,7 +233,7 @@ class Facts:
     def idle(self) -> pl.DataFrame:
         """Sums of idle time in usual steps, ns: ``process, device, iteration, cause, ..., time``.
 
-        The other columns are described at the function `idle`.
+        The columns are those of ``sums`` from the function `idle`.
         """
         found = self.found(idle)
         last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
@@ -241,7 +241,7 @@ class Facts:
         return both.cast({"cause": pl.String, "rests_on": pl.String})
 
     def gaps(self, rule: str) -> int:
-        """Return the number of gaps that count for a rule (`launch_bound` or `busy_host`)."""
+        """Return the number of idle gaps with the cause of a rule (`launch_bound`, `busy_host`)."""
         return int(self.found(idle)["gaps"][rule].sum())
 
     def cold_idle(self) -> tuple[str | None, float]:
@@ -287,7 +287,7 @@ class Facts:
         return exposed_waits(self.collectives, exposed)
 
     def lost(self, rows: pl.DataFrame, length: str = "time") -> Lost:
-        """Return the time per step that the ops or gaps `rows` take.
+        """Return the time per step that the ops or gaps `rows` take: least, mean, most over GPUs.
 
         Parameters
         ----------
@@ -307,8 +307,8 @@ class Facts:
     def won(self, lost: Lost) -> float:
         """Return by how much a step could get shorter if GPUs did not lose the time `lost`, ns.
 
-        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least, as
-        the others would wait for it; else the mean loss.
+        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least:
+        with larger gains the other GPUs would wait for it. Else it is the mean loss.
         """
         return lost.mean if self.waits.is_empty() else lost.least
 
@@ -318,7 +318,7 @@ class Facts:
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
-        """Collectives of usual steps, with the exposed time that could be hidden.
+        """Return collectives of steps that are not cold, and the exposed time that could be hidden.
 
         ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
         ``wait_ns``, the time for which the collective waits
@@ -356,8 +356,8 @@ class Facts:
     def shortened(self, gain: float) -> float:
         """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
 
-        A GPU that waits for input then waits longer, since batches come no sooner. So does a GPU
-        that waits for launches, unless the host waits for that GPU and then goes on earlier.
+        A GPU that waits for input then waits longer, since batches do not come sooner. So does one
+        that waits for launches, except where the host itself waits for the GPU and resumes earlier.
         """
         if not self.has_steps:
             return gain
@@ -389,14 +389,14 @@ class Facts:
 
     @property
     def per(self) -> str:
-        """Words for the unit of times that are means over steps and GPUs."""
+        """Words for the denominator of mean times: per step, or per GPU if there are no steps."""
         if self.has_steps:
             return "per step"
         return "in all" if self.cells["device"].n_unique() == 1 else "per GPU"
 
     @property
     def per_gpu(self) -> str:
-        """Words for the unit of counts per step on a single GPU."""
+        """Words for the denominator of counts on one GPU: per step and GPU, or per GPU."""
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
@@ -404,7 +404,7 @@ class Facts:
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether `rows` are of at least half of the steps (without steps: are not empty)."""
+        """Test if `rows` stem from at least half of the steps (without steps: are not empty)."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
@@ -425,7 +425,7 @@ def rounded(number: float, digits: int = 3) -> str:
 
 
 def duration(length: float) -> str:
-    """Return a time with a suitable unit."""
+    """Return a time, ns, as text in a suitable unit."""
     unit, divisor = next((u, d) for u, d in _UNITS if abs(length) >= d or d == 1)
     return f"{length / divisor:,.3g} {unit}" if length < _MANY * divisor else (
         f"{length / divisor:,.0f} {unit}"

@@ -102,7 +102,7 @@ def input_bound(facts: Facts) -> Finding | None:
 
 
 def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
-    """Return the operating system calls in which the host slept, if recorded, in words."""
+    """Return text: time and names of operating system calls in which the host slept, if known."""
     calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
     names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
     if calls.is_empty():
@@ -152,7 +152,7 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def _is_kept_off() -> pl.Expr:
-    """Select times off the CPU that are involuntary: not those in which a thread waits for work."""
+    """Select involuntary times off the CPU, not those in which a thread waits for work."""
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
     return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
 
@@ -395,18 +395,18 @@ def _is_pageable() -> pl.Expr:
 
 
 def _holds_its_call() -> pl.Expr:
-    """Select copies whose launching call is open for half of the copy, as from pageable memory."""
+    """Select copies during half or more of which the launching call is open (as if pageable)."""
     held = pl.col("launch_end") - pl.col("start")
     return (2 * held >= LENGTH).fill_null(value=False)
 
 
 def host_copies(part: Part) -> Frames:
-    """Return sums over the host copies that rules select, and how long nothing else runs then.
+    """Return sums over the host copies that rules select, with their exposed time.
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
-    ``exposed``, ``sure`` (how much earlier a copy, and the kernel after it, could have started),
-    ns; ``gain``, bytes that could be copied from pinned memory in the exposed time, less the copied
-    bytes; and ``blocking``, the number of copies whose launching call waits for them.
+    ``exposed`` (no other op runs), ``sure`` (how much earlier the copy and the next kernel could
+    have started), ns; ``gain``, how many bytes more pinned memory could have copied in the exposed
+    time; and ``blocking``, the number of copies whose launching call waits for them.
     """
     rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
     rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
@@ -554,13 +554,13 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
 
 
 def _by_time(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``name, number, time`` of calls during usual steps, by time, longest first."""
+    """Sum up calls during usual steps by name: ``name, number, time``, longest first."""
     by_name = calls.group_by("name").agg(pl.col("number", "time").sum())
     return by_name.sort("time", "name", descending=[True, False])
 
 
 def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
-    """Return the number of calls, and the time that the host spends in them, in words."""
+    """Return text per function: calls per step, and host time spent in them."""
     return tuple(
         f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"
@@ -569,7 +569,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return median kernel length, and median time (up to 1 ms) between a thread's launches, ns."""
+    """Return median kernel length, and median time between a thread's launches (up to 1 ms), ns."""
     found = facts.found(kernels)
     return quantile_of(found["lengths"], _HALF), quantile_of(found["apart"], _HALF)
 

@@ -1,4 +1,4 @@
-"""Ops and idle time of a part of a run (some of its reports), summed for `diagnose`."""
+"""Ops and idle time of one part of a run (some of its recorded files), summed for `diagnose`."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "t
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a run (some of its reports), limited to usual steps.
+    """Part of a run that shares no process or GPU with the rest, limited to steps that are not cold.
 
     Parameters
     ----------
     trace, steps
-        The part, and the usual steps on its GPUs: see `Facts`.
+        The part, and the steps on its GPUs that are not cold (usual steps): see `Facts`.
     ending
         GPUs that still work at the end of steps while others have no work left (`last_to_work`).
     span
@@ -94,7 +94,7 @@ class Part:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Intervals of idle gaps with cause; launch delays count as short or long by gap."""
+        """Intervals of idle gaps with cause; `idle` explains ``is_short`` and ``is_long``."""
         gaps = self.found.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
@@ -138,7 +138,7 @@ class Part:
 
     @cached_property
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
-        """Row numbers of kernels in `ops`, by GPU, step and start; and where a sequence must begin.
+        """Row numbers of kernels in `ops`, by GPU, step and start; and where sequences must begin.
 
         It begins at a kernel whose GPU, step or launching thread differs from the previous one's.
         """
@@ -151,7 +151,7 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives that satisfy `own`, with their exposed time.
+        """Return the copies and collectives `own`, and the time in which no other op runs.
 
         ``exposed``: ns in which no other ops run.
         """
@@ -165,12 +165,12 @@ class Part:
 
     @cached_property
     def _asked_about(self) -> pl.LazyFrame:
-        """Ops whose exposed time a rule needs: copies and collectives."""
+        """Copies and collectives: the ops whose exposed time some rule needs."""
         return self.ops.filter(self._is_asked_about).collect().lazy()
 
     @cached_property
     def _rest(self) -> pl.DataFrame:
-        """Merged busy intervals of all other ops: ``device, start, end``."""
+        """Merged busy intervals of ops other than copies, collectives: ``device, start, end``."""
         return merged_in_batches(self.ops.filter(~self._is_asked_about), ["device"])
 
     @property
@@ -179,7 +179,7 @@ class Part:
         return is_copy.fill_null(value=False) | pl.col("op").is_in(self.calls["op"].implode())
 
     def launched_in(self, rows: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """Return the time of ops by the layer (or, without one, the range) that launched them.
+        """Return the time of ops by the layer (if unknown: the NVTX range) that launched them.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ Measure = Callable[..., Frames]
 
 @dataclass(frozen=True, repr=False)
 class Measures:
-    """A group of measuring functions that are applied together to each part of a run."""
+    """A group of measuring functions that are applied together to each part (files) of a run."""
 
     measures: tuple[Measure, ...]
 
@@ -234,12 +234,12 @@ class Measures:
         calls: pl.DataFrame,
         *more: pl.DataFrame,
     ) -> Frames:
-        """Make a `Part` and return all results: ``function.table`` (names) -> table."""
+        """Make a `Part`; return all measured tables, by the key ``function.table``."""
         part = Part(trace, steps, ending, span, calls)
         return {**self.of(part, *more), "copies": copies_of(trace)}
 
     def of(self, part: Part, *more: pl.DataFrame) -> Frames:
-        """Return the tables of all measuring functions for a part; see `__call__`."""
+        """Return the tables of all measuring functions for one `Part`, by ``function.table``."""
         return {
             f"{measure.__name__}.{name}": frame
             for measure in self.measures
@@ -251,7 +251,7 @@ class Measures:
 
 
 def calls(part: Part) -> Frames:
-    """Return the op number, step and exposed time (ns) of collectives in usual steps."""
+    """Return ``op`` (number in the run), ``step`` and exposed time (ns) of collectives."""
     own = pl.col("op").is_in(part.calls["op"].implode())
     meeting = pl.col("op").is_in(part.calls.filter("meets")["op"].implode())
     exposed = part.exposed(meeting).group_by("op").agg(pl.col("exposed").sum())
@@ -263,7 +263,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return the GPUs with work, and their busy time by stage without collectives, ns."""
+    """Return ``members`` (processes and GPUs with ops), and ``busy`` time by stage, ns."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {
@@ -297,7 +297,7 @@ def exchanges(part: Part) -> Frames:
 
 
 def sends(part: Part) -> Frames:
-    """Return by step and GPU the time in which only sends or receives run, ns."""
+    """Return per step and GPU the time, ns, in which nothing runs but sends and receives."""
     own = part.calls.filter("is_send")["op"]
     each = part.exposed(pl.col("op").is_in(own.implode()))
     return {"rows": with_exposed(each)}

@@ -42,7 +42,7 @@ _WORST = {
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle time, ``held`` (ns), that another GPU, ``by``, causes: by GPU and step."""
+    """Return the idle time, ``held`` (ns), caused by waiting for another GPU, ``by``, per step."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
     return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")
@@ -51,7 +51,7 @@ def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
 def waited_for(facts: Facts, device: int) -> float | None:
     """Return how long the other GPUs wait per step for `device`, ns; None if no GPU waits.
 
-    Since some GPU is always last, the mean wait for another GPU is subtracted.
+    Since some GPU always comes last, the mean wait for any one of the other GPUs is subtracted.
     """
     held = _held_behind(facts.idle.rename({"time": "idle_ns"}))
     if facts.waits.is_empty() and held.is_empty():
@@ -107,7 +107,7 @@ def work_by_name(part: Part) -> Frames:
 
 
 def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
-    """Return the time of ops with kind and name in `shared`, with idle time before them.
+    """Return the time of ops whose kind and name are in `shared`, and of idle time before them.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return by step and GPU its length, time waited, the rest, and how often it came last."""
+    """Return per step and GPU: step length, waits for others, own time, times it came last."""
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -252,7 +252,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return how long others wait for ranks in collectives, by group; the worst rank, or each."""
+    """Return, per group of ranks, how long others wait for the worst (or each) rank, ns."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]
