@@ -51,7 +51,7 @@ _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "t
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a run that shares no process or GPU with the rest, limited to steps that are not cold.
+    """Part of a run that shares no process or GPU with the rest, limited to usual (not cold) steps.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row of largest `by` in which columns `others` are not null; None if none."""
+    """Return the row with the largest `by`, of those where `by` and `others` are known; or None."""
     if not {by, *others} <= {*rows.columns}:
         return None
     known = rows.drop_nulls([by, *others]).sort(by, descending=True)
@@ -32,14 +32,14 @@ def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
 
 
 def leading_keys(rows: pl.DataFrame) -> list[str]:
-    """Return the leading columns of a table that are keys which its rows are grouped by."""
+    """Return the first columns of a table, as far as they are keys that its rows are grouped by."""
     columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
     keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]
 
 
 def most_by_share(rows: pl.DataFrame, keys: Sequence[str]) -> str:
-    """Return a text such as `FP 40%, BP 30%`: the first rows of `LEAST` share or more."""
+    """Return a text such as `FP 40%, BP 30%`: the first few rows with a notable ``share``."""
     shown = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)
     return ", ".join(
         f"{_named(row, keys)} {percent(row['share'])}" for row in shown.iter_rows(named=True)

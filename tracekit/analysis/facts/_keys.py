@@ -82,7 +82,7 @@ def is_by_steps(keys: Sequence[str]) -> bool:
 
 
 def dividing(keys: Sequence[str]) -> list[str]:
-    """Return the keys, such as ``device``, that group time windows (a GPU's steps or recording)."""
+    """Return those of `keys` that group time windows (steps or whole GPUs), such as ``device``."""
     return [key for key in keys if key in OF_WINDOWS]
 
 

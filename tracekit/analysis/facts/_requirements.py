@@ -1,4 +1,4 @@
-"""Data that analyses require: the amount that a run has, and how to record it."""
+"""Kinds of data that analyses need: how much of each a run has, and how to record it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether a run has a kind of data (yes, partly, none, no), and the amount in words."""
+    """Whether a run has a kind of data (yes, partly, none, no), and how much, in words."""
 
     available: Degree
     found: str
@@ -89,7 +89,7 @@ class Facts:
 
     @cached_property
     def recorders(self) -> list[str]:
-        """The profilers that wrote the run's reports; all known ones if no report names any."""
+        """The profilers that wrote the run's files; all known profilers if no file names one."""
         formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
         known = [
             recorder
@@ -110,7 +110,7 @@ class Facts:
 
 
 def counted(what: str, number: int) -> Evidence:
-    """Return evidence that `number` of `what` were found; available if there is at least one."""
+    """Return evidence ``yes`` and text ``N what``; ``no`` if `number` is 0."""
     return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
 
 
@@ -460,7 +460,7 @@ def require_ops(trace: Trace) -> None:
 
 
 def how_to_see_waits(trace: Trace) -> str:
-    """Return how to record why launched ops waited in the GPU's queue, in words."""
+    """Return in words how to record why launched ops waited in the GPU's queue."""
     recorders = Facts(trace).recorders
     if "nsys" in recorders:
         return (
@@ -480,7 +480,7 @@ _KEYS = ("stage", "iteration", "rank", "node", "range")
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
-    """Return the GPU work of a run; without any, its NVTX ranges on the host in place of it.
+    """Return the GPU work of a run, or, if it has none, the NVTX ranges on the host instead.
 
     Raises
     ------
@@ -507,7 +507,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _held(trace: Trace) -> str:
-    """Return a clause on what a recording without GPU work contains: its three largest tables."""
+    """Return a clause on a recording without GPU work: its three largest kinds of other data."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

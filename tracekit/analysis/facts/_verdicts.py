@@ -58,7 +58,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
 
 def verdict_evidence(trace: Trace) -> list[str]:
-    """Return the evidence for verdicts and stages in words, one sentence or more per process."""
+    """Return, in sentences per process, the evidence for its verdict and for its stages."""
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
@@ -73,7 +73,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Return a sentence on an assumption: result of its test, GPU time in doubt, evidence."""
+    """Return a sentence on an assumption made: its test's result, GPU time in doubt, evidence."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:
@@ -102,7 +102,7 @@ def _worded(each: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _working(trace: Trace) -> pl.DataFrame:
-    """Return the verdicts on processes that run GPU ops; on all processes if none does."""
+    """Return the rows ``verdicts`` of processes that ran GPU ops; of all processes if none did."""
     verdicts = trace.read("verdicts")
     working = verdicts.join(trace.read("opinions"), on="process", how="semi")
     return working if working.height else verdicts
@@ -130,9 +130,9 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _decided(trace: Trace) -> pl.DataFrame:
-    """Return GPU time by process, stage, and the source of evidence that decided the stage.
+    """Return GPU time by process, stage, and the source of evidence by which the stage was chosen.
 
-    Runs of earlier versions have no table ``opinions``; then the table ``ops`` is added up.
+    Runs ingested by earlier versions lack the table ``opinions``; then ``ops`` is summed instead.
     """
     opinions = trace.read("opinions")
     if opinions.is_empty():
@@ -144,9 +144,9 @@ def _decided(trace: Trace) -> pl.DataFrame:
 
 
 def unknown_passes(trace: Trace) -> str | None:
-    """Return why weight update time is not the time less both passes; None if it can be so.
+    """Return why step time less FP and BP cannot be taken as weight update time; None if it can.
 
-    For that, both passes must be known by ranges, threads or structure in each training process.
+    It can if ranges, threads or structure identify both passes in each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -193,7 +193,7 @@ def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Tell whether a forward or backward pass exchanges data with another pipeline stage."""
+    """Test if passes exchange data with another stage: by sends or copies, else by NVTX ranges."""
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()
@@ -203,7 +203,7 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
 
 
 def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
-    """Tell whether a pass runs NCCL sends or receives that are not part of a collective."""
+    """Test whether `passes` have NCCL send or receive kernels that belong to no collective."""
     collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
     sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
     if sending.is_empty():
@@ -214,7 +214,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return the number of micro-batches, by numbers in forward ranges' names; None if none."""
+    """Return how many different micro-batch numbers names of forward ranges contain; or None."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
@@ -271,7 +271,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return the verdicts in words, their evidence if it is one, and where work is cut off."""
+    """Return the verdicts as text, the evidence of a single one, and where work is cut off."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None

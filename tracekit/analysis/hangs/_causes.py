@@ -41,7 +41,7 @@ _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives among entries of PyTorch's flight recorder, with their process group.
+    """Return the collectives in PyTorch flight recorder dumps, with their process group.
 
     Returns
     -------
@@ -102,8 +102,8 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     """Return for each process group the first collective that a rank did not join.
 
-    A collective that all ranks in it completed is left out: those without it must have joined after
-    their dump was written.
+    A collective that all ranks with an entry for it completed is left out: the ranks without an
+    entry must have joined it after their dump was written.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 def early_dumps(calls: pl.DataFrame, members: pl.DataFrame) -> list[int]:
     """Return ranks whose dump lacks a collective (without root) that all other ranks completed.
 
-    Their dumps were written earlier than the others', so what they lack later proves nothing.
+    Their dumps were written earlier than the others', so later missing entries prove nothing.
     """
     ended = calls.group_by("party", "sequence").agg(
         pl.col("collective").first(), ended=~_is_unfinished().any()
@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return a row of `unequal_calls`: which ranks differ in a collective, or only in its order."""
+    """Turn a row of `unequal_calls` into a problem: ranks that differ, or only in the order."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(
@@ -265,7 +265,7 @@ def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Tell if the first rank that differs makes the others' next calls in another order."""
+    """Test if the first of `ranks` makes the same next calls as the others, in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
     mine, theirs = (
@@ -281,10 +281,10 @@ def _reorders(
 def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """Add ``role`` to problems; sort causes first, by the number of ranks that wait for them.
 
-    A rank that is missing in one collective and waits in another is blocked by the other. A problem
-    is a `cause` if its ranks made unequal calls or have not begun, if its missing ranks wait in no
-    other, or if ranks wait for each other in a cycle (then ``problem`` is deadlock). One that
-    all ranks joined, and that nobody is seen to block, is `unknown`; beside a cause it is a
+    A rank that is missing in one collective and waits in another is blocked by the latter. A
+    problem is a `cause` if its ranks made unequal calls or have not begun, if its missing ranks
+    wait in no other, or if ranks wait for each other in a cycle (then ``problem`` is deadlock). One
+    that all ranks joined, and that nobody is seen to block, is `unknown`; beside a cause it is a
     `consequence`, as are all others.
     """
     waits: dict[int, set[int]] = {}
@@ -334,7 +334,7 @@ def _with_role(
 
 
 def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the ranks that wait for each other in a cycle."""
+    """Return the ranks on cycles of `waits` (rank -> ranks that it waits for)."""
     circles = nx.strongly_connected_components(nx.DiGraph(waits))
     return {rank for each in circles if len(each) > 1 for rank in each}
 

@@ -46,11 +46,11 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
     Processes are matched with dumps by rank in the job. Calls are matched by group name and
     sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
-    paired in order with dump entries of one group, at the shift at which times fit: there the time
-    between call and entry deviates from its median by at most `_OFF_NS` (median), and `_APART`
-    times more at any other shift or group; that median is the smallest; and all sizes are equal.
-    All ranks of a communicator must find the same group. Stage and step of one rank's call hold for
-    all ranks.
+    paired in order with dump entries of one group, at a shift in order at which all sizes are equal
+    and times fit: the differences between times of call and entry scatter by at most `_OFF_NS`, at
+    any other shift or group by `_APART` times more, and their median is the smallest of all. All
+    ranks of a communicator must find the same group. Stage and step of one rank's call hold for
+    all.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def last_work(trace: Trace) -> pl.DataFrame:
 
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to dump entries a number, ``kind``, ``place`` (position in it), ``size`` (bytes)."""
+    """Add to dump entries an id, ``kind``, ``place`` (position in its kind), ``size`` (bytes)."""
     elements, types = (
         pl.when(pl.col("kind") == "reduce_scatter").then(f"output_{name}")
         .when(pl.col("kind").is_in(["all_reduce", "all_gather", "reduce", "broadcast"]))
@@ -234,7 +234,7 @@ def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return pairs of call and dump entry, without those of streams with other sizes or times."""
+    """Drop pairs (call, dump entry) of streams where any size or the median time disagrees."""
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

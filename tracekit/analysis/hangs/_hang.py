@@ -152,7 +152,7 @@ def find_hang(
 def _with_stages(
     rows: pl.DataFrame, told: Sequence[Problem], collectives: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add stage and step of collectives whose call is in the trace."""
+    """Add stage and step to rows whose collective is also in the trace (table `collectives`)."""
     call = ["party", "sequence"]
     known = collectives.unique(call, keep="first").select(*call, "stage", "iteration")
     of_rows = pl.Series("party", [each.get("party") for each in told], dtype=pl.String)
@@ -238,7 +238,7 @@ def _without_dump(
 def _without_early(
     early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
 ) -> list[Problem]:
-    """Drop problems whose missing ranks only dumped early; add one of unknown cause for them."""
+    """Replace problems whose missing ranks all wrote their dump early by one of unknown cause."""
     left = [
         each
         for each in problems
@@ -336,7 +336,7 @@ def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
 
 
 def they(ranks: Sequence[int]) -> str:
-    """Return a text that these ranks wait, such as `ranks 0 to 3 wait`."""
+    """Return a text that the given ranks wait, such as `ranks 0 to 3 wait`."""
     return f"{_named(ranks)} {'wait' if len(ranks) > 1 else 'waits'}"
 
 

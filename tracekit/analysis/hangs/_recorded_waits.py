@@ -192,7 +192,7 @@ def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataF
 
 
 def _ends(trace: Trace) -> pl.DataFrame:
-    """Return ``process, report``; ``alive``, last event's time; ``stop``, recording's end."""
+    """Return ``process, report``; ``alive``, time of its last event; ``stop``, recording's end."""
     events = [
         trace["ops"].select("report", at="end"),
         trace["calls"].select("report", at="end"),
@@ -268,10 +268,11 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, int]:
-    """Return each communicator's calls, numbered from the last collective that its ranks share.
+    """Return calls by communicator, numbered relative to the last collective its ranks share.
 
-    Also counts communicators without a shared one. A rank that created one and called nothing has
-    one row, of number 0. ``since``: end of the shared call, null if ranks may leave it early.
+    The second result is the number of communicators without a shared collective. A rank that
+    created a communicator and never called it has one row, of number 0. ``since``: end of the
+    shared collective, null if ranks may leave it early.
     """
     rows = calls.sort("start", "range").with_columns(
         number=pl.int_range(1, pl.len() + 1).over(_MEMBER)
@@ -295,7 +296,7 @@ def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.D
 
 
 def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``at``: when a call without a kernel launched its work, else when an open call began."""
+    """Add ``at``: when a call without kernel launched its work; else the begin of an open call."""
     inside = calls.filter(~pl.col("is_ended")).select("range", "thread", "start", "until").join(
         launches.select("thread", at="start"), on="thread"
     )  # fmt: skip

@@ -277,7 +277,7 @@ def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
 def _with_latest(
     rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
 ) -> pl.DataFrame:
-    """Add to each row its process's last event up to column `time`; drop rows without one."""
+    """Add to each row the last event of its process up to time column `time`; drop rows without."""
     of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
         of_event.drop(event_time) if event_time in rows.columns else of_event,
@@ -363,15 +363,16 @@ def step_states(trace: Trace) -> pl.DataFrame:
 
 
 def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Return ``pair, time`` and a column `state`: the open interval's name from that time on."""
+    """Turn intervals into state changes: ``pair, time``, `state` (name of the open interval)."""
     return states(intervals.rename({"name": state}), "pair", state)
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
     """Return ``gap, ahead, credit``: time that the host waited before each gap, ns.
 
-    ``credit`` counts waits from ``ahead``, the end of the last launch whose op was queued for long,
-    to the start of the gap. Without waiting, the host would have been earlier by as much.
+    ``credit`` is the time in waiting calls from ``ahead``, the end of the last launch whose op was
+    queued for long, to the start of the gap. Without these the host would have been earlier by
+    that.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Idle gaps of GPUs: the ops before and after each, and which other GPU the latter waits for."""
+"""Idle gaps of GPUs: the ops before and after each, and the other GPU that the latter waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
 
 
 class _Ops(NamedTuple):
-    """Ops as arrays, sorted by start and op number on each timeline (GPU, or GPU and process)."""
+    """GPU ops as arrays, by timeline (one GPU, or one process on a GPU), start and op number."""
 
     lines: Array
     numbers: Array
@@ -39,7 +39,7 @@ class _Ops(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """For each timeline (GPU, or GPU and process), what is known after the ops read so far."""
+    """State per timeline (GPU, or process on a GPU) after the ops read so far: latest end etc."""
 
     ends: Array
     """Latest end of any op."""
@@ -56,7 +56,7 @@ class _Reached(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Arrays of the ops after idle gaps: ``rows`` of the ops, ``begins`` of the gaps, and so on.
+    """Output arrays, an entry per op after an idle gap: its row, the gap's begin, the op before it.
 
     For each gap these are the op that ends it and, if a data loader launched that one, also the
     next op that no loader launched; the latter ends no gap, so ``begins`` is its own start.
@@ -240,7 +240,7 @@ def _between(found: pl.DataFrame) -> pl.DataFrame:
 def _behind(
     trace: Trace, ends: pl.DataFrame, windows: pl.DataFrame, line: Sequence[str]
 ) -> pl.DataFrame:
-    """Return idle time from the last op of a GPU (or process on it) to its last window's end."""
+    """Return idle time from a GPU's (or its process's) last op to the end of its last window."""
     until = windows.group_by(line).agg(until=pl.col("end").max())
     last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
     known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
@@ -332,13 +332,12 @@ def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the GPU that works until the end of a time window, while others ended earlier.
+    """Return, per window end, the GPU that works until then, if others have ended earlier.
 
     Returns
     -------
-    ``until`` (end of the window, ns), ``held_by`` (the GPU whose last op of a stage and step ends
-    then; of several the lowest number) and ``since`` (when the first of the other GPUs ended its
-    last op, ns).
+    ``until`` (end of the window, ns), ``held_by`` (the GPU with an op that ends then; of several
+    the lowest number) and ``since`` (end of the last op of the GPU that finished first, ns).
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
     groups, end = launch_groups(trace), pl.col("end")
@@ -368,9 +367,9 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     """Add ``behind``: what GPU ``held_by``, for which another GPU waits, did most of that time.
 
-    If that GPU itself waits for another one meanwhile, the other one's activity counts: the first
-    micro-batch of a pipeline reaches the last stage through all others. An activity once found
-    for an interval is kept. Null if activities cover under half of the interval.
+    If that GPU itself waits for a third one meanwhile, the third one's activity counts: the first
+    micro-batch of a pipeline reaches the last stage through all others. Null if known activities
+    cover under half of the interval.
 
     Parameters
     ----------
@@ -392,7 +391,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to the activities of GPUs (`blocks`) the activities that they wait for (`pieces`)."""
+    """Add to busy intervals of GPUs (`blocks`) those in which they wait for others' activity."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])

@@ -93,14 +93,14 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause of one part of a run (a report); GPUs of other parts may end its steps.
+    """Idle time by cause in one part (some recorded files) of a run, as far as known from that.
 
     Parameters
     ----------
     gaps, pieces
         As from `idle_pieces`; the gaps in `last` are not explained yet.
     last
-        Gaps that end with another GPU's last op: ``gap, start, end, held_by``.
+        Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``.
     blocks
         Busy intervals of those GPUs of this part that end steps: ``held_by, what, start, end``.
     """
@@ -118,7 +118,7 @@ class OwnPieces:
 
 
 def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
-    """Return idle time by cause in one part (report) of a run, as far as that report shows it.
+    """Return idle time by cause in one part (some files) of a run, as far as known from these.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     trace
         The run.
     windows
-        As for `gaps_of`; pieces are not split at their ends.
+        As for `gaps_of`; pieces are not cut at the ends of windows.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
-    """Return busy intervals of GPUs that end steps (`ending`), from when others wait for them."""
+    """Return busy intervals of the last GPUs to work (`ending`), from when others wait for them."""
     if ending.is_empty():
         return pl.DataFrame(schema=_BLOCKS)
     since = int(ending.select(pl.col("since").min()).item())
@@ -203,7 +203,7 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of gaps that end with another GPU's last op (`last`) to what that GPU did."""
+    """Set the cause of gaps that end with another GPU's last op (`last`) to its activity then."""
     held = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(held, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
@@ -244,7 +244,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return what threads did: kind, such as ``waiting`` -> ``thread, start, end, name``."""
+    """Return host activity: kind, such as ``waiting`` -> ``thread, start, end, name``."""
     return {
         "profiler": profiling(trace),
         "allocation": allocations(trace),
@@ -258,7 +258,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return what pairs of threads (`pairs_of`) did: kind -> ``pair, start, end, name``."""
+    """Return host activity by pair of threads (`pairs_of`): kind -> ``pair, start, end, name``."""
     threads = threads_of(pairs)
     known = trace.once(_of_threads)
     asleep = pl.concat([known[state] for state in _SLEEPS])
@@ -274,7 +274,7 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
 def _by_host(
     trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame, hosts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Split gaps into intervals with one cause each, by what the host did before the launch."""
+    """Split gaps into intervals with one cause each, by host activity before the launch."""
     phases = _phases(gaps)
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
@@ -361,7 +361,7 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of late launches after a host wait to waiting, for as long as that wait was.
+    """Set late launches after a host wait to the cause waiting, at most for the wait's length.
 
     Short host work between steps is treated alike: without the wait it would have run while the GPU
     was still busy.
@@ -389,13 +389,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Return an expression, true for idle time that begins while another GPU is waited for."""
+    """Return an expression, true for idle time that begins while its op waits for another GPU."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(held: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of time that waits for another GPU to what that GPU did, if known."""
+    """Set the cause of waits for another GPU to that GPU's activity, if known."""
     is_known = pl.col("behind").is_not_null()
     return held.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
@@ -419,7 +419,7 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
-    """Return `own_pieces` of one part (report) of a run, cut at the ends of `windows`."""
+    """Return `own_pieces` of one part (some files) of a run, cut at the ends of `windows`."""
     own = own_pieces(trace, windows, ending)
     inside = cut(own.pieces, windows).filter(_LENGTH > 0)
     step = windows["iteration"].gather(inside["window"])

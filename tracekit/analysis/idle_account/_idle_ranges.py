@@ -111,7 +111,7 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
-    """Return names of ranges without recorded sizes; digits at the end become ``N``."""
+    """Return names of ranges without recorded sizes; digits at the end are replaced by ``N``."""
     return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
 
 
@@ -135,7 +135,7 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return `_marks` of processes with several training threads: the latest change counts."""
+    """Return `_marks` where a process has several training threads: the latest change counts."""
     begins = stretches.select("process", "range", time="start", order=1)
     ends = stretches.select("process", _NOWHERE, time="end", order=0)
     together = pl.concat([begins, ends]).sort("process", "time", "order")

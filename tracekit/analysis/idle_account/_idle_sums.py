@@ -1,4 +1,4 @@
-"""Idle time of a run by cause, added up report by report, possibly in several processes."""
+"""Idle time of a run by cause, summed over its recorded files, possibly in several processes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class IdleSums:
     gaps
         The keys and ``gaps``: number of gaps with idle time in the group.
     longest
-        The longest gaps of each report, split by cause and range, with sampled functions, and
-        ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for.
+        The longest gaps of each recorded file, split by cause and range, with sampled functions,
+        and ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for.
     """
 
     pieces: pl.DataFrame
@@ -58,7 +58,7 @@ def idle_sums(
     longest: int = 0,
     of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
-    """Add up the GPUs' idle time inside of windows by keys and cause, report by report.
+    """Sum the GPUs' idle time inside of windows by keys and cause, one recorded file at a time.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def idle_sums(
     longest
         Number of longest gaps whose pieces are returned.
     of_ops
-        ``op`` and the columns of those `keys` that are properties of the op after a gap.
+        ``op`` and the columns for keys that are properties of a gap's late op (`gaps_of`).
     """
     ask = _IdleOfPart(tuple(keys), longest)
     ending = last_to_work(trace, windows)
@@ -95,9 +95,10 @@ def idle_sums(
 
 
 def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frames:
-    """Compute tables on each part (report) of a run, and concatenate them.
+    """Compute tables on each part (one or some recorded files) of a run, and concatenate them.
 
-    Reports of GPUs that copy to each other are joined into one part.
+    `work_on` returns a part's computation, still to be run. Files of GPUs that copy to each other
+    are joined into one part.
     """
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
@@ -112,14 +113,14 @@ def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frame
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Drop the rows on GPUs that the run has and its part (one report) does not list."""
+    """Drop the rows on GPUs of the run that its `part` (some recorded files) does not list."""
     devices, listed = (each.read("devices").select("device") for each in (trace, part))
     others = devices.join(listed, on="device", how="anti")
     return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return `keys` with ``process`` in place of ``rank``, which one report cannot tell."""
+    """Return `keys` with ``process`` for ``rank``: a single recorded file does not give ranks."""
     return ["process" if key == "rank" else key for key in keys]
 
 
@@ -133,7 +134,7 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
 
 
 def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
-    """Concatenate the tables of all parts by name, with gap numbers made unique in the run."""
+    """Concatenate equally named tables of all parts, making gap numbers unique in the run."""
     return {
         name: pl.concat(
             part[name].with_columns(_GAP + (number << _BITS)) for number, part in enumerate(parts)
@@ -144,7 +145,7 @@ def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
 
 @dataclass(frozen=True)
 class _IdleOfPart:
-    """Adds up the idle time of one part (report) of a run, by the columns `keys`."""
+    """Sums the idle time of one part (some recorded files) of a run by the columns `keys`."""
 
     keys: tuple[str, ...]
     longest: int
@@ -157,7 +158,7 @@ class _IdleOfPart:
         ending: pl.DataFrame,
         of_ops: pl.DataFrame | None = None,
     ) -> Frames:
-        """Return sums of idle time, and gaps and data that concern other reports."""
+        """Return sums of idle time; and gaps, busy intervals, copies that other parts need."""
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)
@@ -178,7 +179,7 @@ class _IdleOfPart:
         }  # fmt: skip
 
     def _longest(self, part: Trace, found: OwnPieces, pieces: pl.DataFrame) -> pl.DataFrame:
-        """Return the longest gaps split by cause and range, with samples and ops around."""
+        """Return the longest gaps, split by cause and range, with samples and adjacent ops."""
         gaps = longest_gaps(pieces, self.longest)["gap"]
         chosen = replace(found, pieces=pieces.filter(pl.col("gap").is_in(gaps.implode())))
         around = found.gaps.filter(pl.col("gap").is_in(gaps.implode())).select(
@@ -224,7 +225,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
 
 
 def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
-    """Return the idle intervals; without other detail, `detail` is the most sampled function."""
+    """Return idle intervals; where `detail` is missing, it becomes the most sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (
@@ -241,7 +242,7 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
 
 
 def copies_of(part: Trace) -> pl.DataFrame:
-    """Return ``device, other``: GPUs of this report, and GPUs of others that they copy with."""
+    """Return ``device, other``: GPUs of this part that copy to or from GPUs of other parts."""
     ends = ["src_device", "dst_device"]
     pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     seen = pairs.select("device", *ends).unique().collect().unpivot(ends, index="device")

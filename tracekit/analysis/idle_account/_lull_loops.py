@@ -11,7 +11,7 @@ OUT_OF_ORDER = -1
 
 
 class Lulls(NamedTuple):
-    """Arrays of lulls: intervals in which no op of one process runs on one GPU (a line)."""
+    """Arrays of lulls (intervals without ops): number of the process and GPU (line), begin, end."""
 
     lines: Array
     begins: Array
@@ -21,12 +21,12 @@ class Lulls(NamedTuple):
 def find_lulls(
     lines: Array, starts: Array, ends: Array, reached: Array, latest: Array, found: Lulls
 ) -> int:
-    """Find the lulls between ops: intervals in which no op runs on a line (process and GPU).
+    """Find lulls between ops: intervals in which no op runs on a line (one process on one GPU).
 
     Parameters
     ----------
     lines, starts, ends
-        The ops, sorted by start on each line; ops on line -1 are ignored.
+        Line, start and end of each op, sorted by start on each line; ops on line -1 are ignored.
     reached
         Latest end of the ops of each line, or the begin of the search, ns; updated.
     latest

@@ -16,14 +16,14 @@ _NEVER = -(1 << 62)
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     """Turn intervals into changes: `key`, ``time``, and the `state` that holds from then on.
 
-    The state is null while no interval is open; of several the one that began last counts.
+    The state is null while no interval is open; of several open ones, the latest to begin counts.
 
     Parameters
     ----------
     intervals
         ``start, end``, and the columns `key` and `state`.
     key
-        Name of the column with the owner of the time line, such as the thread.
+        Name of the column that identifies a timeline, such as the thread.
     state
         Name of the column with the state.
     """
@@ -55,7 +55,7 @@ def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> p
 
 
 def follow(intervals: pl.DataFrame, key: str) -> bool:
-    """Tell whether rows are grouped by key, and each key's intervals are in order and disjoint."""
+    """Test if rows are grouped by `key`, and each group's intervals are in order and disjoint."""
     is_next = pl.col(key).shift() != pl.col(key)
     found = intervals.select(
         (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
@@ -74,9 +74,9 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     marks
         ``key, time, state``; a time occurs once in each key.
     key
-        Name of the column with the owner of the time line.
+        Name of the column that identifies a timeline, such as the thread.
     state
-        Name of the column.
+        Name of the column with the state.
 
     Returns
     -------

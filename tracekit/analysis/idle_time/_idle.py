@@ -92,7 +92,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
 
 
 def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
-    """Return the idle time inside of `windows`, added up by `keys`, also by communicator groups."""
+    """Sum idle time inside of `windows` by `keys`; keys may be properties of the communicator."""
     if not _of_members(keys):
         return idle_sums(trace, windows, keys, **options)
     calls = collective_calls(trace)
@@ -142,9 +142,9 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
 def _per_step(
     trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: Skip, whole: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return mean idle time per step by keys (``step_ns``), and metadata on what is not in rows.
+    """Return mean idle time per step by keys (``step_ns``), and metadata on idle time not counted.
 
-    That is idle time in cold steps, and before a GPU's first and after its last op: a step ends for
+    That is time in cold steps, and before a GPU's first and after its last op: a step ends for
     all GPUs with the last op of any, which matters in a recording of few steps.
     """
     if "iteration" not in keys:
@@ -218,7 +218,7 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, cause, evidence, range``: longest cause and range, and all causes in words."""
+    """Return ``gap, cause, evidence, range``: dominant cause and range, and all causes in words."""
     meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
     ordered = per_piece.with_columns(said=meaning)
@@ -319,7 +319,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _evidence_named(rows: pl.DataFrame) -> str:
-    """Return a clause: the evidence that named causes share, and which of them are inferred."""
+    """Return a clause: the kind of evidence of the largest causes, and which are inferred."""
     if "rests_on" not in rows.columns:
         return ""
     named = rows.filter(pl.col("share") >= LEAST).head(MOST_NAMED)

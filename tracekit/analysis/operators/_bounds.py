@@ -85,7 +85,7 @@ def element_bytes(name: pl.Expr) -> pl.Expr:
 
 
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``read`` (bytes of all arguments), ``width, spread`` and ``widths`` of each operator.
+    """Return ``read`` (bytes of all arguments), ``width, spread`` and ``widths`` per argument list.
 
     An elementwise result has ``width`` bytes per element, as the widest floating-point argument (if
     any), and ``spread`` elements, by broadcasting all arguments; numbers without dimensions count
@@ -132,7 +132,7 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
-    """Return ``key, spread``: size, in elements, to which the tensors of a key are broadcast."""
+    """Return ``key, spread``: elements of the shape to which a key's tensors are broadcast."""
     shape = pl.col("shapes").list.reverse()
     return (
         arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
@@ -167,7 +167,7 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return bytes moved besides the arguments, for operators with arguments of several types.
+    """Return bytes moved besides the arguments, where arguments differ in type.
 
     Each gradient, and each result of a normalisation, has size and type of one argument. Of tables
     and caches, which are arguments, only the used rows count, so the rest is subtracted.
@@ -211,12 +211,12 @@ def _size_at(place: int) -> pl.Expr:
 
 
 def _rows_of(shape: pl.Expr, elements: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
-    """Return the bytes of `rows` rows of a tensor of size `shape` and `width` bytes per element."""
+    """Return bytes of `rows` slices along the first dimension of a tensor of size `shape`."""
     return rows * (elements / shape.list.first()) * width
 
 
 def _of_gradients() -> pl.Expr:
-    """Return how many elements a backward operator moves, by the gradients that it computes."""
+    """Return how many elements a backward operator moves, by the gradients it has to compute."""
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
     return _SIZE_A + sum(for_each) * (_SIZE_B + _SIZE_C)
 

@@ -310,7 +310,7 @@ def output_positions(
 def backward_positions(
     gradient: pl.Expr, data: pl.Expr, weight: pl.Expr, transposed: pl.Expr
 ) -> pl.Expr:
-    """Return at how many positions a convolution applied its weight, from its backward sizes.
+    """Return how often a convolution applied its weight, from the sizes of its backward.
 
     If it is not recorded whether the convolution is transposed, the channels may show it, or the
     number may be the same either way; else null.
@@ -333,7 +333,7 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of a tensor's last dimension but `axes`, the one before the spatial ones."""
+    """Return the size of the dimension behind which a tensor has `axes` (spatial) dimensions."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
