@@ -69,10 +69,10 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
-    not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (the sizes of its operands),
-    ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), ``pairs``
-    (number of pairs of a query and a key, in attention over several sequences), ``taken`` (number
-    of keys attended to), and ``form, inputs`` of `Operator`.
+    not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (sizes of the operands that
+    FLOPs depend on), ``stride, padding, dilation, transposed, mask, causal`` (null if unrecorded),
+    ``pairs`` (number of pairs of a query and a key, in attention over several sequences), ``taken``
+    (number of keys attended to), and ``form, inputs`` of `Operator`.
     """
     name = pl.col("name")
     patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)
@@ -116,9 +116,9 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
 def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``pairs`` (of query and key) and ``taken`` (keys) to attention over several sequences.
 
-    For a single sequence they follow from its size. For several, a serving engine names its step
-    with sums over all requests, over those in prefill, and over those in decode; attention takes
-    the sum that has as many queries, unless prefill and decode both have that number.
+    For a single sequence they follow from its size. For several, a serving engine writes sums over
+    the requests in prefill, and over those in decode, into its step's name; used are those of the
+    requests with as many queries as the operator, unless prefill and decode both have that many.
     """
     served = (
         trace["ranges"].filter(pl.col("name").str.contains(_SERVED))
@@ -217,7 +217,7 @@ def backward_nodes(trace: Trace) -> pl.DataFrame:
 def backward_graphs(trace: Trace) -> list[int]:
     """Return the processes whose backward passes record an autograd graph (`create_graph`).
 
-    Their backward operators have sequence numbers, too: autograd gives them while it records.
+    There, backward operators have sequence numbers too, as autograd numbers what it records.
     """
     named = trace["ranges"].filter(pl.col("name").str.contains(_GRAPHED))
     return named.select(pl.col("process").unique()).collect()["process"].to_list()
@@ -251,7 +251,7 @@ def _of_kineto(key: str) -> pl.Expr:
 
 
 def _told(column: str, key: str) -> pl.Expr:
-    """Return field `column` after the sizes in a range's name, else field `key` of its payload."""
+    """Return field `column` after the sizes in a range's name; else the payload's field `key`."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
@@ -263,7 +263,7 @@ def _pyprof_types() -> pl.Expr:
 
 
 def _of_list() -> pl.Expr:
-    """Return the sizes of the tensors that an operator gets as a list (of `cat`), as JSON.
+    """Return, as JSON, sizes of the tensors that an operator like `cat` gets as one list argument.
 
     PyTorch's profiler nests them in a list; with `emit_nvtx` the list ends before the first
     argument without dimensions.
@@ -334,7 +334,7 @@ def counted_operators(
 
 
 def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add ``node``: the sequence number of the autograd backward node around an operator."""
+    """Add ``node``: sequence number of the autograd backward node that encloses an operator."""
     last = nodes.select("thread", node_end="end", node="sequence", begun="start")
     return (
         operators.sort("start")
@@ -345,7 +345,7 @@ def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nested(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``is_outer`` (in no other operator), and ``nest``, a number per outermost operator."""
+    """Add ``is_outer`` (lies in no other operator), ``nest``: a number per outermost operator."""
     outer = _outer()
     ordered = rows.sort("thread", "start", "end", descending=[False, False, True])
     return ordered.with_columns(is_outer=outer).with_columns(nest=pl.col("is_outer").cum_sum())
@@ -354,10 +354,10 @@ def _nested(rows: pl.DataFrame) -> pl.DataFrame:
 def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame:
     """Add ``recomputed``: whether activation checkpointing ran a forward operator again.
 
-    Gradients are computed without a graph, so in a backward pass only recomputed operators have a
-    sequence number, and the same operator with equal sizes ran forward. If the backward pass
-    records a graph (as for a gradient penalty), or an old PyTorch numbers every operator, all
-    operators are numbered, and gradients may look the same.
+    A backward pass usually records no autograd graph, so only recomputed operators have a sequence
+    number there, and the same operator with equal sizes ran forward. If it does record a graph (as
+    for a gradient penalty), or an old PyTorch numbers every operator, gradients may look the same:
+    then null (false if no such operator ran forward).
     """
     alike = ["process", "operator", "sizes"]
     forward = rows.filter(pl.col("node").is_null()).select(alike).unique().drop_nulls("sizes")
@@ -386,7 +386,7 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Return an expression, true for ranges that lie in no earlier range of their thread."""
+    """Return an expression, true for ranges that lie in no range before them on their thread."""
     ended = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("start") >= ended).fill_null(value=True)
 
@@ -402,7 +402,7 @@ def _known_positions() -> pl.Expr:
 
 
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
-    """Return the FLOPs of each operator by its sizes; if it computes several gradients, of one.
+    """Return the FLOPs of each operator by its sizes; of a backward operator, per gradient.
 
     The expression contains only the formulas of `forms`, since formulas are long.
     """
@@ -437,8 +437,8 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
 def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
     """Give forward convolutions of unknown stride or padding the FLOPs of their backward pass.
 
-    There the gradient of the output tells the output's size. Autograd's sequence number matches the
-    convolution with its backward pass.
+    The backward operator's sizes contain the output's size. It is found by the same autograd
+    sequence number.
     """
     open_ones = rows.filter((_FORM == "convolution") & pl.col("flops").is_null())
     if open_ones.is_empty():
@@ -459,7 +459,7 @@ def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give backward products of unknown size the FLOPs of their forward product.
+    """Give backward matrix products of unknown size the FLOPs of their forward product.
 
     The gradients of C = A B, (m, k) by (k, n), are C' B^T and A^T C', also with 2 m k n each.
     """

@@ -95,7 +95,7 @@ def multiplies(name: pl.Expr) -> pl.Expr:
 
 
 def of_weight(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels compute the gradient of a convolution's weight."""
+    """Test which kernels compute the gradient of a convolution's weight, by their names."""
     return name.str.contains(_WEIGHT).fill_null(value=False)
 
 
@@ -126,7 +126,7 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator that multiplies matrices or convolves, and per such lone kernel.
+    """Return a row per operator with FLOPs (matrix product, convolution), and per lone such kernel.
 
     A lone kernel is one that was launched outside of all operators with recorded sizes.
 
@@ -135,7 +135,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     causal
         Whether to count half the FLOPs of attention recorded as causal, instead of all.
     moving
-        Whether to return all other operators and compute kernels, too.
+        Whether to return all other operators (bound by memory) and compute kernels, too.
 
     Returns
     -------
@@ -166,7 +166,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
-    """Return the compute kernels; by name, whether they multiply, and run on Tensor Cores."""
+    """Return compute kernels, and whether they multiply and use Tensor Cores, by their names."""
     name = pl.col("name").cast(pl.String)
     kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
@@ -252,7 +252,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
 
 
 def _by_what_multiplies() -> pl.Expr:
-    """Return the precision by an operator's kernel names: of those that multiply, if any do.
+    """Return an operator's precision by its kernels' names: of multiplying ones, if any.
 
     A transpose of two-byte elements is named after FP16, whatever type it moves.
     """
@@ -262,13 +262,13 @@ def _by_what_multiplies() -> pl.Expr:
 
 
 def _only(values: pl.Expr) -> pl.Expr:
-    """Return the value shared by all rows that are not null, else null."""
+    """Return the value that all rows share (nulls aside); null if there are several or none."""
     known = values.drop_nulls()
     return pl.when(known.n_unique() == 1).then(known.first())
 
 
 def _wanted() -> dict[str, pl.Expr]:
-    """Return ``wants_input, wants_weight``: gradients that a backward convolution computes."""
+    """Return whether a backward convolution computes the gradient of its input, of its weight."""
     masks = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
     by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
     unsaid = pl.col("gradients").is_null()

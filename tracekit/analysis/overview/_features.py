@@ -21,14 +21,14 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """Something that a command can tell about a run, and the data that this requires.
+    """Something that a command can find out about a run, and the data that this requires.
 
     Parameters
     ----------
     command
         Name of the command.
     feature
-        What it tells, in words.
+        What it finds out, in words.
     requirements
         The required data, as names of `REQUIREMENTS`.
     """
@@ -86,10 +86,10 @@ def features(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     Rows by command, then rows by kind of data: ``command`` (null for a kind of data), ``feature``
-    (what the command can tell, or the kind of data), ``available`` (``yes``; ``partly`` if some
-    data is missing, or some reports lack it; ``none`` if it was recorded and nothing of the kind
-    ran; ``no``), ``found`` (in words) and ``record_with`` (how to record the rest with the recorder
-    of the reports; null if nothing is missing).
+    (what the command can find out, or the kind of data), ``available`` (``yes``; ``partly`` if some
+    data is missing, or missing in some recorded files; ``none`` if it was recorded and nothing of
+    the kind ran; ``no``), ``found`` (in words) and ``record_with`` (how to record the missing data
+    with the profiler in use; null if nothing is missing).
     """
     facts = Facts(trace)
     evidence = {name: each.measure(facts) for name, each in REQUIREMENTS.items()}
@@ -111,7 +111,7 @@ def _row(
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:
-    """Return a row per kind of data: whether the run's reports contain it, and how much."""
+    """Return a row per kind of data: whether the run's recorded files have it, and how much."""
     contents = (
         trace.read("contents")
         .group_by("feature", maintain_order=True)

@@ -1,4 +1,4 @@
-"""Statistics of steps: certainty of means, differences, shifts, cold steps, modes.
+"""Statistics of step times: error of means, differences, shifts, cold steps, modes.
 
 Several analyses import this package; it imports none of them.
 """

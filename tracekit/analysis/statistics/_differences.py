@@ -60,7 +60,7 @@ def differences(
     tables: int = 1,
     scales: tuple[Numbers, Numbers] | None = None,
 ) -> _Differences:
-    """Compare the means of two samples, one comparison per row (such as a kernel).
+    """Compare the means of two samples row by row; each row is one group (such as a kernel).
 
     Intervals and p values use Student's t with the standard errors of `long_run`. P values are
     adjusted for the false discovery rate (Benjamini and Hochberg 1995), since of hundreds of
@@ -73,10 +73,11 @@ def differences(
     a, b
         Integers: one row per group, one column per iteration, at least five columns.
     related
-        Whether the rows form one table; p values are then adjusted for their number.
+        Whether to adjust p values and intervals for the number of rows.
     regular
-        The slow steps of each run that come regularly, or None. With them, a mean's variance
-        is taken only within slow and within usual steps, as the share of each kind is known.
+        The slow steps of each run that come at regular intervals, or None. With them, a mean's
+        variance counts only deviations within slow and within usual steps, as the share of each
+        kind is known.
     tables
         Number of tables that are tested together; p values and intervals are adjusted for it
         (Bonferroni).
@@ -113,9 +114,10 @@ def _errors(
 ) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
     """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row.
 
-    ``apart`` is the mean of `b` less that of `a`, with its ``variance`` and degrees of ``freedom``;
-    ``off``, how much of it may come from recording more or fewer regularly slow steps than usual;
-    ``is_same``, whether `a` and `b` agree in each step; ``is_unknown``, whether a sample drifts.
+    ``apart`` is the mean of `b` minus that of `a`, with its ``variance`` and degrees of
+    ``freedom``; ``off``, the part of it that may come from recording one regularly slow step more
+    or less; ``is_same``, whether `a` and `b` agree in each step; ``is_unknown``, whether a sample
+    drifts.
     """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
@@ -201,8 +203,9 @@ class Shift:
 def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> Shift:
     """Estimate the difference between typical steps of `b` and `a`.
 
-    The interval contains the shifts that a Wilcoxon-Mann-Whitney test would not reject (normal
-    approximation, with the standard error of ranks from `long_run` and Student's quantile).
+    The estimate is the median of all pairwise differences; the interval contains the shifts that a
+    Wilcoxon-Mann-Whitney test would not reject (normal approximation, with the standard error of
+    ranks from `long_run` and Student's quantile).
 
     Parameters
     ----------
@@ -236,7 +239,7 @@ def _thinned(steps: Numbers | Floats) -> Numbers | Floats:
 
 
 def _error(steps: Numbers | Floats) -> float:
-    """Return variance of the mean rank of steps / variance of a single rank; NaN if steps drift.
+    """Return the variance of the steps' mean rank over that of a single rank; NaN if steps drift.
 
     It is at least 0.5 / n, half that of n independent steps, since a lower value, as of alternating
     steps, tells little about a median.
@@ -251,7 +254,7 @@ def _error(steps: Numbers | Floats) -> float:
 
 
 def _outside(steps: list[int], errors: list[float], level: float) -> int:
-    """Return how many of the sorted pairwise differences `shift` cuts off on each side."""
+    """Return how many sorted pairwise differences lie outside the interval of `shift`, per side."""
     of_a, of_b = (np.array([each]) for each in errors)
     free = np.full(1, float(COSINES))
     variance, freedom = welch_error((of_a, of_b), (free, free))
@@ -324,7 +327,7 @@ def _quantile(freedom: bytes, level: float) -> bytes:
 
 
 def _summed(free: Floats, far: Floats) -> Floats:
-    """Return the tail probability by numerical integration of the density."""
+    """Return Student's tail probability by numerical integration of the density."""
     length = 60 / ((free + 1) * far / (free + far * far) + 6)
     nodes, weights = _gauss_legendre()
     places = far[:, None] + length[:, None] * (nodes + 1) / 2
@@ -340,7 +343,7 @@ def _gauss_legendre() -> tuple[Floats, Floats]:
 
 
 def _exact(free: Floats, far: Floats) -> Floats:
-    """Return the tail probability as half of the regularised incomplete beta function.
+    """Return Student's tail probability: half of the regularised incomplete beta function.
 
     Its arguments are x = f / (f + t²), a = f / 2 and b = 1 / 2; it is a continued fraction times
     `_front`.

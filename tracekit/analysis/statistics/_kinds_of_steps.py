@@ -66,7 +66,7 @@ class Regular:
 def within_kinds(
     sample: Numbers | Floats, regular: Regular | None
 ) -> tuple[Numbers | Floats, Floats]:
-    """Split variation of step times into that within slow and usual steps, and by their shares.
+    """Split the scatter of step times: within slow and within usual steps, and by their shares.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def within_kinds(
 
     Returns
     -------
-    Deviations from the mean of the slow, or of the usual, steps, scaled by Bessel's correction; and
-    how far each row's mean is off because the sample's share of slow steps is not one per period.
-    Without `regular`, the sample itself, and zeros.
+    Each step's deviation from the mean of its kind (slow or usual), scaled by Bessel's correction;
+    and how far each row's mean is off because the sample's share of slow steps is not exactly one
+    per period. Without `regular`, the sample itself, and zeros.
     """
     if regular is None:
         return sample, np.zeros(len(sample))
@@ -138,7 +138,7 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
 def _lattice(places: list[int], number: int) -> Regular | None:
     """Return the positions in `places` that are equally spaced over all `number` steps.
 
-    They must be three or more, with at most one other place per three of them; else None.
+    There must be three or more of these, and at most one other place per three of them; else None.
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
@@ -180,7 +180,7 @@ def mode_edges(sample: Numbers | Floats) -> Floats:
 
 
 def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
-    """Return the pooled standard deviation within two groups of columns, split at `first`."""
+    """Return each row's pooled standard deviation in two groups, split at `first`."""
     number = ordered.shape[1]
     is_slow = np.arange(number) >= first[:, np.newaxis]
     squares = np.zeros(len(ordered))
@@ -206,11 +206,11 @@ def modes(steps: Numbers | Floats) -> list[Numbers | Floats]:
 def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
     """Return the number of cold steps at the beginning; at most a third of all steps.
 
-    Cold steps are far from the median of the steps after the first third, in units of the median
-    deviation of these, which warm-up does not affect. The usual criterion (MSER, White 1997: least
-    error of the mean) finds cold steps in the noise of most runs; this one in hardly any. The first
-    of regularly slow steps is not cold, however rare these are. With only four or five steps, the
-    first is cold if it is far longer than each of the others.
+    A cold step is far from the median of the steps after the first third, in units of the median
+    absolute deviation of these, which warm-up does not affect. The usual criterion (MSER, White
+    1997: least error of the mean) finds cold steps in the noise of most runs; this one in hardly
+    any. The first of regularly slow steps is not cold, however rare these are. With only four or
+    five steps, the first is cold if it is far longer than each of the others.
     """
     lengths = np.asarray(steps, np.float64)
     if _ANY <= len(lengths) - 1 < _FEWEST:
@@ -235,7 +235,7 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 
 
 def before_a_short_end(lengths: Sequence[float]) -> float | None:
-    """Return the mean of all steps but the last if the last one is cut short, else None.
+    """Return the mean of all steps but the last if the last one was cut short, else None.
 
     The last step ends with its last GPU work, as no step follows. It counts as cut short if it is
     shorter than each other step, and lowers the mean of all, by 1 % or more.
@@ -248,7 +248,7 @@ def before_a_short_end(lengths: Sequence[float]) -> float | None:
 
 
 def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> bool:
-    """Tell whether the slow step at a position and other slow steps are equally spaced."""
+    """Test if the slow step `at` and other steps about as long are equally spaced."""
     is_as_long = lengths >= max(_NEARLY * lengths[at], fence)
     found = _lattice(np.flatnonzero(is_as_long).tolist(), len(lengths))
     return found is not None and bool(found.is_slow[at])

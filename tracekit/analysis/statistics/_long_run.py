@@ -1,7 +1,8 @@
 """Standard error of the mean of dependent steps (long-run variance).
 
-A slow step next to other slow steps (a drift of the machine) adds little information. The mean
-moves by variation over the whole recording, measured here as the variance at low frequencies.
+Neighbouring steps are often alike (the machine drifts), so each adds less information than an
+independent one. The error of the mean follows from slow variation, over the whole recording,
+measured here as the variance at low frequencies.
 """
 
 from __future__ import annotations

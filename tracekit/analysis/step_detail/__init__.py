@@ -131,7 +131,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
 
 
 def _edges(spans: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return expressions for the earliest start and the latest end of `spans`; null if empty."""
+    """Return the earliest start and the latest end of `spans`, as literals; null if empty."""
     return pl.lit(spans["start"].min(), pl.Int64), pl.lit(spans["end"].max(), pl.Int64)
 
 
@@ -221,9 +221,9 @@ def around(
 
 
 def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Trace:
-    """Limit a run to steps `first` to `last`, and their neighbours, whose work may delay them.
+    """Limit a run to steps `first` to `last`, and one step before and after, which may delay them.
 
-    With the run's first step, all before it is kept; with its last step, all after it. Ops and
+    If they include the run's first (last) step, everything before (after) it is kept, too. Ops and
     calls are kept in memory, as they are read several times.
     """
     of_host = numbered_alike(trace).read("iterations").select("iteration", "start", "end")
@@ -241,7 +241,7 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Return the rows with ids from the least to the greatest in `numbers`, and read no others."""
+    """Filter a table to ids between the smallest and the largest in `numbers`."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 

@@ -1,4 +1,4 @@
-"""Counts and times of a run's ops, added up by keys in each time window, in one pass."""
+"""Counts and times of a run's GPU ops, summed by keys in each time window, in one pass."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class KeySums:
     windows
         The time windows per GPU: ``window`` (number), ``process, device, start, end``, ...
     with_durations
-        Whether durations of single ops were kept, so that medians can be told.
+        Whether durations of single ops were kept, from which medians can be computed.
     """
 
     stages: StageSums | None
@@ -142,12 +142,13 @@ def sums_by_keys(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which sums to compute for each part (report) of a run.
+    """Which sums to compute for each part (one or some recorded files) of a run.
 
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of ranges on the host; only the first piece of a range counts as op.
+        Whether rows are pieces of NVTX ranges instead of ops; then only a range's first piece
+        counts.
     columns
         Keys that ops are grouped by; None if only stages are summed.
     named
@@ -155,7 +156,8 @@ class _Wanted:
     with_durations
         Whether to keep the durations of single ops.
     stages, of_stages_alone, whole
-        Whether to add up by stage per window, only by stage, and by stage over whole recordings.
+        Whether to sum by stage per window; whether stage is the only key there; and whether to sum
+        by stage over whole recordings.
     """
 
     of_pieces: bool
@@ -168,16 +170,16 @@ class _Wanted:
 
     @property
     def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
-        """Types of the sums that are computed per window: by stage, by other keys."""
+        """Classes of the sums that are computed per window: by stage, by other keys, or both."""
         return [*[StageSums] * self.stages, *[GroupTotals] * (self.columns is not None)]
 
     @property
     def of_whole(self) -> Sequence[type[StageSums]]:
-        """Types of the sums that are computed over whole recordings; empty or by stage."""
+        """Classes of the sums over whole recordings: by stage, or none."""
         return [StageSums] * self.whole
 
     def __call__(self, part: Trace) -> Receivers:
-        """Return new, empty sums to which the ops of one part (report) of the run are added."""
+        """Return new, empty accumulators for the ops of one part (some files) of the run."""
         sweeps: list[StageTally | GroupTally] = []
         if self.stages:
             sweeps.append(
@@ -226,7 +228,7 @@ def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 def _with_durations(
     groups: pl.DataFrame, totals: GroupTotals, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Add the groups' sums over windows, and statistics (mean, median, ...) of op durations."""
+    """Sum rows of windows by group; add statistics (mean, median, ...) of op durations."""
     rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
     numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
     return pl.concat([rows.drop("row"), totals.durations(numbers)], how="horizontal").with_columns(
@@ -250,7 +252,8 @@ class StepTimes:
         ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
         whole run is one window, `iteration` and `process` are null.
     counted
-        The windows of the steps that count, and how many others were left out, by reason.
+        The windows of steps not skipped or incomplete, and how many others were left out, by
+        reason.
     """
 
     groups: pl.DataFrame
@@ -280,7 +283,7 @@ def stages_of(found: KeySums) -> pl.DataFrame:
 
 
 def group_lengths(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
-    """Return ``ops`` and ``length_ns`` (exposed or busy time) of each group and iteration."""
+    """Return ``ops, length_ns`` (exposed time by stage, else busy time) per group and step."""
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     each = grouped_sums([*keys, "iteration"], found)
     return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

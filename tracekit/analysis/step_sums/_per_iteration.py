@@ -58,7 +58,8 @@ class Measured:
     iterations
         Numbers of the steps; empty if the run has none.
     counted
-        The windows of the steps that count, and how many others were left out, by reason.
+        The windows of steps not skipped or incomplete, and how many others were left out, by
+        reason.
     devices
         Number of devices that steps ran on; a GPU that two processes use counts for each.
     skipped, cold
@@ -143,7 +144,7 @@ def per_iteration(
 class Cold(NamedTuple):
     """Cold steps of a run: count, number of the last one, length (``window_ns``) over devices.
 
-    To leave them out, the first `skip` iterations are skipped, which include cut-off ones.
+    `skip` is the number of first iterations to leave out, cold and cut-off ones.
     """
 
     steps: int = 0
@@ -153,7 +154,7 @@ class Cold(NamedTuple):
 
 
 def cold_of(trace: Trace, skip: Skip = "auto") -> Cold:
-    """Return the cold steps of a run; none unless `skip` is ``auto`` and all of it is read."""
+    """Return a run's cold steps; none if `skip` is a number, or only a part of the run is read."""
     is_all = skip == "auto" and trace.stretch.is_all
     return trace.once(_cold, of_all=True) if is_all else Cold()
 
@@ -174,7 +175,7 @@ def _cold(trace: Trace) -> Cold:
 
 
 def skipped_of(trace: Trace, skip: Skip) -> int:
-    """Return the number of first iterations to leave out: `skip`, or for ``auto`` as are cold."""
+    """Return the number of first iterations to leave out: `skip`, or the cold ones if ``auto``."""
     return cold_of(trace).skip if skip == "auto" else skip
 
 
@@ -218,7 +219,7 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
 
 
 def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
-    """Return the pairs ``process, device`` on which the steps that count ran."""
+    """Return the pairs ``process, device`` on which the measured steps ran."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 
@@ -256,7 +257,7 @@ def _values(
 
 
 def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
-    """Add up the idle time of each iteration by its causes; ``count`` is the number of gaps."""
+    """Sum the idle time of each iteration by cause; ``count`` is the number of idle gaps."""
     cut, by = idle_windows(trace, skip=0, per_iteration=not whole), ["cause", "iteration"]
     found = idle_sums(trace, cut.with_columns(_counted(pl.col("iteration"), steps)), by)
     gaps = found.gaps.group_by(by).agg(count=pl.col("gaps").sum())
@@ -266,7 +267,7 @@ def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 
 
 def _by_collective(trace: Trace) -> Trace:
-    """Return the run with ops renamed: collectives to their operation, all others to nothing."""
+    """Rename a run's ops for grouping: a collective to its operation, any other op to ""."""
     name = pl.when(pl.col("kind") == "collective").then(
         pl.col("collective").cast(pl.String).fill_null("unknown")
     )
@@ -288,7 +289,7 @@ def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 def _of_host(
     trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
 ) -> pl.DataFrame:
-    """Count host calls by `key` and by the iteration in which they begin; add up their lengths."""
+    """Count host calls, and sum their durations, by `key` and the iteration in which they begin."""
     iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
     if whole:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
@@ -373,10 +374,10 @@ def steps_of(run: Measured) -> NDArray[np.int64]:
 def in_one_account(
     runs: Sequence[Measured], traces: Sequence[Trace]
 ) -> tuple[list[Measured], tuple[str, ...]]:
-    """Return runs whose idle time is split into parts in the same way.
+    """Make runs comparable by splitting idle time into the same parts; also return these parts.
 
-    If a run's iterations were inferred from its GPU work, it is unknown when the host was in one;
-    then time ``between`` iterations counts as ``idle`` in all runs. Also return the parts in use.
+    If any run's iterations were inferred from its GPU work, it is unknown when its host was in one;
+    then time ``between`` iterations counts as ``idle`` in all runs.
     """
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
@@ -399,10 +400,10 @@ def in_one_account(
 
 
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
-    """Rename the hosts of runs to those of the first run, with notes on the matching.
+    """Rename the hosts (machines) of runs to those of the first run; note the matches.
 
-    Hosts are matched in the order of their names if all runs have equally many hosts, and no other
-    run shares a host with the first one; else runs stay as they are.
+    Hosts are matched in the order of their names if all runs have equally many hosts, and no host
+    of the first run occurs in another run; else runs stay as they are.
     """
     if not all("node" in run.columns for run in runs):
         return list(runs), []

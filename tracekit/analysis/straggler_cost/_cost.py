@@ -1,8 +1,8 @@
 """Cost of stragglers by rank, stage, worker or kind of work, from replays of a job's steps.
 
 Rules of the replay: Lin et al., "Understanding Stragglers in Large Model Training Using What-if
-Analysis", OSDI 2025, section 3.2, and the code published with it. The ops of a lane, i.e. a stream
-of a worker, run in order; a computation waits for the message that brings its input, a message for
+Analysis", OSDI 2025, section 3.2, and the code published with it. The ops on one stream of a worker
+(a lane) run in order; a computation waits for the message that brings its input, a message for
 the computation whose result it carries; the first forward pass waits for the parameters; after the
 last backward pass gradients are summed, clipped and applied; the members of a collective, and the
 two ends of a message, begin together.
@@ -64,7 +64,7 @@ _ALIKE = 0.9
 
 
 class _Schedule(NamedTuple):
-    """Order of a replay: groups of ops that begin together, and the ops each group waits for."""
+    """Order of a replay: meetings (ops that begin together), and the ops that each waits for."""
 
     order: _Array
     """Meetings, each after those that it waits for."""
@@ -165,7 +165,7 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return dependencies ``before, after`` of consecutive ops in a worker's streams (lanes)."""
+    """Return dependencies ``before, after`` of consecutive ops on each stream of a worker."""
     lane = [*_WORKER, "lane"]
     placed = ops.sort(*lane, "start", "kind").with_columns(
         turn=pl.when(pl.col("lane") == "pp-comm")
@@ -218,9 +218,9 @@ def straggler_cost(
 ) -> Answer:
     """Return the answer of the command `straggler_cost`: cost of each group's stragglers.
 
-    The job's steps are replayed with three sets of op lengths: ideal (each computation takes the
-    mean, each communication the median of its kind over all workers and steps); ideal, but recorded
-    for one group's ops; and recorded, but ideal for one group's ops.
+    The job's steps are replayed with different op lengths: ideal ones (each computation takes the
+    mean, each communication the median of its kind over all workers and steps); ideal except for
+    one group's ops, which take as long as recorded; and recorded except for one group's ops.
 
     Groups that slow the job most come first; wins of several groups do not add up. For
     ``sequence_correlation`` see `_sequence_correlation`; it is null if forward or backward lengths
@@ -305,9 +305,10 @@ def _by_group(
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
-    """Return the cost of each group by `keys`, from replays with recorded and ideal op lengths.
+    """Return each group's cost by `keys`, from replays with recorded and with ideal op lengths.
 
-    `lengths` of ops, and mean lengths of `steps`, are given as (recorded, ideal), ns.
+    `lengths` (per op) and `steps` (mean step) are pairs (recorded, ideal), ns; `found` is the
+    order.
     """
     own, ideal = lengths
     replayed, best = steps
@@ -349,7 +350,7 @@ def _ideal() -> pl.Expr:
 
 
 def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``worker, step, beyond_percent``: by how much computing exceeds its ideal time.
+    """Return ``worker, step, beyond_percent``: excess of computing time over its ideal time.
 
     Workers with the largest mean excess come first; a worker that computes nothing in a step has no
     row for it.
@@ -363,7 +364,7 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _computing(ops: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return ``beyond`` by worker and `keys`: computing time / ideal time of the same ops."""
+    """Return ``beyond``, computing time over ideal time of the same ops, by worker and `keys`."""
     computing = ops.with_columns(ideal=_ideal()).filter(
         pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
     )
@@ -382,8 +383,8 @@ def _recorded(ops: pl.DataFrame) -> float:
 def _sequence_correlation(ops: pl.DataFrame) -> float | None:
     """Return how forward and backward lengths of micro-batches correlate; None if unknown.
 
-    From both, the mean over a worker's step is subtracted, so that slow workers or steps do not
-    count. Sequences of different length make it high.
+    The mean over a worker's step is subtracted from both, so that slow workers or steps have no
+    effect. Input sequences of different length make the correlation high.
     """
     keys = ["step", "rank", "stage", "number"]
     forward, backward = (
@@ -415,7 +416,7 @@ def _causes(
 
 
 def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Yield sentences: which worker, rank or stage causes most of the stragglers' cost."""
+    """Yield sentences: which worker, rank or stage causes most of what stragglers cost."""
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
@@ -427,7 +428,7 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
 
 
 def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
-    """Yield sentences on slow links of ranks that are not slow, if they cause half the cost."""
+    """Yield sentences on slow links that cause half the cost, though their ranks are not slow."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
     replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
@@ -487,11 +488,11 @@ def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
-    """Return links whose messages take far longer than those of other links of the same kind.
+    """Return links whose messages take far longer than those of all other links of the same kind.
 
-    Times are from the last participant's arrival on. If there are only two links, neither is
-    returned, as either may be unusual. ``is_sized``: another rank has a link between the same
-    stages, which carries as many bytes, so that more bytes do not explain the time.
+    Times count from the last participant's arrival. If there are only two links, neither is
+    returned, as either may be the unusual one. ``is_sized``: another rank has a link between the
+    same stages, carrying equally many bytes, so that more bytes do not explain the time.
     """
     link, took = ["way", "rank", "stages"], pl.col("took")
     in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(
@@ -528,7 +529,7 @@ def _warnings(recorded: float, replayed: float) -> list[str]:
 
 
 def _lost(ops: pl.DataFrame) -> Iterator[str]:
-    """Yield a warning if a worker runs more or fewer ops of a kind than usual (lost records).
+    """Yield a warning if a worker's ops of a kind are more or fewer than usual (lost records).
 
     Usually all workers run the same number of micro-batch passes in a step, and a worker runs the
     same number of other ops in all steps.

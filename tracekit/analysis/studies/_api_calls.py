@@ -64,7 +64,7 @@ def api_calls(trace: Trace) -> pl.DataFrame:
 def api_by_run(
     tables: Mapping[str, pl.DataFrame | None], methods: Mapping[str, str | None] | None = None
 ) -> pl.DataFrame:
-    """Put the tables of `api_calls` of several runs below each other, to compare functions.
+    """Concatenate the tables of `api_calls` of several runs, to compare functions.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ def profiler_overhead(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``name`` (kind of overhead), ``times``, ``total_ns`` (sum of durations), ``busy_ns`` (length of
-    their union over all threads, in each report) and ``share`` (busy_ns over the time from the
-    first to the last of all calls, ops and overheads, added over reports). The last row, named
+    ``name`` (kind of overhead), ``times`` (number), ``total_ns`` (sum of durations), ``busy_ns``
+    (length of their union over all threads) and ``share`` (busy_ns over the time from the first to
+    the last call, op or overhead); both are summed over recorded files. The last row, named
     ``all``, is of all kinds together. No rows if no overhead was recorded.
     """
     rows = (

@@ -42,9 +42,9 @@ class Bubbles:
         ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the start of
         the step.
     is_told
-        Whether the recording itself shows that the run is a pipeline: names of forward ranges
-        contain micro-batch numbers, or the forward or backward pass of a stage sends, receives, or
-        copies to another GPU.
+        Whether the recording itself proves a pipeline: names of forward ranges contain
+        micro-batch numbers, or a stage's forward or backward pass sends, receives, or copies to
+        another GPU.
     """
 
     stages: pl.DataFrame
@@ -225,7 +225,7 @@ def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFram
 
 
 def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Subtract intervals (`others`) from the intervals (`spans`) of each process."""
+    """Return, per process, the parts of the intervals `spans` outside of the intervals `others`."""
     edges = [
         each.select("process", time=edge, inside=own * sign, outside=(1 - own) * sign)
         for each, own in ((spans, 1), (others, 0))
@@ -247,7 +247,7 @@ def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Add the column ``stage`` (index); keep only the iterations in which all stages work."""
+    """Add ``stage`` (index) to both tables; keep only iterations in which all stages work."""
     owners = work.select(_OWNER).unique().sort(_OWNER).with_row_index("stage")
     owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
     if work.is_empty():
@@ -314,7 +314,7 @@ def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def bubbles_of_run(found: Bubbles, schedule: str | None) -> dict[str, Any]:
-    """Summarise `pipeline_bubbles` of a run in one row of means over steps."""
+    """Summarise the result of `pipeline_bubbles` in one row of means over steps and stages."""
     stages = found.stages.height
     steps: int = found.stages["iterations"].max()  # type: ignore[assignment]
     per_step = found.stages.select(pl.col(_SUMS).sum() / (stages * steps)).row(0, named=True)

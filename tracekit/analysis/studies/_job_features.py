@@ -269,7 +269,7 @@ def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
 
 
 def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | None:
-    """Return the mean bytes per step and device of rows inside steps; None if any are unknown."""
+    """Return mean ``bytes`` per step and device of rows inside steps; None if any is unknown."""
     inside = rows.join(steps, on=_KEY)
     if inside["bytes"].null_count():
         return None
@@ -295,7 +295,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return component (such as memory) -> mean busy time per step and device, s; None if idle."""
+    """Return mean busy time, s, per step and device by component (input, compute, ...)."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))

@@ -194,9 +194,9 @@ def check_values(table: pl.DataFrame, path: Path, name: str, read: pl.Expr, want
     table, path
         The table as text, and its file.
     name
-        The column.
+        Name of the column.
     read
-        Parsed values; null if parsing failed.
+        Expression of the parsed values; null where parsing failed.
     wanted
         Description of valid values, for the message.
 
@@ -289,7 +289,7 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Add to measured values the published values and the deviation from these.
+    """Add to measured values the published ones, and the deviation from them.
 
     Parameters
     ----------
@@ -304,8 +304,8 @@ def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFr
     Returns
     -------
     `rows` with ``published, relation``; ``error_percent``, 100 (measured - published) / published,
-    if a value was published; ``within``, whether the measured value lies in the bound, if a bound
-    was published. All are null for rows without a published number.
+    if a value was published; ``within``, whether the measured value satisfies the bound, if a bound
+    (relation ``<`` or ``<=``) was published. All are null for rows without a published number.
     """
     keys = [name for name in published.columns if name not in ("published", "relation")]
     if "relation" not in published.columns:

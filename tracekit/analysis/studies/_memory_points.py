@@ -65,7 +65,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
 def memory_rows(
     what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    """Return the table that `what` selects from the memory of GPUs (see `tracekit.memory`)."""
+    """Return the table `what` (use, extra, ...) on the memory of GPUs; see `tracekit.memory`."""
     by = [name for name in _KEYS if name in points.columns]
     match what:
         case "use":

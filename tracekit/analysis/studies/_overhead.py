@@ -48,11 +48,11 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     The function `overhead` in `questions.py` lists options and columns.
 
     Runs of equal network, batch and number of GPUs (and of equal label ``scaling``) are compared by
-    the medians of their times; an unknown value equals only an unknown value. Runs of unknown
-    method are left out. So are several runs that agree in all known labels but lack ``network`` or
-    ``batch``, since they may be different programs. With `apart`, runs are not pooled: each
-    is compared with each run of the baseline, and none is left out. With times T of a method m and
-    of the baseline b
+    the medians of their times; an unknown value equals only an unknown value. Left out are runs of
+    unknown method, and several runs that agree in all known labels but lack ``network`` or
+    ``batch``, since they may be different programs. With `apart`, runs are not pooled: each is
+    compared with each run of the baseline, and none is left out. With times T of a method m and of
+    the baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second, method over baseline
@@ -125,7 +125,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _farthest(own: str, other: str) -> pl.Expr:
-    """Return the overhead in percent at one end of an interval: time `own` over time `other`."""
+    """Return the overhead, %, from the ends `own` and `other` (low, high) of both time ranges."""
     time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
@@ -134,7 +134,7 @@ def _farthest(own: str, other: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return the metadata of the answer: how many runs were compared, and how many left out."""
+    """Return the answer's metadata: how many runs were compared, and how many not, and why."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -179,7 +179,7 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _runs_apart(table: pl.DataFrame) -> list[str]:
-    """Return the columns that distinguish rows of `overhead` with equal configuration."""
+    """Return columns that name the runs, if several rows have the same configuration and method."""
     alike = table.select(*_CONFIGURATION, "method").is_duplicated()
     return ["run", "baseline_run"] if alike.any() else []
 
@@ -202,13 +202,13 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(name: str, end: str) -> pl.Expr:
-    """Return the least (`end` is ``low``) or greatest of several times; null for a single one."""
+    """Return minimum (`end` ``low``) or maximum over pooled runs; null for a single run."""
     value = pl.col(name).min() if end == "low" else pl.col(name).max()
     return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the step time if both methods have one, else the epoch time, for the comparison."""
+    """Choose the times to compare: of steps if both methods have them, else of epochs."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:

@@ -74,7 +74,7 @@ def _sharing(hardware: Hardware, most: int) -> pl.Expr:
 
 
 def _at_most(most: int) -> pl.Expr:
-    """Return the number of workers, at most `most`; null if unknown."""
+    """Return the number of workers, limited to `most`; null if unknown."""
     return pl.when(pl.col("workers") > most).then(most).otherwise("workers")
 
 
@@ -239,7 +239,7 @@ def weighted_means(
 
 
 def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return, for each change of the jobs, the share of faster jobs and the mean speedup.
+    """Return the share of faster jobs and the mean speedup, per change of jobs.
 
     Parameters
     ----------

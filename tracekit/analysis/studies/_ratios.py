@@ -54,7 +54,7 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
-    """Return the aggregations from which the interval of the mean time of pooled runs follows.
+    """Return aggregations, over pooled runs, from which the interval of their mean time follows.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
 
 
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
-    """Return variance and degrees of freedom of the log ratio a / b, and ``steps`` or ``runs``."""
+    """Return variance, degrees of freedom of log(a / b), and whether from ``steps`` or ``runs``."""
     several = [each["runs"] >= _SEVERAL for each in (a, b)]
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):

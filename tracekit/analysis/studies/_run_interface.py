@@ -1,4 +1,4 @@
-"""Interface through which analyses of several runs read these."""
+"""Interface through which analyses of several runs access the runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +22,7 @@ class Runs(Protocol):
         """Open the runs one by one."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the processes of each run do (such as training), and which are simulated."""
+        """Return each run's verdict (such as training), and which runs are simulated."""
 
     def named(self, reference: Any, /) -> Run:
         """Return the run to which `reference` refers, from the same store."""

@@ -73,10 +73,10 @@ def scaling(
         karp_flatt        = (1/S - 1/n) / (1 - 1/n)       strong, from one GPU (Karp, Flatt 1990)
         reduction_percent = 100 (1 - (Tw(n)/n) / Ts(n))   of runs labelled weak, and strong
 
-    T is the time of an epoch: measured, or the time of a step times the steps of an epoch (of
-    `images` x n images for weak scaling). Without a number of images, T is the time of a step over
-    the images that it processes; speedup is then throughput over that of n0 GPUs. By default epochs
-    are compared if `images` is given or any epoch was measured; `time` chooses otherwise.
+    T is the time of an epoch: measured, or step time times the steps of an epoch (for weak scaling,
+    of `images` x n images). Without a number of images, T is the step time divided by the images of
+    a step; speedup is then a ratio of throughputs. By default epochs are compared if `images` is
+    given or any epoch was measured; `time` chooses otherwise.
 
     Several runs of one configuration are pooled by their median; runs that agree in all known
     labels but lack ``network`` or ``batch`` are left out: they may be different programs. With
@@ -171,11 +171,11 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs: times per equal number of images, in total and of each stage.
+    """Add ``time_ns``, and costs (time per data set, up to a common factor) of steps and stages.
 
-    Speedups are ratios of costs. The cost of an epoch is its time; the cost of a step is its time
-    divided by its images, as steps process more images with more GPUs, or data sets grow with them.
-    Compared rows have equal batches.
+    Speedups are ratios of costs. The cost of an epoch is its time; that of a step is its time
+    divided by its images and, for weak scaling, multiplied by the number of GPUs, as data sets grow
+    with it. Compared rows have equal batches.
     """
     total = None if images is None else pl.lit(images, pl.Int64) * (_N if mode == "weak" else 1)
     nothing = pl.lit(None, pl.Int64)
@@ -202,7 +202,7 @@ def _costs(
 
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per configuration (or per run, if runs stay apart): medians over its runs."""
+    """Return a row per configuration: medians over its runs (if runs stay apart, a row per run)."""
     measures = ("time_ns", "cost", "images_per_s", "bytes_per_epoch", "^cost_.*$")
     return rows.group_by(*_GROUP, "gpus", "pool").agg(
         pl.len().cast(pl.Int64).alias("runs"),
@@ -220,7 +220,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage_precision() -> dict[str, pl.Expr]:
-    """Return aggregations for the precision of stage times; it is null for a single run."""
+    """Return aggregations as of `precision` for each stage's time; null for a single run."""
     found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
         known = precision(f"cost_{stage}")
@@ -279,7 +279,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 
 
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
-    """Add by how many percent weak scaling needs less time per data set than strong scaling."""
+    """Add the percentage by which weak scaling needs less time per data set than strong scaling."""
     keys = [*_GROUP, "gpus"]
     known = ("cost", "spread", "freedom", "scatter", "runs")
     only = [

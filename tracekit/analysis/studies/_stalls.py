@@ -104,7 +104,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_ns``: time between first and last op outside of steps."""
+    """Return ``process, device, outside_ns``: time from first to last op, less that of steps."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")
@@ -131,7 +131,7 @@ def _layer() -> pl.Expr:
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, wait_ns, rests_on``: idle time caused by input, and its evidence.
 
-    Empty without any sign of input, to save the costly search for the causes of gaps.
+    No rows if nothing that relates to input was recorded, which saves the costly search for causes.
     """
     if not _shows_input(trace):
         nothing = windows.clear().select(_OWNER)
@@ -199,7 +199,7 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return rows of runs as a table, with the speedup over the first row (by ``window_ns``).
+    """Return rows of runs as a table with ``speedup``, the first row's ``window_ns`` over its own.
 
     Returns
     -------
@@ -286,7 +286,7 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
 
 
 def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
-    """Return how many first steps each run skips, and ``notes`` on that for the answer's meta."""
+    """Return how many first steps each run skips, and the meta entry ``notes`` on these."""
     skipped = [skipped_of(run.trace, skip) for run in runs]
     notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
     return skipped, {"notes": notes} if notes else {}
@@ -375,7 +375,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
 
 
 def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the parts of each bar in the figure, ns: working, and two sorts of bubble."""
+    """Return a figure's bars: work, and bubble with and without a busy neighbour stage, ns."""
     neighbour = pl.col("dependency_ns")
     return table.select(
         name=pl.col(name).cast(pl.String),
@@ -388,7 +388,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return the lengths of the parts of each bar in the figure; the rest is ``other copies``."""
+    """Return the parts of each bar in the figure, ns; the rest of the step is ``other copies``."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})
@@ -466,7 +466,7 @@ def _first_of_bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 @note("pipeline")
 def _pipeline_notes(found: Mapping[str, Any]) -> list[str]:
-    """Return a note with the bubbles as share of stage time, as ratio to work, and in theory."""
+    """Return a note: bubbles as a share of stage time, relative to work, and in theory."""
     micro, schedule = found["micro_batches"], found["schedule"]
     parts = [count(found["stages"], "stage")]
     parts += [] if micro is None else [count(micro, "micro-batch")]

@@ -137,10 +137,10 @@ def study_row(
     The columns `STUDY`, described in `questions.py` (function `study`). ``gpus`` is the label, else
     the number of devices that ran an op, or of ranks of the largest NCCL communicator if greater;
     null if a single device exchanges with an unknown number of peers, or if a rank between recorded
-    ranks is missing. ``method`` is the label, else what was recorded: ``nccl`` (its
-    kernels), ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
-    between GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps;
-    null for fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
+    ranks is missing. ``method`` is the label, else inferred from the ops: ``nccl`` (its
+    kernels), ``collective`` (kernels of other libraries), ``p2p``, ``staged`` or ``mpi`` (copies
+    between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval by `long_run`; null for
+    fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
     exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_ns`` (idle
     while it is in none) add up to ``step_ns``. Each participant of a collective counts with an
     equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
@@ -216,7 +216,7 @@ def is_unlabelled() -> pl.Expr:
 
 
 def is_told_apart(*, apart: bool = False) -> pl.Expr:
-    """Select runs that can be identified by labels, or whose other labels no other run shares.
+    """Select runs that their labels identify, or whose remaining labels no other run shares.
 
     Two runs without labels may be two programs. With `apart`, all runs are selected.
     """
@@ -228,16 +228,16 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return the column ``pool``: runs with equal configuration and ``pool`` form one row.
+    """Return the column ``pool``, a grouping key: equal for all runs, or, with `apart`, distinct.
 
-    With `apart` each run has a different value; else the value is null for all runs.
+    Runs of equal configuration and ``pool`` form one row. Without `apart` it is null for all runs.
     """
     own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return own.alias("pool")
 
 
 def name_of_one() -> pl.Expr:
-    """Return the name of a single run; null for several pooled runs."""
+    """Return an aggregation: the run's name if it is the only row of its group, else null."""
     return pl.when(pl.len() == 1).then(pl.col("run").first()).alias("run")
 
 
@@ -312,7 +312,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
-    """Return the end `name` of a step time: over pooled runs, or of one run's interval."""
+    """Return one end (`name`) of a step time's interval: a single run's, else `of_several`."""
     own = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
     return pl.coalesce(own, of_several)
 
@@ -347,7 +347,7 @@ def _active(trace: Trace) -> int:
 
 
 def _measured(trace: Trace, skip: Skip) -> dict[str, Any]:
-    """Return the number of steps and the mean lengths of a run."""
+    """Return number of steps, mean lengths of steps and stages, and whether GPUs were timed."""
     work = work_of(trace)
     return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
 
@@ -404,7 +404,7 @@ def _percentiles(found: Measured) -> dict[str, Any]:
 
 
 def _moved(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return communication method, number of GPUs, bytes between GPUs, and their evidence."""
+    """Return communication method, number of GPUs, bytes per step between GPUs, and evidence."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("method") == "p2p") | (pl.col("src_device") != pl.col("dst_device")),
@@ -540,7 +540,7 @@ def per_step(study: pl.DataFrame) -> dict[str, str]:
 
 
 def _of_runs(study: pl.DataFrame) -> str:
-    """Return the names or the number of runs as text, and whether host or GPUs were timed."""
+    """Return a text: names (or number) of the runs, and whether the host or GPUs were timed."""
     names = study["run"].drop_nulls().to_list()
     text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())

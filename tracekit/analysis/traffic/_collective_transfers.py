@@ -86,7 +86,7 @@ class Ranks:
     def nics(
         self, communicator: str | None, src: int | None, dst: int | None
     ) -> list[tuple[tuple[int | None, int | None], Fraction]]:
-        """Return the pairs of NICs that connect two ranks in the log, and their traffic shares."""
+        """Return the NIC pairs that connect two ranks in the NCCL log, and their traffic shares."""
         found = self._connections.get((communicator, src, dst), {(None, None): 1})
         channels = sum(found.values())
         return [(nics, Fraction(count, channels)) for nics, count in sorted(found.items(), key=str)]
@@ -107,8 +107,8 @@ class Ranks:
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
         """Group participants by the NVSwitch of their GPUs; empty if any GPU has no NVSwitch.
 
-        `gpus`: participant -> GPU. Those whose GPU is unknown are assigned to the switch of all
-        others, if there is only one and it connects enough GPUs.
+        `gpus`: participant -> GPU. Participants of unknown GPU are assigned to the switch of the
+        others, if these share one and it connects enough GPUs.
         """
         switches = {
             each: None if gpu is None else self.machine.switch(gpu) for each, gpu in gpus.items()
@@ -210,9 +210,9 @@ def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the least time that collectives need, as bounded by the peak bandwidth of links.
 
-    For each link and direction, the bytes that the algorithm sends over it are divided by its peak;
-    the longest of these times counts, of the fastest algorithm if several are possible. Latency,
-    protocol overhead and other traffic add to it.
+    For each link and direction, the bytes that the algorithm sends over it are divided by its peak
+    rate; the longest of these times is the bound. If several algorithms are possible, the one with
+    the least bound counts. Real times are longer by latency, protocol overhead and other traffic.
 
     Returns
     -------
@@ -245,9 +245,9 @@ def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Return kernels with their ``group``, groups with their ``plan``, and edges of plans.
 
-    Kernels are those of collectives of known size; a ``group`` is one collective on all its GPUs.
-    Groups with the same operation, GPUs and algorithm share a ``plan``: the edges, i.e. pairs of
-    GPUs between which bytes move, with their shares of the bytes.
+    Only kernels of collectives of known size; ``group`` numbers the collectives (all GPUs
+    together). Collectives with the same operation, GPUs and algorithm share a ``plan``; its edges
+    are pairs of GPUs between which bytes move, with their shares of the bytes.
     """
     wanted = calls.filter(
         (pl.col("library") != "mpi")
@@ -267,13 +267,13 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process``: GPUs whose collectives all ran in one process, and that."""
+    """Return ``owner, sole_process``: GPUs whose collectives all ran in that one process."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
-    """Return warnings of collectives that count on no link, since no model has their algorithm.
+    """Return warnings: collectives whose bytes are on no link, as their algorithm has no model.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
 
 
 def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls whose bytes `messages` do not cover, so that they must be modelled.
+    """Return the calls whose bytes are not all in `messages`, so that they must be modelled.
 
     A call is covered if the devices at both ends of all its messages are known, or if this is true
     for another participant of its collective. An all-to-all that consists of sends and receives
@@ -459,8 +459,8 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
 def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
     """Yield the pairs of GPUs between which a collective moves bytes (columns `_EDGES`).
 
-    Rings and trees from a log connect ranks, in one direction; rings found in the topology connect
-    GPUs of the machine, in both directions.
+    Rings and trees from an NCCL log connect ranks, in one direction; rings found in the machine's
+    topology connect GPUs, in both directions.
     """
     logged = ranks.logged(plan["communicator"])
     if ranks.log is not None and logged is not None:

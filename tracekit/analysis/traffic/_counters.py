@@ -42,9 +42,9 @@ def link_counters(
     A counter counts all traffic in one direction of a GPU's NVLinks, of its PCIe link or of a NIC,
     including traffic of other programs. Samples of GPUs are in percent of the machine's peak.
     Only traffic during the sampled time is compared. NICs are matched with the machine by host and
-    name; if the machine names no NIC of a host, the sum over its NICs forms one row, compared
-    with the traffic of the host. If several reports sampled one GPU or NIC, the report with most
-    samples counts.
+    name; if the machine (topology) names no NIC of a host, the sum over its NICs forms one row,
+    compared with the traffic of the host. If several recorded files have samples of one GPU or NIC,
+    the one with most samples counts.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add samples with null ``nic``, to be summed over a host's NICs that the machine lacks."""
+    """Add the samples again with null ``nic``, to be summed over a host's NICs of unknown name."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     whole = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -127,7 +127,7 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return sum and number of the samples of each counter, from the report with most of them."""
+    """Return sum and number of each counter's samples, from the recorded file with most of them."""
     value = pl.col("value")
     counted = samples.group_by(*_LINE, "unit").agg(
         samples=pl.len().cast(pl.Int64),
@@ -181,7 +181,7 @@ def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return, by report and counter, the share of the time with ops that samples cover."""
+    """Return, per recorded file and counter, the share of the time with ops that samples cover."""
     inside = pl.min_horizontal("time", "end") - pl.max_horizontal("before", "start")
     window = (pl.col("end") - pl.col("start")).first()
     timed = spans.join(windows, on="clock").group_by(_LINE)
@@ -259,7 +259,7 @@ def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame)
 
 
 def _inside(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Return the share of each transfer's time that lies in the intervals `spans`."""
+    """Return the share of each transfer's duration that lies in the intervals `spans`."""
     edges = spans.select("before", "time").to_numpy().ravel()
     zero = edges[0]  # times are large beside what is told apart
     lengths = np.diff(edges)[::2]

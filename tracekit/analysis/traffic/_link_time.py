@@ -33,7 +33,7 @@ def link_timeline(
     """Return the traffic of each link over time, in each direction.
 
     The bytes of a transfer are spread evenly over its time, so a bin can contain a fraction of
-    them. Reports on another clock than the first report with traffic are left out, and so are
+    them. Left out are recorded files on another clock than the first one with traffic, and
     transfers of unknown size, or of collectives of unknown algorithm.
 
     Parameters
@@ -84,7 +84,7 @@ def _carried(rows: pl.DataFrame, edges: NDArray[np.int64]) -> NDArray[np.float64
 def _ramp(
     begin: NDArray[np.int64], rate: NDArray[np.float64], times: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the sum of ``rate * (time - begin)`` over rows that have begun, at each time."""
+    """Return ``rate * (time - begin)`` at each time, summed over the rows that have begun."""
     order = np.argsort(begin)
     begin, rate = begin[order], rate[order]
     zero = begin[0]  # times are large beside what is summed

@@ -92,7 +92,8 @@ def links(
     window_ns
         Time over which ``share`` is computed (its divisor), ns; None: ``share`` is null.
     reports
-        Canonical table ``reports``, which tells which reports share a clock; None: none do.
+        Canonical table ``reports`` (recorded files), by which clocks are compared; None: all
+        differ.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
@@ -164,7 +165,7 @@ def links(
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:
-    """Return the columns of transfers to drop, as no key and no table in `joined` needs them."""
+    """Return the columns of transfers that no key and no table in `joined` needs, to be dropped."""
     needed = {*keys, *(name for each in joined if each is not None for name in each.columns)}
     of_processes = {"process"} if needed & {*OF_PROCESSES} else set()
     return {"op", "process", "stage", "iteration"} - needed - of_processes
@@ -177,7 +178,7 @@ def _of_network(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None],
 ) -> pl.DataFrame:
-    """Keep only transfers between hosts, and add NIC or hosts, if a key is ``nic`` or ``hosts``."""
+    """Keep only transfers between hosts, adding NIC or hosts, if a key is ``nic`` or ``hosts``."""
     if "hosts" in keys:
         of = pl.DataFrame({"device": [*hosts], "host": [*hosts.values()]},
                           schema={"device": pl.Int32, "host": pl.String})  # fmt: skip
@@ -231,7 +232,7 @@ def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 def network_nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return ``node, host, nic`` of all nodes on hosts; ``nic`` is null for nodes that are none."""
+    """Return ``node, host, nic`` of all nodes on hosts; ``nic`` is null if the node is no NIC."""
     named = {
         machine.host_of[f"GPU{gpu}"]: hosts[device]
         for device, gpu in place.items()
@@ -265,7 +266,7 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
 def _bounded(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add least and most bytes of collectives whose algorithm is one of several possible ones."""
+    """Add least and most bytes of collectives that may have run one of several algorithms."""
     of_all = transfers.group_by("choice").agg(algorithms=pl.col("algorithm").n_unique())
     if of_all.is_empty():
         return sums
@@ -288,7 +289,7 @@ def _bounded(
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the bytes of each collective: ``least, most`` of its ``seen`` possible algorithms."""
+    """Return each collective's ``least, most`` bytes over its algorithms (``seen``: number)."""
     moved = pl.col("moved")
     return (
         rows.drop_nulls("choice")
@@ -501,6 +502,6 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
 
 
 def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
-    """Return the least and most bytes that collectives of unknown algorithm moved in total."""
+    """Return least and most total bytes of the collectives whose algorithm is unknown."""
     each = _alternatives(transfers, ())
     return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

@@ -144,7 +144,7 @@ class Traffic:
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
-        """Return, by collective kernel, the bytes that GPUs send, and the least time of the links.
+        """Return bytes that GPUs send, and least time that links allow, by collective kernel.
 
         Returns
         -------
@@ -183,7 +183,7 @@ class Traffic:
         )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
-        """Return host -> (index of a NIC -> its name), for NICs in the connections in the log."""
+        """Return host -> (NIC index -> name), for NICs by which ranks are connected in the log."""
         networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
         ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
         devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
@@ -209,7 +209,7 @@ class Traffic:
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
-        """Return transfers, machine, and the mapping device -> GPU of the machine."""
+        """Return transfers, machine, and device -> GPU: arguments of functions on links."""
         return self.transfers, self.machine, self.placed.place
 
     @cached_property
@@ -348,12 +348,12 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Note on reports and collectives that `timeline` omits; None if it omits nothing."""
+        """Note on recorded files and collectives that `timeline` omits; None if none."""
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
 
     def _between(self, where: str) -> str | None:
-        """Return a note on collectives of unknown algorithm, ending with `where`; None without."""
+        """Return a note on collectives whose algorithm is one of several; it ends with `where`."""
         number = self.transfers["choice"].drop_nulls().n_unique()
         names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
@@ -362,7 +362,7 @@ class Traffic:
         return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
-        """Return how many reports are on another clock than the first with traffic, in words."""
+        """Return a note: recorded files on another clock than the first one with traffic."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
         clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
         apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
@@ -452,7 +452,7 @@ class Traffic:
         return found
 
     def _against_counters(self) -> list[str]:
-        """Return warnings of how far modelled traffic differs from counters, if both are known."""
+        """Return warnings on how far modelled traffic differs from hardware counters, if known."""
         counted = self.counters().drop_nulls("counted_bytes")
         is_nic = pl.col("metric").cast(pl.String).str.starts_with("nic_")
         both = counted.filter(
@@ -481,7 +481,7 @@ class Traffic:
 
     @cached_property
     def _off_links(self) -> pl.DataFrame:
-        """Calls of NCCL collectives (with several ranks) for which there is no transfer at all."""
+        """Calls of NCCL collectives (with several ranks) to which no transfer belongs."""
         calls = in_stretch(self.calls, self.trace.stretch).filter(
             pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )
@@ -491,7 +491,7 @@ class Traffic:
         return calls.filter(~(placed | matched.fill_null(value=False)))
 
     def _of_absent_ranks(self) -> list[str]:
-        """Return warnings of collectives of known size on no link, as participants are unknown."""
+        """Return warnings: collectives of known size on no link, as participants are unknown."""
         sized = self._off_links.drop_nulls("bytes")
         members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
         given = pl.col("bytes_source") == "user"
@@ -506,7 +506,7 @@ class Traffic:
         return [f"{number:,} collective kernels {why}" for why, number in lost.items() if number]
 
     def _overfull(self) -> list[str]:
-        """Return warnings of links that would have carried more than their peak."""
+        """Return warnings of links whose traffic would exceed their peak rate."""
         table = self._by_link
         if "least_utilisation" in table.columns:
             table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
@@ -529,7 +529,7 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Return a sentence: how far traffic differs from a counter's bytes, and on which GPU most."""
+    """Return a sentence: how far attributed bytes differ from a counter's, and where most."""
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )

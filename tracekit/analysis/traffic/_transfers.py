@@ -229,7 +229,7 @@ def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
-    """Sum the copies to (or from) the host that one call launched, if all are of one GPU."""
+    """Sum the copies to (or from) the host of each launching call, if all are of one GPU."""
     own = copies.filter(method=method).drop_nulls("correlation")
     others = copies.filter(pl.col("method") != method, pl.col("method") != "p2p").select(_CALL)
     several = own.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort("op")
@@ -290,7 +290,7 @@ def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
-    """Pair each copy with the next copy of its thread, if the next copy waited for it.
+    """Pair each copy with the next copy that its thread launched, if that one waited for it.
 
     The second copy has as many bytes, was launched before the end of the first copy, and started
     after it.
@@ -298,7 +298,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
     Parameters
     ----------
     copies
-        By op.
+        Copies, sorted by op number.
     first, second
         Methods of the first and the second copy.
 
@@ -333,7 +333,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Return copies with ``size`` (a number for process and bytes), device and longest gap, ns."""
+    """Return copies with ``size`` (id of process and bytes), device, longest gap (``limit``)."""
     return halves.join(sizes, on=["process", "bytes"], how="left", maintain_order="left").select(
         "size",
         "start",
@@ -346,7 +346,7 @@ def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_order(arrived: pl.DataFrame, leaving: pl.DataFrame) -> pl.DataFrame:
-    """Return ``arrived, leaving``: row indices of copies to and from the host that are paired."""
+    """Pair copies to the host with copies from it, first in first out; return their row indices."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     partner = np.full(leaving.height, -1, np.int64)
@@ -443,7 +443,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return ``src_device, via_device, dst_device``: NVLinks join both hops, but not the ends."""
+    """Return ``src_device, via_device, dst_device`` with NVLinks on both hops, not src-dst."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))
@@ -484,7 +484,7 @@ def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _each_once(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs, in order, but drop each pair with a copy that an earlier kept pair has."""
+    """Return the pairs, in order, without those with a copy that an earlier kept pair contains."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     both = [pairs[name].to_numpy() for name in ("op", "second_op")]
