@@ -179,7 +179,7 @@ def _utilisations() -> dict[str, pl.Expr]:
 
 
 def _ideal() -> pl.Expr:
-    """Return FLOPs over the peak FLOP rate, summed (ns); null where the peak is unknown."""
+    """Return the time, ns, of all known FLOPs at the peak rate; null where a peak is unknown."""
     missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
     return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
 

@@ -119,7 +119,7 @@ def collective_calls(
 def find_collectives(
     trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
 ) -> Found:
-    """Return `collective_calls` with notes; the parameters are the same."""
+    """Return the result of `collective_calls` with notes on missing or uncertain data."""
     _check_sizes(sizes or {})
     return trace.once(_found) if log is None and not sizes else _found(trace, log, sizes)
 

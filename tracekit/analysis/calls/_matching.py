@@ -357,7 +357,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: each participant's stream that overlaps `leading` best, and a shift.
+    """Return ``lane, shift``: of each participant the stream that overlaps `leading` best.
 
     With shift d, the stream's n-th call matches the (n + d)-th of the leading one. A participant is
     left out if none of its streams overlaps the leading one well enough.

@@ -2,10 +2,10 @@
 
 1. Clock offsets that the user gives.
 2. Reports of one machine (same host name, or a GPU UUID in both) share its clock: start times of
-profiler sessions give the offset, unless certainly matched collective calls or messages
-contradict it. After one contradiction, no session start of that machine is used.
+   profiler sessions give the offset, unless certainly matched collective calls or messages
+   contradict it. After one contradiction, no session start of that machine is used.
 3. Certainly matched calls give the offset of other clocks, if the remaining differences are well
-under the median call length; else messages in both directions do. Otherwise it is refused.
+   under the median call length; else messages in both directions do. Otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def align(
     given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
-    """Return the clock correction of each report, to the first report's clock where possible.
+    """Return each recorded file's (report's) clock correction, to the first's clock where possible.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def aligned(
     given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Trace]:
-    """Return the reports of a run with the result of `align` in their tables ``reports``."""
+    """Return a run's recorded files (reports), with aligned clocks in their tables ``reports``."""
     if len(traces) == 1 and not given:
         return list(traces)
     clocks = [each.clock for each in align(traces, given, calls)]

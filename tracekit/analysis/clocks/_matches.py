@@ -1,4 +1,4 @@
-"""Match calls and messages between two reports where the match is certain.
+"""Match calls and messages between two recorded files where the match is certain.
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
 in which they were sent. So if both sides were recorded from MPI_Init on, the n-th message sent is
@@ -172,7 +172,7 @@ def _is_numbered() -> pl.Expr:
 
 
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group`` (of ranks), ``lane`` and ``size`` to `joint_calls` of a report.
+    """Add ``group`` (of ranks), ``lane`` and ``size`` to the `joint_calls` of a recorded file.
 
     ``group`` is the NCCL communicator; for MPI, whose handles are valid in one process only, its
     number of ranks; else ``unknown``. ``lane`` numbers the participants (process, GPU) of a known
@@ -204,7 +204,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Return the correction between two reports' clocks, by the best matching of their calls.
+    """Return the correction between two files' clocks, by the best matching of their calls.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
     """Yield pairs of streams (one per file) of one group of ranks, and if others are possible.
 
-    Streams with equal number, on the n-th process and GPU of both reports, come first.
+    Streams with the same number, on the n-th process and GPU in both files, come first.
     """
     key = ["group", "lane", "place", "stream"]
     mine, theirs = (
@@ -278,7 +278,7 @@ def _end_together(pairs: Pairs) -> bool:
 
 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
-    """Match two reports' calls by sequence number in a communicator; None if none match."""
+    """Match two files' calls by sequence number in a communicator; None if none match."""
     if calls.is_empty() or others.is_empty():
         return None
     same_size = pl.col("size").eq_missing(pl.col("size_right"))
@@ -328,8 +328,8 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
     Returns
     -------
-    One table per report: ``communicator, source, target, tag, number, bytes, start, end, sent,
-    waits``.
+    One table per file: ``communicator, source, target, tag, number, bytes, start, end``; ``sent``,
+    whether the row is the send or the receive; ``waits``, whether its call waits for completion.
     """
     of_mpi = _mpi_messages(traces)
     return [
@@ -434,7 +434,7 @@ def _calls(trace: Trace) -> pl.DataFrame:
 
 
 def nccl_messages(trace: Trace) -> pl.DataFrame:
-    """Return the numbered NCCL messages that a report's processes send and receive.
+    """Return the numbered NCCL messages that the processes of one recorded file send and receive.
 
     Only communicators created during the recording count; otherwise the first message is unknown. A
     communicator is left out in a process where a send or receive lacks a peer or size, has several

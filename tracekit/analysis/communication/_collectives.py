@@ -146,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective: of matched calls together, of an unmatched call alone."""
+    """Return a row per collective: calls matched across ranks are one, any other call is one."""
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)

@@ -134,7 +134,7 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Return a clause on the change of the typical step; empty unless it adds to the mean step.
+    """Return a clause on the change of the typical step; empty unless it says more than the mean.
 
     It does if `metric` is the median, if mean and typical step change in different directions, or
     if the change of the typical step is significant and the verdict on the mean differs.

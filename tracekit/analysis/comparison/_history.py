@@ -262,7 +262,7 @@ def _can_show(points: int) -> bool:
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return per row the split with the largest cumulated centred rank sum, and this (scaled)."""
+    """Return per row the split before which centred ranks sum up farthest from 0, and how far."""
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]

@@ -154,7 +154,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Return the steps with and without outliers; if too few others remain, all count as others."""
+    """Split outliers off the steps, and name them; none if too few steps would be left."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -208,7 +208,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Compute the excess from several recordings a side; a single one takes the other's scatter."""
+    """Compute the excess from recordings; a side with a single one gets the other's scatter."""
     own = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{own}"], step[f"b_{own}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]

@@ -468,7 +468,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Return a sentence: number of recordings per side that would show a change of this size."""
+    """Return a sentence: recordings per side needed to show `least`, or the change seen, or 1 %."""
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

@@ -99,7 +99,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Set lengths of edges `done` to merged all-reduces'; let edges `waits` wait for their ends."""
+    """Set edges `done` to merged all-reduces' lengths, and start edges `waits` at their ends."""
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -247,7 +247,7 @@ class Loader:
         return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return lengths divided by the factor; if it is above 1, recorded waits no longer hold."""
+        """Return lengths divided by the factor; if it is above 1, recorded waits delay nothing."""
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
@@ -325,7 +325,7 @@ class NoSync:
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return length 0: the edges wait for nothing."""
+        """Return a negative length, by which the edges delay nothing."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
@@ -344,7 +344,7 @@ class Overlap:
         )
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return length 0: the edges wait for nothing."""
+        """Return a negative length, by which the edges delay nothing."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 

@@ -222,7 +222,7 @@ def _host_edges(
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
-    """Return gaps between a thread's calls: ``process, thread, start, end, source, target``."""
+    """Return each gap between a thread's calls: its times, and its end nodes (`source, target`)."""
     calls = moments.calls
     before = {name: pl.col(name).shift().over("thread") for name in ("end", "finish")}
     return (
@@ -343,7 +343,7 @@ class Graph:
 
     @property
     def into(self) -> tuple[Array, Array, Array]:
-        """``first, source, length``: edges by target; those into m are at ``first[m]`` and on."""
+        """Edges grouped by target, as arrays: offset of each node's edges, sources, lengths."""
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:

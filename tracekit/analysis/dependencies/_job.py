@@ -267,7 +267,7 @@ def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
-    """Return a list per ``iteration``: the nodes in column `moment`, which has one per device."""
+    """Collect the nodes in column `moment` (one per device) into a list per ``iteration``."""
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 

@@ -133,8 +133,8 @@ def _links(job: Job) -> pl.DataFrame:
     Times count from the arrival of the last participant. Columns: ``communicator``; ``who``, its
     ranks; ``times``, its time over its peers'; ``next``, that ratio of the next communicator;
     ``slow``, in how many of ``steps`` it is slow; ``links``, number of communicators compared;
-    ``is_sized``, whether all exchange as many bytes; ``computing``, highest compute time of its
-    ranks over mean.
+    ``is_sized``, whether all exchange equally many bytes; ``computing``, the highest ratio,
+    over its ranks, of compute time to that of the peers.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 
 
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return ``source, target``, twice: ops whose stream a call waits for; ops before an event."""
+    """Return (op, waiting call) node pairs in two tables: for waits on streams, and on events."""
     waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")
     rows = waits.with_columns(pl.col("context").fill_null(-1)).collect()
     calls = moments.calls.select("process", "correlation", "start", target="finish", ended="end")

@@ -268,7 +268,7 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
     - A batch taken without a wait was ready either long before, or only just when it was taken.
     - Copies between host and GPUs either compete with no other copies, or take as long as equal
-    copies on the GPU where these take longest.
+      copies on the GPU where these take longest.
     - A thread without calls before it took a batch slept, or did work of its own, unless the
       operating system recorded which.
     - A waiting call takes 1.5 to 10 us itself. If the host need not wait, it does not make the call

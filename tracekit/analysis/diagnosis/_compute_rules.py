@@ -200,7 +200,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def operators(part: Part) -> Frames:
-    """Return the time of operators, in usual steps, beyond their roofline bound (if known).
+    """Return the time of operators beyond their roofline bound, in steps that are not cold.
 
     ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns`` (time of their
     kernels), and ``headroom`` (time above the bound, ns).

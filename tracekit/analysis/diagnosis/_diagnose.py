@@ -350,7 +350,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> its largest finding of all recordings; else the smallest, if all have it."""
+    """Return rule -> its largest finding (`greatest`), or its least if all recordings have it."""
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):

@@ -525,7 +525,7 @@ def busy_host(facts: Facts) -> Finding | None:
 
 
 def _stacks(facts: Facts) -> str:
-    """Return advice to record call stacks of the host, if tracekit can read the profiler's."""
+    """Return advice to record host call stacks, if tracekit reads those of this profiler."""
     is_nsys = RECORDERS["nsys"] in RunFacts(facts.trace).recorders
     return ", call stacks by `-s process-tree`" if is_nsys else ""
 

@@ -116,7 +116,7 @@ class Part:
         return self.runs(LENGTH <= TINY_NS, RUN)
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
-        """Return sequences of kernels that meet a condition, sorted by GPU, step and start.
+        """Return sequences of kernels that meet the condition `own`, sorted by GPU, step and start.
 
         A sequence (``run``) is `least` or more consecutive kernels of one step and GPU, launched by
         one thread.
@@ -151,7 +151,7 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives `own`, and the time in which no other op runs.
+        """Return the copies and collectives that `own` selects, with their exposed time.
 
         ``exposed``: ns in which no other ops run.
         """
@@ -263,7 +263,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return ``members`` (processes and GPUs with ops), and ``busy`` time by stage, ns."""
+    """Return ``members`` (processes, GPUs with ops), ``busy`` time by stage, no collectives."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {
@@ -408,5 +408,5 @@ def host_calls(part: Part) -> Frames:
 
 
 def with_exposed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, iteration, time``: the sums of ``exposed``."""
+    """Return ``device, iteration, time``: sums of the column ``exposed`` of `rows`, ns."""
     return rows.group_by(CELL).agg(time=pl.col("exposed").sum())

@@ -309,12 +309,12 @@ _KNOWN = (
 
 
 def identify(trace: Trace) -> dict[str, str | None]:
-    """Return file, format, profiler version and host of a run's reports.
+    """Return file, format, profiler version and host of a run's recorded files.
 
     Returns
     -------
     ``file``, ``format``, ``schema_version``, ``product`` and ``host``. Distinct values of several
-    reports are listed once; null if no report states one.
+    files are listed once; null if no file states one.
     """
     reports = trace.read("reports")
     return {

@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Turn a row of `unequal_calls` into a problem: ranks that differ, or only in the order."""
+    """Turn a row of `unequal_calls` into a problem: ranks that differ in a call, or order only."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(

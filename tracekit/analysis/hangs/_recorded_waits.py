@@ -53,11 +53,11 @@ _SILENT = "; nothing was recorded since: the recorders may have stopped"
 def find_hang_in_run(trace: Trace) -> Answer:
     """Explain why a job hangs, from a run of its ranks alone: recordings cut while it hung.
 
-    Calls of a communicator are numbered by the last collective that was matched on most of its
-    ranks (from 1 on; from the first call, if its creation was recorded). A call whose launch has no
-    recorded kernel hangs if its report has a later record: by a second or more, and by twice the
-    run's longest time from launch to end of an op. If the recording, but no record, goes on so
-    long, the role is ``unknown``: the profiler may have stopped.
+    Calls of a communicator are numbered (from 1) on each rank, and aligned at the last collective
+    that was matched on most of its ranks (at the first call, if its creation was recorded). A call
+    whose launch has no recorded kernel hangs if its file has later records: by a second or more,
+    and by twice the run's longest time from launch to end of an op. If only the recording, but no
+    record, goes on so long, the role is ``unknown``: the profiler may have stopped.
 
     Returns
     -------

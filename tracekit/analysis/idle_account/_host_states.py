@@ -371,8 +371,7 @@ def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
     """Return ``gap, ahead, credit``: time that the host waited before each gap, ns.
 
     ``credit`` is the time in waiting calls from ``ahead``, the end of the last launch whose op was
-    queued for long, to the start of the gap. Without these the host would have been earlier by
-    that.
+    queued for long, to the start of the gap: the host would have been earlier without them.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause in one part (some recorded files) of a run, as far as known from that.
+    """Idle time by cause in one part (some recorded files) of a run, as far as known from it.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Split each gap into time before, in, and after the call that launched the op after it."""
+    """Split each gap into the time before, during and after the call that launched its late op."""
     start, end = pl.col("start"), pl.col("end")
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)

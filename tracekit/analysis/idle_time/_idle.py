@@ -296,7 +296,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """Return how to record context switches (threads off the CPU), where a report lacks them."""
+    """Return how to record context switches (threads off the CPU), where a file lacks them."""
     switches = trace["contents"].filter(pl.col("feature") == "context switches")
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
     what = "when the thread that launches was off the CPU, and in which call"

@@ -104,7 +104,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
 
 def _training_begins(trace: Trace) -> pl.DataFrame:
-    """Return ``device, report, clock, begins``: start of training in the report's time, ns.
+    """Return ``device, report, clock, begins``: start of training in the recorded file's time, ns.
 
     It is the start of the first training kernel, or of the first iteration if that is earlier.
     """
@@ -234,7 +234,7 @@ def _of_samples(trace: Trace, placed: pl.DataFrame, begins: pl.DataFrame) -> pl.
 
 
 def _recorded(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device``; Unix times of training's start, and of recording's start and end."""
+    """Return, per ``device``, Unix times of training's start and of recording's start and end."""
     ends = trace["ops"].group_by("report").agg(last=pl.col("end").max()).collect()
     reports = trace.read("reports").join(ends, on="report", how="left")
     # Time 0 may be the start of another report of the run, by which the times of this one are told.
@@ -476,7 +476,7 @@ def largest_batch(
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Fit memory in training as a line in batch size per group; add sums for intervals."""
+    """Fit a line per group, training memory over batch size; add sums for intervals."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)

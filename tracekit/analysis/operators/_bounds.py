@@ -132,7 +132,7 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
-    """Return ``key, spread``: elements of the shape to which a key's tensors are broadcast."""
+    """Return ``key, spread``: per argument list (key), elements of the broadcast shape."""
     shape = pl.col("shapes").list.reverse()
     return (
         arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))

@@ -310,7 +310,7 @@ def output_positions(
 def backward_positions(
     gradient: pl.Expr, data: pl.Expr, weight: pl.Expr, transposed: pl.Expr
 ) -> pl.Expr:
-    """Return how often a convolution applied its weight, from the sizes of its backward.
+    """Return how often a convolution applied its weight, from the sizes in its backward pass.
 
     If it is not recorded whether the convolution is transposed, the channels may show it, or the
     number may be the same either way; else null.

@@ -142,7 +142,7 @@ def per_iteration(
 
 
 class Cold(NamedTuple):
-    """Cold steps of a run: count, number of the last one, length (``window_ns``) over devices.
+    """Cold steps of a run: count, number of the last one, total length over devices (`window_ns`).
 
     `skip` is the number of first iterations to leave out, cold and cut-off ones.
     """

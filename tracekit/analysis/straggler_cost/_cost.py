@@ -307,8 +307,7 @@ def _by_group(
 ) -> pl.DataFrame:
     """Return each group's cost by `keys`, from replays with recorded and with ideal op lengths.
 
-    `lengths` (per op) and `steps` (mean step) are pairs (recorded, ideal), ns; `found` is the
-    order.
+    `lengths` (per op) and `steps` (mean step) are pairs (recorded, ideal), ns.
     """
     own, ideal = lengths
     replayed, best = steps

@@ -142,7 +142,7 @@ def _overheads(rows: pl.DataFrame, window: int) -> pl.DataFrame:
 
 
 def _window(trace: Trace, overheads: pl.DataFrame) -> int:
-    """Return the time from the first to the last record of each report (file), summed, ns."""
+    """Return the time from the first to the last record of each recorded file, summed, ns."""
     edges = [
         trace[name].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
         for name in ("ops", "calls")

@@ -239,7 +239,7 @@ def weighted_means(
 
 
 def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the share of faster jobs and the mean speedup, per change of jobs.
+    """Return the share of faster jobs and the mean speedup, per architecture or hardware change.
 
     Parameters
     ----------

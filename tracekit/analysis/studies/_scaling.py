@@ -230,7 +230,7 @@ def _stage_precision() -> dict[str, pl.Expr]:
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
-    """Add speedups over the smallest number of GPUs, if it has exactly one row."""
+    """Add speedups relative to the row with the fewest GPUs; null if several rows tie."""
     ends = ("cost_low", "cost_high")
     known = ("spread", "freedom", "scatter", "runs")
     costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]

@@ -16,7 +16,7 @@ def computing_times(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``device, clock, start, end``, sorted by start; intervals of one device and clock neither
-    overlap nor touch. A device that never computes has one interval of length 0 on its report's
+    overlap nor touch. A device that never computes has one interval of length 0 on its file's
     clock.
     """
     reports = trace.read("reports")

@@ -60,11 +60,11 @@ def copy_transfers(
         table `host`, or an NVTX range of the domain ``MPI`` or named ``MPI_...``). An end that is
         no GPU is host memory.
     ``staged``, source ``same_thread``
-        A copy to the host, and the next copy that the same thread launched, of as many bytes from
+        A copy to the host, and the next copy that the same thread launched, of the same size from
         the host to another GPU, launched before the first one's end and started after it: the
         thread cannot have looked at the data, and the second waited for them. Modelled.
     ``staged``, source ``same_bytes``
-        A copy to the host, and a copy of as many bytes by the same process from the host to another
+        A copy to the host, and a copy of the same size by the same process from the host to another
         GPU that starts after the first one's end, at most the longer of 1 ms and ten times the
         first one's duration later: time for the program to be woken, and to copy or sum the bytes
         in host memory, which is several times faster than PCIe, but not for another step to
@@ -77,7 +77,7 @@ def copy_transfers(
         launched before the first one's end and started after it. Only where the machine has
         NVLinks a-b and b-c and none a-c, so that there is a reason to go through b. Modelled.
     ``two_hop``, source ``same_bytes``
-        The last copy of as many bytes a->b before a copy b->c of the same process, c another than
+        The last copy of the same size a->b before a copy b->c of the same process, c another than
         a, if it ended at most `HOP_GAP_NS` before (0.1 ms: time for the program to learn of the
         end and to launch the next copy), and no kernel, copy or other op started on b in between,
         since data that b uses is not only passed on. Only with NVLinks as above. Modelled.
@@ -98,8 +98,8 @@ def copy_transfers(
 
     Returns
     -------
-    The table `TRANSFERS`, by report and start. `stage` and `iteration` of a row with two copies are
-    those of the first copy.
+    The table `TRANSFERS`, sorted by recorded file and start. `stage` and `iteration` of a row with
+    two copies are those of the first copy.
     """
     copies = _with_mpi(trace, _driver_staged(_copies(trace)))
     copies = _program_staged(copies)
@@ -292,8 +292,8 @@ def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
 def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
     """Pair each copy with the next copy that its thread launched, if that one waited for it.
 
-    The second copy has as many bytes, was launched before the end of the first copy, and started
-    after it.
+    The second copy has as many bytes as the first one, was launched before the first one's end, and
+    started after it.
 
     Parameters
     ----------
