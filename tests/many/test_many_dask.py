@@ -148,7 +148,7 @@ def test_a_cluster_that_lacks_tracekit(lasting, long_ranks, store, monkeypatch) 
 
 
 def _nobody_has_this(*_: object) -> None:
-    raise NotImplementedError
+    raise ModuleNotFoundError("No module named 'tracekit'")
 
 
 def test_a_cluster_that_loses_all_workers_is_given_up(

@@ -126,10 +126,11 @@ def _die(_: int) -> None:
 def test_a_part_whose_process_is_lost_is_done_again(tmp_path) -> None:
     ask = Workers(2, None, lambda *_: None)
     names = [f"flag{number}" for number in range(4)]
-    assert ask([partial(_die_at_first, tmp_path / name) for name in names]) == names
+    found = ask([partial(_die_at_first, tmp_path / name) for name in names])
+    assert dict(found) == dict(enumerate(names))
     with pytest.raises(InputError, match=r"part 1 of 2 .* was ended by SIGKILL 3 times"):
-        ask([partial(_die, 0), partial(len, "abc")])
-    del ask
+        list(ask([partial(_die, 0), partial(len, "abc")]))
+    del ask, found
     assert workers() == []
 
 
