@@ -442,6 +442,21 @@ def test_a_copy_before_a_kernel_that_is_launched_late() -> None:
     assert _wins(late) == pytest.approx((50 * US, 125 * US, 200 * US), rel=1e-3)
 
 
+def test_copies_both_ways_at_once_and_across_a_border_of_steps_count_once() -> None:
+    """Each step holds one beside the copy of its input, and one half of which is the next step's.
+
+    They were 400 us a step, and copies of twice as many bytes.
+    """
+    b = _copying(20)
+    back = {"kind": "d2h", "bytes": 2_400_000, "copy_kind": "DtoH", "stream": 9}
+    for start in (600, 900, 1600, 1900, 2600, 2900, 3600):
+        _op(b, start * US - 20, start * US, (start + 200) * US, **back)
+    row = _found(b.trace())["unhidden_copies"]
+    assert row["finding"].startswith("Copies from and to the host run for 200 us per step while")
+    assert "at 12 GB/s" in row["finding"]
+    assert "11 copies of 26.4 MB in all" in row["evidence"]
+
+
 def _copying_late(late: int) -> TraceBuilder:
     """Return the same steps, after each of which a loader takes so long for the next batch."""
     b = _copying(20)

@@ -410,14 +410,15 @@ def host_copies(part: Part) -> Frames:
     """
     rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
     rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
-    gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - pl.col("bytes")
+    size = (pl.col("bytes") * pl.col("share")).round()
+    gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - size
     sums = [
         each.with_columns(
             pl.lit(rule).alias("rule"), pl.col("kind").cast(pl.String),
             is_pageable=(pl.col("host_memory") == "pageable").fill_null(value=False),
         ).group_by("rule", *CELL, "kind", "is_pageable").agg(
-            pl.col("bytes", "exposed").sum(), number=pl.len(), time=LENGTH.sum(),
-            gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
+            size.sum(), pl.col("exposed").sum(), number=pl.col("counts").sum(),
+            time=LENGTH.sum(), gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
             sure=pl.col("sure").sum() if "sure" in each.columns else pl.lit(0, pl.Int64),
         ).select(_COPIES.names()).cast(_COPIES)
         for rule, each in rows.items()

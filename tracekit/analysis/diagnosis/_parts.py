@@ -82,10 +82,14 @@ class Part:
         return pl.concat([self._placed(batch) for batch in work]).lazy()
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Cut rows (``device, start, end``) to usual steps, and add ``iteration``."""
+        """Cut ops (``device, start, end``) to usual steps, and add ``iteration, counts, share``.
+
+        Of the pieces of an op one ``counts``; ``share`` is the piece's share of the op's time.
+        """
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
         step = self.steps["iteration"].gather(pieces["window"])
-        return pieces.select(rows.columns).with_columns(iteration=step)
+        share = LENGTH / pl.col("duration_ns")
+        return pieces.select(*rows.columns, "counts", share=share).with_columns(iteration=step)
 
     @cached_property
     def found(self) -> OwnPieces:
@@ -153,15 +157,22 @@ class Part:
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
         """Return the copies and collectives that `own` selects, with their exposed time.
 
-        ``exposed``: ns in which no other ops run.
+        ``exposed``: ns in which no other ops run. Of several of these that run at once, the first
+        one is exposed.
         """
-        chosen = self._asked_about.filter(own).collect()
+        chosen = self._asked_about.filter(own).collect().sort("start", "op")
         if chosen.is_empty():
             return chosen.with_columns(exposed=LENGTH)
         few = self._asked_about.filter(~own).select("device", "start", "end").collect()
         others = merged(pl.concat([self._rest, few]), ["device"])
-        hidden = covered(chosen, others, ["device"], "hidden")
-        return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
+        begun, reached = pl.col("start"), pl.col("end").cum_max().shift().over("device")
+        alone = chosen.with_columns(
+            begun=begun, start=pl.min_horizontal("end", pl.max_horizontal(begun, reached))
+        )
+        hidden = covered(alone, others, ["device"], "hidden")
+        return hidden.select(
+            pl.exclude("start", "begun", "hidden"), start="begun", exposed=LENGTH - pl.col("hidden")
+        )
 
     @cached_property
     def _asked_about(self) -> pl.LazyFrame:
