@@ -171,10 +171,19 @@ def _is_inside(spans: list[tuple[int, int]], time: int) -> bool:
     return any(start <= time < end for start, end in spans)
 
 
-def _ends(ops: list[Op], steps: Steps) -> dict[int, int]:
-    """When the last op of each step ends, on any device."""
-    ends: dict[int, int] = {}
+def _jobs(every: dict[tuple[int, int], list[tuple[int, int | None]]]) -> dict[int, int | None]:
+    """Of each process its job: those whose steps share a GPU have one of their own."""
+    steps = [owner for owner, begins in every.items() if _last(begins) is not None]
+    shared = {process for process, device in steps for other, same in steps
+              if same == device and other != process}  # fmt: skip
+    return {process: process if process in shared else None for process, _ in every}
+
+
+def _ends(ops: list[Op], steps: Steps) -> dict[tuple[int | None, int], int]:
+    """When the last op of each step of a job ends, on any device."""
+    ends: dict[tuple[int | None, int], int] = {}
     every = _begins(ops, steps)
+    jobs = _jobs(every)
     for op in ops:
         if op.stage == "ME":
             continue
@@ -184,13 +193,15 @@ def _ends(ops: list[Op], steps: Steps) -> dict[int, int]:
             after = begins[place + 1][0] if place + 1 < len(begins) else 10_000
             iteration = begins[place][1] if begins[place][0] <= op.start < after else None
         if iteration is not None:
-            ends[iteration] = max(ends.get(iteration, -10_000), op.end)
+            step = jobs[op.process], iteration
+            ends[step] = max(ends.get(step, -10_000), op.end)
     return ends
 
 
 def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
-    windows, ends = [], _ends(ops, steps)
-    for (process, device), known in _begins(ops, steps).items():
+    windows, ends, every = [], _ends(ops, steps), _begins(ops, steps)
+    jobs = _jobs(every)
+    for (process, device), known in every.items():
         begins = known
         finish = max(op.end for op in ops if (op.process, op.device) == (process, device))
         edges = [*(begin for begin, _ in begins), finish]
@@ -199,7 +210,8 @@ def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
             begin, iteration = begins[place]
             # An iteration of evaluation alone has no end of its own.
             whole = ends.get(
-                iteration or 0, begins[place + 1][0] if begins[place + 1 :] else finish
+                (jobs[process], iteration or 0),
+                begins[place + 1][0] if begins[place + 1 :] else finish,
             )
             begins = [*begins[: place + 1], (max(begin, whole), None)]
             edges = [*(begin for begin, _ in begins), max(finish, begin, whole)]
@@ -589,3 +601,21 @@ def test_input_that_is_launched_before_the_range_of_its_step_is_of_that_step() -
 def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:
     earlier: list[tuple[int, int, int | None, str]] = [(1, 4, None, "FP"), (4, 8, None, "WU")]
     assert _step_begins([*earlier, *STEP_OPS], thread=0)[:2] == [(None, 1), (0, 10)]
+
+
+def test_processes_that_share_a_gpu_end_their_last_steps_by_themselves() -> None:
+    """The last step of the first took 380 ns, until that of the other one ended, and not 30."""
+    builder = TraceBuilder()
+    for process, length in ((0, 30), (1, 200)):
+        for step in range(3):
+            begin = 100 + step * length
+            builder.iteration(step, begin, begin + 20, thread=10 * process, source="ranges")
+            builder.op("gemm", begin, thread=10 * process, start=begin, end=begin + length)
+    trace = builder.trace()
+    ops, own = trace.read("ops"), pl.col("launch_start")
+    length = pl.when(process=0).then(30).otherwise(200)
+    ops = ops.with_columns(iteration=((own - 100) / length).cast(pl.Int64))
+    steps = trace.read("iterations").with_columns(clock=pl.lit("a"))
+    found = iteration_windows(ops, steps).drop_nulls("iteration")
+    lengths = found.group_by("process").agg((pl.col("end") - pl.col("start")).unique())
+    assert dict(lengths.rows()) == {0: [30], 1: [200]}

@@ -100,15 +100,20 @@ def _ends(
         ]
     )
     on_device = ops.group_by(*_OWNER, "iteration").agg(own=pl.col("end").max())
-    on_device = on_device.join(clocks, on="process", how="left")
-    of_job = on_device.group_by("iteration").agg(
+    # A job has one process on a GPU: those that share one are jobs of their own.
+    shared = last.filter(pl.col("process").n_unique().over("device") > 1)["process"]
+    job = pl.when(pl.col("process").is_in(shared.unique().implode())).then("process")
+    found = last.select(*_OWNER, "iteration", job=job).join(
+        on_device, on=[*_OWNER, "iteration"], how="left"
+    )
+    whose = on_device.join(found.select(*_OWNER, "job"), on=_OWNER).join(
+        clocks, on="process", how="left"
+    )
+    of_job = whose.group_by("job", "iteration").agg(
         ended=pl.col("own").max(), is_open=pl.col("clock").n_unique() > 1
     )
-    found = last.select(*_OWNER, "iteration").join(
-        on_device.drop("clock"), on=[*_OWNER, "iteration"], how="left"
-    )
     ended = pl.when("is_open").then("own").otherwise("ended")
-    return found.join(of_job, on="iteration", how="left").select(
+    return found.join(of_job, on=["job", "iteration"], how="left", nulls_equal=True).select(
         *_OWNER, "iteration", ended.alias("ended"), "is_open"
     )
 
