@@ -36,6 +36,14 @@ def test_the_report_is_described_as_far_as_its_version_goes(nsys):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["localhost", "localhost.localdomain", "LOCALHOST"])
+def test_a_host_that_any_machine_may_be_has_no_name(one, name):
+    """Clocks of two nodes were taken for one by it, and their steps ended with each other's."""
+    one.kernel(1, 2)
+    one.env("Hostname", name)
+    assert rows(trace_of(one), "reports", "host") == [(None,)]
+
+
 def test_the_name_of_the_file_may_be_no_text(one, tmp_path):
     one.kernel(1, 2)
     one.close()
