@@ -623,6 +623,7 @@ def _of_ranks(
     late_in: int = 4,
     idles: bool = False,
     role: bool = False,
+    logs: bool = False,
     ranks: int = 3,
 ) -> Trace:
     """Return 4 steps of some ranks, of which one comes late to the all-reduce of the first ones.
@@ -630,7 +631,7 @@ def _of_ranks(
     It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
     one before it ends. The late one works for longer; or it works as long as others and its host is
     late by 300 us before (`idles`); or it runs a kernel of its own for 300 us (`role`), or for
-    100 us (both).
+    100 us (both). It may fetch a number from its GPU in each step, too (`logs`).
     """
     b = TraceBuilder()
     for rank in range(ranks):
@@ -647,6 +648,9 @@ def _of_ranks(
                 begin + shared * US, stage="BP", **place)  # fmt: skip
             if role and is_late:
                 _op(b, begin + 30, begin + shared * US, begin + own * US, name="update", **place)
+            if logs and is_late:
+                fetched: dict[str, Any] = {"kind": "d2h", "bytes": 4, "copy_kind": "DtoH"}
+                _op(b, begin + 5, begin + 20, begin + 30, **place, **fetched)
             reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
             place |= {"stage": "WU", "stream": 20, **reduced}
             for first, last in itertools.pairwise([own, *(ends or (1000,))]):
@@ -675,8 +679,10 @@ def test_of_two_gpus_the_slower_one_is_held_against_the_other() -> None:
     assert row["finding"].startswith("GPU 1 takes 1.5 times as long as the other GPU")
 
 
-def test_a_rank_whose_host_is_late_is_a_straggler() -> None:
-    found = _found(_of_ranks(late=1, idles=True))
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_rank_whose_host_is_late_is_a_straggler(*, logs: bool) -> None:
+    """Also if it fetches the loss in each step, as the first rank of a job often does."""
+    found = _found(_of_ranks(late=1, idles=True, logs=logs))
     assert _wins(found["stragglers"])[1] == pytest.approx(300 * US, rel=1e-3)
     assert "slow_clocks" not in found
 
