@@ -5,7 +5,7 @@ op then. They follow each other in this order, and each begins when the one befo
 
 - its thread has not come to launch it: it waits in a call for a GPU (``waiting_call``), for the
   data loader (``loader``), for another stage's thread (``pipeline``), is between two steps
-  (``between_steps``), or is busy with the framework or a call (``late_launch``). What a thread does
+  (``between_steps``), or is busy with the framework or a call (``host_delay``). What a thread does
   that it waits for counts in its place;
 - it is launched and on its way: ``launch_latency``;
 - its stream waits for an op of another GPU: ``weight_update`` (gradients or weights of a peer
@@ -36,13 +36,13 @@ _HELD = {
     "collective": "collective",
 }
 _BUSY = {
-    "host_work": "late_launch",
-    "call": "late_launch",
-    "start": "late_launch",
-    "await": "late_launch",
+    "host_work": "host_delay",
+    "call": "host_delay",
+    "start": "host_delay",
+    "await": "host_delay",
 }
 CAUSES = (
-    "waiting_call", "loader", "between_steps", "late_launch", "launch_latency", "weight_update",
+    "waiting_call", "loader", "between_steps", "host_delay", "launch_latency", "weight_update",
     "pipeline", "collective", "other_stream", "dispatch", "end",
 )  # fmt: skip
 

@@ -251,7 +251,7 @@ def test_by_iteration() -> None:
     table = breakdown(_iterations(), "iteration").rows
     assert table.columns == [
         "iteration", "iteration_name", "ops", "total_ns", "busy_ns", "window_ns", "idle_ns",
-        "between_ns", "share", "devices",
+        "between_steps_ns", "share", "devices",
     ]  # fmt: skip
     # Between 190 and 220 nothing runs; the host is between its iterations from 190 to 200.
     assert table.rows() == [
@@ -287,7 +287,7 @@ def test_by_iteration_and_stage() -> None:
         (1, "WU", 1, 40, 30, 10, 0.3),
         # Nothing runs from 190 to 220; the host is between its iterations from 190 to 200.
         (1, "idle", None, None, 20, None, 0.2),
-        (1, "between", None, None, 10, None, 0.1),
+        (1, "between_steps", None, None, 10, None, 0.1),
         (2, "FP", 1, 40, 40, 0, 1.0),
         (None, "OTHER", 2, 24, 24, 0, pytest.approx(24 / 35)),
         (None, "idle", None, None, 11, None, pytest.approx(11 / 35)),
@@ -346,7 +346,7 @@ def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
         _op(builder, "ME", 100 * number + 60, 100 * number + 90)
     table = breakdown(builder.trace(), "iteration,stage", skip=1).rows
     assert table.select("iteration", "stage", "ops", "busy_ns", "exposed_ns").rows() == [
-        (1, "FP", 1, 50, 50), (1, "ME", 1, 30, 30), (1, "between", None, None, 20),
+        (1, "FP", 1, 50, 50), (1, "ME", 1, 30, 30), (1, "between_steps", None, None, 20),
         (2, "FP", 1, 50, 50),
     ]  # fmt: skip
 

@@ -134,7 +134,7 @@ def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> 
     assert tracekit.study([run]).select("skipped", "iterations").row(0) == (1, 5)
     for skip, kept in (("auto", 5), (0, 6)):
         facts = tracekit.study([run], skip=skip).row(0, named=True)
-        step, idle = facts["step_ns"], facts["idle_ns"] + facts["between_ns"]
+        step, idle = facts["step_ns"], facts["idle_ns"] + facts["between_steps_ns"]
         assert run.idle(skip=skip)["step_ns"].sum() == pytest.approx(idle)
         stalls = tracekit.stalls([run], skip=skip)
         assert stalls["idle_ns"].sum() / 4 / kept == pytest.approx(idle)
@@ -159,7 +159,7 @@ def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> 
     held = {"steps": 1, "last": 0, "skip": 1, "window_ns": each["window_ns"].item()}
     assert sums.meta["cold"] == held
     assert found.meta["cold"] == held | {
-        "idle_ns": each.select(pl.col("idle_ns") + pl.col("between_ns")).item()
+        "idle_ns": each.select(pl.col("idle_ns") + pl.col("between_steps_ns")).item()
     }
     # Of steps that were chosen none is left out.
     assert "cold" not in run.idle.answer(iterations=(0, 2)).meta

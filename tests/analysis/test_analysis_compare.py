@@ -79,7 +79,7 @@ def test_stages_side_by_side() -> None:
         ("WU", 20, 20, 1, 1, 0, 1, "too small to matter", None),
         ("idle", 1910 / 6, 2160 / 6, None, None, pytest.approx(250 / 6),
          pytest.approx(216 / 191), "no difference shown", None),
-        ("between", 500 / 6, 500 / 6, None, None, 0, 1, "too small to matter", None),
+        ("between_steps", 500 / 6, 500 / 6, None, None, 0, 1, "too small to matter", None),
     ]  # fmt: skip
     low, high = found.table.row(0, named=True)["low_ns"], found.table.row(0, named=True)["high_ns"]
     assert -54 < low < -50 < high < -46
@@ -104,8 +104,8 @@ def test_what_is_in_one_run_only_is_shown() -> None:
     # Evaluation is no part of the last step, which has no next one to end it.
     found = compare(added, b.trace(), "kernel").table
     assert found.row(0, named=True)["name"] == "new"
-    columns = ("a_ns", "b_total_ns", "b_outside_ns", "b_outside_count", "ratio", "only_in",
-               "verdict")  # fmt: skip
+    columns = ("a_ns", "b_total_ns", "b_outside_steps_ns", "b_outside_steps_count", "ratio",
+               "only_in", "verdict")  # fmt: skip
     assert found.select(columns).row(0) == (0, 250, 50, 1, None, "B", "slower")
     back = compare(b.trace(), added, "kernel").table
     assert back.select("name", "b_ns", "ratio", "only_in", "verdict").row(0) == (
@@ -125,7 +125,8 @@ def test_what_ran_outside_of_steps_alone_is_listed_beside_them() -> None:
             b.op("sgd", at=-500, start=-500, end=-440, stage="WU")
             b.op("setup", at=-400, start=-400, end=-330, stage="OTHER")
         runs.append(b.trace())
-    columns = ("a_ns", "b_ns", "a_outside_ns", "b_outside_ns", "b_outside_count", "only_in")
+    columns = ("a_ns", "b_ns", "a_outside_steps_ns", "b_outside_steps_ns", "b_outside_steps_count",
+               "only_in")  # fmt: skip
     kernels = compare(runs[0], runs[1], "kernel").table.select("name", *columns)
     assert sorted(kernels.rows()) == [
         ("fw", 500, 500, 0, 0, 0, None), ("setup", 0, 0, 0, 70, 1, "B"),
@@ -134,9 +135,9 @@ def test_what_ran_outside_of_steps_alone_is_listed_beside_them() -> None:
     stages = compare(runs[0], runs[1]).table.select("stage", *columns)
     # Of two columns that belong together none is shown alone, though one holds nothing.
     alone = _for_people(compare(_run(A), runs[1], "kernel").table)
-    assert {"a_outside_ns", "b_outside_ns"} <= {*alone.columns}
+    assert {"a_outside_steps_ns", "b_outside_steps_ns"} <= {*alone.columns}
     alike = _for_people(compare(_run(A), _run(A), "kernel").table)
-    assert not {"a_outside_ns", "b_outside_ns"} & {*alike.columns}
+    assert not {"a_outside_steps_ns", "b_outside_steps_ns"} & {*alike.columns}
     assert stages.rows()[:4] == [
         ("FP", 500, 500, 0, 0, 0, None), ("WU", 20, 20, 0, 60, 1, None),
         ("ME", 0, 0, 300, 300, 1, None), ("OTHER", 0, 0, 0, 70, 1, "B"),
@@ -161,7 +162,7 @@ def test_what_steps_are_made_of() -> None:
     # Steps of the host take 900 ns: it is in none of them for 100 ns, but after the last one.
     assert rows["idle"]["a_total_ns"] == 5 * 380 + 10
     assert rows["idle"]["b_total_ns"] == 5 * 430 + 10
-    assert rows["between"]["a_total_ns"] == rows["between"]["b_total_ns"] == 5 * 100
+    assert rows["between_steps"]["a_total_ns"] == rows["between_steps"]["b_total_ns"] == 5 * 100
     step = compare(_run(A), _run(B)).meta["step"]
     assert step["a_ns"] == pytest.approx(5530 / 6)
     assert step["delta_ns"] == pytest.approx(-50 / 6)
@@ -178,11 +179,11 @@ def test_time_between_iterations_is_part_of_a_step() -> None:
     found = compare(b.trace(), b.trace())
     totals = dict(found.contributions.select("part", "a_total_ns").rows())
     assert totals == dict.fromkeys(PARTS, 0) | {
-        "FP": 2400, "OTHER": 5 * 50, "idle": 5 * 100, "between": 5 * 450,
+        "FP": 2400, "OTHER": 5 * 50, "idle": 5 * 100, "between_steps": 5 * 450,
     }  # fmt: skip
     assert found.meta["step"]["a_ns"] == 5400 / 6
-    assert found.table["stage"].to_list() == ["FP", "OTHER", "idle", "between"]
-    assert found.table.filter(stage="OTHER")["a_outside_ns"].item() == 50
+    assert found.table["stage"].to_list() == ["FP", "OTHER", "idle", "between_steps"]
+    assert found.table.filter(stage="OTHER")["a_outside_steps_ns"].item() == 50
 
 
 _LENGTHS = st.lists(st.integers(0, 800), min_size=1, max_size=9)
@@ -431,7 +432,7 @@ def test_iterations_that_not_all_processes_have_are_left_out() -> None:
         "1 iterations of A are left out, which not all its processes have"
     ]
     assert found.table["a_ns"].to_list()[:2] == [500, 20]
-    assert found.table["a_outside_ns"].to_list()[:2] == [500, 20]
+    assert found.table["a_outside_steps_ns"].to_list()[:2] == [500, 20]
 
 
 def test_a_stray_context_has_no_steps() -> None:
@@ -565,7 +566,7 @@ def test_links_of_processes_that_number_their_steps_differently() -> None:
     moved = Traffic(run, Placed(machine(), {0: 0, 1: 1}, "number", ()))
     found = compare(run, run, "link", traffic=(moved, moved))
     assert found.meta["a_iterations"] == 3
-    columns = ("src", "dst", "a_count", "a_bytes", "a_outside_count")
+    columns = ("src", "dst", "a_count", "a_bytes", "a_outside_steps_count")
     assert sorted(found.table.select(columns).rows()) == [
         ("GPU0", "GPU1", 1, 1000, 0), ("GPU1", "GPU0", 1, 1000, 0),
     ]  # fmt: skip
@@ -754,8 +755,8 @@ def test_a_faster_loader_shows_between_steps(
             runs.append(_simulate(tmp_path / f"{workers}_workers", monkeypatch))
     found = compare(runs[0], runs[1], skip=1)
     parts = {row["part"]: row for row in found.contributions.iter_rows(named=True)}
-    assert parts["between"]["verdict"] == "faster"
-    assert parts["between"]["delta_ns"] == pytest.approx(-7_500_000, rel=0.1)
+    assert parts["between_steps"]["verdict"] == "faster"
+    assert parts["between_steps"]["delta_ns"] == pytest.approx(-7_500_000, rel=0.1)
     assert parts["idle"]["verdict"] == "too small to matter"
     step = found.meta["step"]
     line = rf"step: .* faster by .*\({100 * (step['ratio'] - 1):.1f} %\); shown .*; carried by"
@@ -837,7 +838,7 @@ def test_devices_on_clocks_of_their_own_have_no_last_step() -> None:
     found = compare(apart, run)
     assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
     assert found.meta["step"]["a_ns"] == 1000
-    assert found.table.filter(stage="FP")["a_outside_ns"].item() == 2 * 500
+    assert found.table.filter(stage="FP")["a_outside_steps_ns"].item() == 2 * 500
     assert breakdown(apart, "iteration").rows.select("iteration", "window_ns").rows()[-2:] == [
         (4, 2000), (None, 2 * 530),
     ]  # fmt: skip
@@ -921,7 +922,7 @@ def test_causes_of_idle_time_add_up_to_it() -> None:
     # 300 and 400 ns of work in steps of 1,000: the rest is launched late.
     a, b = _run([300] * 8), _run([400] * 8)
     found = compare(a, b, "cause")
-    parts = compare(a, b, "step").rows.filter(pl.col("part").is_in(["idle", "between"]))
+    parts = compare(a, b, "step").rows.filter(pl.col("part").is_in(["idle", "between_steps"]))
     for column in ("a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns"):
         assert found.rows[column].sum() == pytest.approx(parts[column].sum())
     assert set(found.rows["cause"]) <= set(CAUSES)
@@ -981,4 +982,4 @@ def test_idle_time_is_told_alike_where_one_run_does_not_tell_where_the_host_was(
     assert found.table.filter(stage="idle")["delta_ns"].item() == 0
     assert any(note.startswith("idle: inside of steps and between") for note in found.meta["notes"])
     told = compare(run("ranges", 600), run("ranges", 600))
-    assert told.table["stage"].to_list() == ["FP", "idle", "between"]
+    assert told.table["stage"].to_list() == ["FP", "idle", "between_steps"]

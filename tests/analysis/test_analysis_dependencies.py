@@ -1067,7 +1067,7 @@ def test_the_replay_of_fp32_products_is_of_the_kernels_that_the_finding_counts(n
 
 def test_a_change_of_nothing_says_so() -> None:
     found = _ask(whatif, _behind(), parse_changes(bandwidth=["nvlink=2x"], loader="2x"))
-    assert found.rows["edges"].to_list() == [0, 0, 0, 0, 0]
+    assert found.rows["dependencies"].to_list() == [0, 0, 0, 0, 0]
     assert found.rows["step_ns"].n_unique() == 1
     assert len([text for text in found.warnings if "nothing in this run" in text]) == 2
 

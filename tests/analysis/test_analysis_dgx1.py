@@ -26,7 +26,8 @@ def _run(network: str, method: str, gpus: int, step: float, **row: Any) -> dict[
         "method": method, "scaling": "strong", "basis": "gpu", "step_ns": step * MS,
         "epoch_ns": None, "fp_bp_ns": 2.0 * MS, "wu_ns": 1.5 * MS, "wu_exposed_ns": 1.0 * MS,
         "wu_residual_ns": None, "io_exposed_ns": 0.0, "me_exposed_ns": 0.0,
-        "other_exposed_ns": 0.0, "idle_ns": 0.0, "between_ns": 0.0, "bytes_between_gpus": None,
+        "other_exposed_ns": 0.0, "idle_ns": 0.0, "between_steps_ns": 0.0,
+        "bytes_between_gpus": None,
     } | row  # fmt: skip
 
 

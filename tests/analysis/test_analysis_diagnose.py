@@ -90,7 +90,7 @@ def test_input_that_comes_late() -> None:
     row = found["input_bound"]
     # Nothing is known of the time after the last of four steps, which is no part of the mean.
     assert _wins(row) == pytest.approx((0.9 * 100 * US, 100 * US, 100 * US))
-    assert row["sure"] == "measured"
+    assert row["confidence"] == "measured"
     assert row["share"] == pytest.approx(0.0909, abs=0.001)
     assert row["finding"].startswith("GPUs wait 100 us per step for input, 9.09 %")
     meta = diagnose(_waiting(100 * US, stage="IO").trace()).meta
@@ -106,7 +106,7 @@ def test_a_gpu_that_only_copies_waits_for_no_input() -> None:
 def test_a_host_between_its_steps_is_a_hint() -> None:
     row = _found(_waiting(100 * US, stage=None).trace())["input_bound"]
     assert _wins(row) == pytest.approx((0, 100 * US, 100 * US))
-    assert row["sure"] == "hint"
+    assert row["confidence"] == "hint"
 
 
 def test_less_than_a_fiftieth_of_a_step_is_not_spoken_of() -> None:
@@ -138,7 +138,7 @@ def test_a_wait_in_each_step() -> None:
 def test_a_wait_in_a_single_step_is_a_hint() -> None:
     b = _late_kernels("cudaStreamSynchronize")
     del b.rows["iterations"][1:]
-    assert _found(b.trace())["sync_in_loop"]["sure"] == "hint"
+    assert _found(b.trace())["sync_in_loop"]["confidence"] == "hint"
 
 
 @pytest.mark.parametrize(("since", "won"), [(700, 120), (885, 15)])
@@ -200,7 +200,7 @@ def test_allocations_in_each_step() -> None:
 def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     row = _found(_late_kernels(None).trace())["launch_bound"]
     assert _wins(row) == pytest.approx((50 * US, 75 * US, 100 * US), rel=1e-3)
-    assert row["sure"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
+    assert row["confidence"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
 
 
 def _host(trace: Trace, **row: Any) -> Trace:
@@ -217,10 +217,10 @@ def test_a_thread_that_is_kept_off_the_cpu() -> None:
     off = {"name": "off the CPU", "group": "off_cpu"}
     found = _found(_host(_late_kernels(None).trace(), **off))
     assert _wins(found["off_cpu"]) == pytest.approx((35 * US, 70 * US, 70 * US))
-    assert found["off_cpu"]["sure"] == "measured"
+    assert found["off_cpu"]["confidence"] == "measured"
     assert _wins(found["launch_bound"])[1] == pytest.approx(0.75 * 30 * US, rel=1e-3)
     asleep = _found(_host(_late_kernels(None).trace(), name="pthread_mutex_lock", group="wait"))
-    assert asleep["off_cpu"]["sure"] == "likely"
+    assert asleep["off_cpu"]["confidence"] == "likely"
     assert "70 us per step asleep in pthread_mutex_lock" in asleep["off_cpu"]["evidence"]
 
 
@@ -239,7 +239,7 @@ def test_a_long_gap_is_no_launch(late: int, rule: str) -> None:
     assert any("per step and GPU in `loss`" in text for text in found[rule]["evidence"])
     seen = _host(b.trace(), name="off the CPU", group="off_cpu")
     if rule == "busy_host":
-        assert (found[rule]["sure"], _found(seen)[rule]["sure"]) == ("hint", "likely")
+        assert (found[rule]["confidence"], _found(seen)[rule]["confidence"]) == ("hint", "likely")
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def _input_without_ranges(**host: Any) -> Trace:
 def test_input_that_no_range_tells_of_is_likely() -> None:
     for host in ({"name": "off the CPU", "group": "off_cpu"}, {"name": "poll", "group": "wait"}):
         row = _found(_input_without_ranges(**host))["input_bound"]
-        assert row["sure"] == "likely"
+        assert row["confidence"] == "likely"
         assert _wins(row) == pytest.approx((0.9 * STEP, STEP, STEP), rel=1e-3)
-    assert _found(_input_without_ranges())["input_bound"]["sure"] == "hint"
+    assert _found(_input_without_ranges())["input_bound"]["confidence"] == "hint"
 
 
 def test_copies_that_hold_the_host() -> None:
@@ -360,7 +360,7 @@ def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None
     pinned, pageable = findings("pinned"), findings("pageable")
     assert "pageable_copies" not in pinned
     assert "unhidden_copies" not in pageable
-    assert pageable["pageable_copies"]["sure"] == "measured"
+    assert pageable["pageable_copies"]["confidence"] == "measured"
     held = [text for text in pinned["unhidden_copies"]["evidence"] if "hold their call" in text]
     assert bool(held) is blocks
     managed = findings("managed")
@@ -426,7 +426,7 @@ def test_copies_to_the_host_that_nothing_hides() -> None:
 def test_copies_that_nothing_hides() -> None:
     row = _found(_copying(20).trace())["unhidden_copies"]
     assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US), rel=1e-4)
-    assert row["sure"] == "measured"
+    assert row["confidence"] == "measured"
     assert row["finding"].startswith("Copies to the GPU run for 200 us per step while it computes")
     assert row["finding"].endswith("at 12 GB/s.")
 
@@ -434,7 +434,7 @@ def test_copies_that_nothing_hides() -> None:
 def test_a_copy_that_could_not_begin_earlier_may_win_nothing() -> None:
     late = _found(_copying(590 * US).trace())["unhidden_copies"]
     assert _wins(late) == pytest.approx((10 * US, 105 * US, 200 * US), rel=2e-3)
-    assert late["sure"] == "likely"
+    assert late["confidence"] == "likely"
 
 
 def test_a_copy_before_a_kernel_that_is_launched_late() -> None:
@@ -561,7 +561,7 @@ def test_many_collectives_of_unknown_size_may_take_as_long_for_their_bytes() -> 
     """Ten of 93 us are ten that start slowly, or ten buckets of 25 MiB."""
     times = [(600 + 93 * place, 693 + 93 * place) for place in range(10)]
     row = _found(_exchanging(*times).trace())["small_buckets"]
-    assert (row["sure"], row["win_low_ns"]) == ("hint", 0)
+    assert (row["confidence"], row["win_low_ns"]) == ("hint", 0)
     assert "of unknown size: large ones take as long for their bytes" in row["evidence"]
 
 
@@ -922,21 +922,21 @@ def test_numbers_in_words_have_no_exponents(number: float, digits: int, text: st
 
 
 @pytest.mark.parametrize(
-    ("claims", "wrong", "sure"),
+    ("claims", "wrong", "confidence"),
     [(40, 2, "measured"), (39, 0, "likely"), (0, 0, "likely"), (40, 3, "perhaps")],
 )
 def test_a_rule_is_no_surer_than_it_was_right(
-    monkeypatch: pytest.MonkeyPatch, claims: int, wrong: int, sure: str
+    monkeypatch: pytest.MonkeyPatch, claims: int, wrong: int, confidence: str
 ) -> None:
     score = {"input_bound": {"claims": claims, "wrong": wrong}}
     monkeypatch.setattr(_diagnose, "score", lambda: score)
     trace = _waiting(100 * US, stage="IO").trace()
-    assert _found(trace)["input_bound"]["sure"] == sure
+    assert _found(trace)["input_bound"]["confidence"] == confidence
     listed = diagnose(trace)
-    assert listed.rows.height == (sure != "perhaps")
-    assert listed.meta.get("perhaps", 0) == (sure == "perhaps")
+    assert listed.rows.height == (confidence != "perhaps")
+    assert listed.meta.get("perhaps", 0) == (confidence == "perhaps")
     assert listed.tables["findings"].height == 1  # which formats for machines hold
-    assert diagnose(trace, rules=["input_bound"]).rows["sure"].to_list() == [sure]
+    assert diagnose(trace, rules=["input_bound"]).rows["confidence"].to_list() == [confidence]
 
 
 def test_rules_that_are_often_wrong_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -978,7 +978,7 @@ def test_matrix_products_in_fp32_beside_tensor_cores() -> None:
     low, win, high = _wins(row)
     assert (low, high) == (0, pytest.approx(0.2 * STEP * 15 / 16, rel=0.001))
     assert win == pytest.approx(high / 2, rel=0.001)
-    assert (row["sure"], "set_float32_matmul_precision" in row["advice"]) == ("likely", True)
+    assert (row["confidence"], "set_float32_matmul_precision" in row["advice"]) == ("likely", True)
 
 
 @pytest.mark.parametrize(
@@ -1071,7 +1071,7 @@ def test_the_operator_that_is_furthest_above_its_bound() -> None:
     assert _wins(row) == pytest.approx((0, 100 * US, 200 * US), rel=0.001)
     assert "`mm` runs 200 us per step (20 % of the step)" in row["finding"]
     assert "which is computing" in row["finding"]
-    assert row["sure"] == "perhaps"  # nothing judged it
+    assert row["confidence"] == "perhaps"  # nothing judged it
     assert "33.3 % of that at peaks" in row["evidence"][0]
 
 
@@ -1100,7 +1100,7 @@ def test_chains_of_elementwise_kernels() -> None:
     """Of three kernels of 0.1 ms each, fused, the longest one would be left at best."""
     row = _found(_named("gemm", ADD, ADD, ADD, "gemm"))["unfused_elementwise"]
     assert _wins(row) == pytest.approx((0, 0.1 * STEP, 0.2 * STEP), rel=0.001)
-    assert row["sure"] == "hint"
+    assert row["confidence"] == "hint"
     assert "1 chain per step and GPU, of 3 kernels" in row["evidence"][0]
     apart = _named(ADD, ADD, "gemm", ADD, ADD)
     assert "unfused_elementwise" not in _found(apart)

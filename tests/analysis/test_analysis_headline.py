@@ -64,9 +64,9 @@ def test_the_first_line_takes_two_lines_of_120_columns() -> None:
         "without step 5 of B (idle for 30.00 ms more) and 3 more B is faster by 69.96 us"
     )
     assert found.meta["step"]["shift_verdict"] == "faster"
-    assert "typical step" not in told
+    assert "median step" not in told
     other = compare(_run(a), _run(b, collective=exchange, late=stalls), metric="median")
-    assert "; typical step -70.00 us (" in other.meta["headline"]
+    assert "; median step -70.00 us (" in other.meta["headline"]
     assert "without" not in other.meta["headline"]
 
 

@@ -63,14 +63,14 @@ def _simple(late: int = 100 * US) -> TraceBuilder:
 def test_a_late_launch_is_split_from_the_launch_itself() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)
-    assert _causes(b.trace()) == {"late_launch": 100 * US, "launch": 10}
+    assert _causes(b.trace()) == {"host_delay": 100 * US, "launch_latency": 10}
 
 
 def test_an_op_that_was_launched_before_the_gap_waits_for_its_start() -> None:
     b = TraceBuilder()
     _launched(b, 0, 4, 10, 1_000)
     _launched(b, 6, 9, 1_300, 1_400)
-    assert _causes(b.trace()) == {"launch": 300}
+    assert _causes(b.trace()) == {"launch_latency": 300}
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_the_host_between_steps_and_in_a_loader() -> None:
     b.iteration(1, 91_000, 200 * US)
     b.range(31_000, 61_000, "next batch", stage="IO")
     assert _causes(b.trace()) == {
-        "late_launch": 10_000 + 10_000, "between_steps": 20_000 + 30_000, "input": 30_000,
-        "launch": 10,
+        "host_delay": 10_000 + 10_000, "between_steps": 20_000 + 30_000, "input": 30_000,
+        "launch_latency": 10,
     }  # fmt: skip
 
 
 def test_before_the_first_step_the_host_is_in_none() -> None:
     b = _simple()
     b.iteration(0, 200 * US, 300 * US)
-    assert _causes(b.trace()) == {"between_steps": 100 * US, "launch": 10}
+    assert _causes(b.trace()) == {"between_steps": 100 * US, "launch_latency": 10}
 
 
 def test_of_threads_with_as_many_steps_the_first_one_drives() -> None:
@@ -162,7 +162,11 @@ def test_a_pass_outside_of_steps_is_not_between_them() -> None:
     b = _simple()
     b.iteration(0, 0, 1_000)
     b.range(1_000, 51_000, "forward", stage="FP")
-    assert _causes(b.trace()) == {"late_launch": 50_000, "between_steps": 50_000, "launch": 10}
+    assert _causes(b.trace()) == {
+        "host_delay": 50_000,
+        "between_steps": 50_000,
+        "launch_latency": 10,
+    }
 
 
 def test_allocations_loading_and_the_profiler() -> None:
@@ -181,7 +185,7 @@ def test_allocations_loading_and_the_profiler() -> None:
     )  # fmt: skip
     assert _causes(trace) == {
         "profiler": 20_000, "allocation": 3_000, "loading": 25_000 + 100_001,
-        "late_launch": 500_000 - 20_000 - 3_000 - 125_001, "launch": 10,
+        "host_delay": 500_000 - 20_000 - 3_000 - 125_001, "launch_latency": 10,
     }  # fmt: skip
 
 
@@ -217,7 +221,7 @@ def test_a_thread_that_does_not_run_is_off_the_cpu() -> None:
         {**_OFF, "start": 21_000, "end": 51_000}, {**_POLL, "start": 60_000, "end": 70_000},
         {**_POLL, "thread": 1, "start": 75_000, "end": 80_000},  # which launches nothing here
     ])  # fmt: skip
-    assert _causes(trace) == {"off_cpu": 40_000, "late_launch": 60_000, "launch": 10}
+    assert _causes(trace) == {"off_cpu": 40_000, "host_delay": 60_000, "launch_latency": 10}
     assert _rests(trace)["off_cpu"] == "context switches, OS calls"
     (evidence,) = idle(trace, longest=1).rows["evidence"]
     assert "0.03 ms: the thread that launches was off the CPU;" in evidence
@@ -228,7 +232,7 @@ def test_a_thread_that_sleeps_while_the_one_that_drives_it_works_waits_for_that(
     b = _simple()
     b.iteration(0, 0, 200 * US, thread=1)
     asleep = {**_OFF, "start": 21_000, "end": 51_000}
-    assert _causes(_with(b.trace(), host=[asleep]))["late_launch"] == 100 * US
+    assert _causes(_with(b.trace(), host=[asleep]))["host_delay"] == 100 * US
     both = [asleep, {**_POLL, "thread": 1, "start": 31_000, "end": 61_000}]
     assert _causes(_with(b.trace(), host=both))["off_cpu"] == 20_000
 
@@ -251,10 +255,10 @@ def test_sleep_until_input_is_copied_is_waiting_for_it(
     row: dict[str, Any], source: str, *, steps: bool
 ) -> None:
     trace = _input_after(100 * US, steps=steps).trace()
-    rest = "between_steps" if steps else "late_launch"
-    assert _causes(trace) == {rest: 100 * US, "launch": 10}
+    rest = "between_steps" if steps else "host_delay"
+    assert _causes(trace) == {rest: 100 * US, "launch_latency": 10}
     asleep = _with(trace, host=[{**row, "start": 500, "end": 91_000}])
-    assert _causes(asleep) == {"input": 90_000, rest: 10_000, "launch": 10}
+    assert _causes(asleep) == {"input": 90_000, rest: 10_000, "launch_latency": 10}
     assert _rests(asleep)["input"] == source
 
 
@@ -301,7 +305,7 @@ def test_before_linked_code_was_ready_it_was_compiled() -> None:
     _call(b, 300_000, 301_000, "cuLinkComplete", thread=1)
     _call(b, 310_000, 311_000, "cuModuleLoadData")
     assert _causes(b.trace()) == {
-        "compiling": 300_000, "late_launch": 199_000, "loading": 1_000, "launch": 10
+        "compiling": 300_000, "host_delay": 199_000, "loading": 1_000, "launch_latency": 10
     }  # fmt: skip
     asleep = _with(b.trace(), host=[{**_OFF, "start": 2_000, "end": 302_000}])
     assert _causes(asleep)["compiling"] == 300_000
@@ -312,7 +316,7 @@ def test_code_is_compiled_by_a_child_process() -> None:
     _call(b, 310_000, 311_000, "cuModuleLoadData")
     child = {**_POLL, "name": "posix_spawn", "group": "child", "start": 5_000, "end": 105_000}
     assert _causes(_with(b.trace(), host=[child])) == {
-        "compiling": 310_000 - 1_000, "loading": 1_000, "late_launch": 190_000, "launch": 10
+        "compiling": 310_000 - 1_000, "loading": 1_000, "host_delay": 190_000, "launch_latency": 10
     }  # fmt: skip
     late = child | {"start": 320_000, "end": 420_000}  # loaded before it was started
     assert "compiling" not in _causes(_with(b.trace(), host=[late]))
@@ -328,11 +332,11 @@ def test_a_wait_before_code_is_linked_is_no_compiling() -> None:
     rows = [{**_POLL, "thread": thread, "start": 2_000, "end": 302_000} for thread in (0, 1)]
     trace = _with(b.trace(), host=rows)
     assert _causes(trace) == {
-        "off_cpu": 300_000, "compiling": 100_000, "late_launch": 100_000, "launch": 10
+        "off_cpu": 300_000, "compiling": 100_000, "host_delay": 100_000, "launch_latency": 10
     }  # fmt: skip
     child = {**_POLL, "name": "posix_spawn", "group": "child", "start": 102_000, "end": 103_000}
     assert _causes(_with(b.trace(), host=[*rows, child])) == {
-        "off_cpu": 100_000, "compiling": 300_000, "late_launch": 100_000, "launch": 10
+        "off_cpu": 100_000, "compiling": 300_000, "host_delay": 100_000, "launch_latency": 10
     }  # fmt: skip
 
 
@@ -341,7 +345,7 @@ def test_input_that_is_read_before_code_is_linked_is_no_compiling() -> None:
     b.range(0, 300 * US, "next", stage="IO")
     _call(b, 400_000, 401_000, "cuLinkComplete")
     assert _causes(b.trace()) == {
-        "input": 299_000, "compiling": 101_000, "late_launch": 100_000, "launch": 10
+        "input": 299_000, "compiling": 101_000, "host_delay": 100_000, "launch_latency": 10
     }  # fmt: skip
 
 
@@ -362,7 +366,7 @@ def test_a_wait_that_drained_the_queue_explains_as_much_as_it_took() -> None:
     b.iteration(0, 0, 200 * US)
     _call(b, 400, 2_000, "cudaStreamSynchronize")  # 600 ns before the gap, 1,000 in it
     assert _causes(b.trace()) == {
-        "waiting_call": 1_000 + 600, "late_launch": 100_000 - 1_600, "launch": 10,
+        "waiting_call": 1_000 + 600, "host_delay": 100_000 - 1_600, "launch_latency": 10,
     }  # fmt: skip
 
 
@@ -374,8 +378,8 @@ def test_a_wait_goes_on_to_explain_until_it_is_used_up() -> None:
     _launched(b, 8_000, 8_004, 8_010, 8_500)
     _launched(b, 12_000, 12_004, 12_010, 13_000)
     assert _causes(b.trace()) == {
-        "waiting_call": 100 + 4_980, "late_launch": 2_900 + 3_500 - 4_980,
-        "launch": 20,
+        "waiting_call": 100 + 4_980, "host_delay": 2_900 + 3_500 - 4_980,
+        "launch_latency": 20,
     }  # fmt: skip
     assert _rests(b.trace())["waiting_call"] == "waits, API calls"
 
@@ -387,7 +391,7 @@ def test_a_wait_explains_nothing_once_the_host_was_ahead() -> None:
     _launched(b, 600, 604, 610, 60_000)
     _launched(b, 700, 704, 60_000, 60_500)
     _launched(b, 70_000, 70_004, 70_010, 80_000)
-    assert _causes(b.trace()) == {"late_launch": 9_500, "launch": 10}
+    assert _causes(b.trace()) == {"host_delay": 9_500, "launch_latency": 10}
 
 
 def test_short_time_between_steps_is_hidden_in_a_long_wait() -> None:
@@ -400,8 +404,8 @@ def test_short_time_between_steps_is_hidden_in_a_long_wait() -> None:
         _launched(b, 102_000, 102_004, 102_010, 110_000)
         return _causes(b.trace())
 
-    assert causes(5_000) == {"waiting_call": 2_000, "launch": 10}
-    assert causes(4_999) == {"waiting_call": 1_000, "between_steps": 1_000, "launch": 10}
+    assert causes(5_000) == {"waiting_call": 2_000, "launch_latency": 10}
+    assert causes(4_999) == {"waiting_call": 1_000, "between_steps": 1_000, "launch_latency": 10}
 
 
 def test_a_copy_whose_call_outlasts_it_is_a_wait() -> None:
@@ -409,7 +413,7 @@ def test_a_copy_whose_call_outlasts_it_is_a_wait() -> None:
     b.iteration(0, 0, 100_000)
     _launched(b, 0, 4, 10, 1_000)
     _launched(b, 1_500, 9_000, 6_000, 8_000, copy_kind="HtoD", kind="h2d")
-    assert _causes(b.trace()) == {"late_launch": 500, "waiting_call": 4_500}
+    assert _causes(b.trace()) == {"host_delay": 500, "waiting_call": 4_500}
 
 
 def test_a_copy_whose_call_takes_long_is_staged_by_the_host() -> None:
@@ -417,7 +421,7 @@ def test_a_copy_whose_call_takes_long_is_staged_by_the_host() -> None:
     b.iteration(0, 0, 300 * US)
     _launched(b, 0, 4, 10, 1_000)
     _launched(b, 2_000, 102_001, 90_000, 200_000, copy_kind="HtoD", kind="h2d")
-    assert _causes(b.trace()) == {"late_launch": 1_000, "waiting_call": 88_000}
+    assert _causes(b.trace()) == {"host_delay": 1_000, "waiting_call": 88_000}
 
 
 def test_a_query_is_no_wait() -> None:
@@ -462,7 +466,7 @@ def test_an_op_whose_stream_waits_for_an_event_of_another_gpu(
         "type": "stream_wait_event", "correlation": 3,
     }  # fmt: skip
     trace = _with(b.trace(), syncs=[wait], event_records=[record])
-    assert _causes(trace) == {cause: 8_000, "launch": 10}
+    assert _causes(trace) == {cause: 8_000, "launch_latency": 10}
     longest = idle(trace, longest=1).rows.row(0, named=True)
     assert (longest["cause"], longest["device"]) == (cause, 1)
     assert "(GPU 0)" in longest["evidence"]
@@ -475,7 +479,7 @@ def test_an_op_that_a_copy_from_another_gpu_precedes() -> None:
         src_device=0, dst_device=1,
     )  # fmt: skip
     _launched(b, 30, 34, 9_410, 9_500, device=1, context=2)
-    assert _causes(b.trace()) == {"behind_weight_update": 8_400, "launch": 10}
+    assert _causes(b.trace()) == {"behind_weight_update": 8_400, "launch_latency": 10}
 
 
 @pytest.mark.parametrize(
@@ -512,8 +516,8 @@ def test_a_gpu_that_is_held_itself_passes_on_what_holds_it() -> None:
     # GPU 1 does little of what GPU 2 waits for: it waits for GPU 0 itself.
     causes = idle(b.trace(), "device,cause").rows.select("device", "cause", "idle_ns").rows()
     assert sorted(causes) == [
-        (1, "behind_stage", 8_400), (1, "launch", 10), (2, "behind_stage", 8_600),
-        (2, "launch", 10),
+        (1, "behind_stage", 8_400), (1, "launch_latency", 10), (2, "behind_stage", 8_600),
+        (2, "launch_latency", 10),
     ]  # fmt: skip
     assert "(GPU 1)" in idle(b.trace(), longest=1).rows["evidence"][0]
 
@@ -554,14 +558,14 @@ def test_an_event_of_the_same_gpu_holds_nothing() -> None:
     place = {"report": 0, "process": 0, "context": 2, "stream": 7, "event": 5, "device": 1}
     wait = {"start": 20, "end": 22, "type": "stream_wait_event", "correlation": 3}
     trace = _with(b.trace(), syncs=[{**place, **wait}], event_records=[{**place, "correlation": 1}])
-    assert _causes(trace) == {"launch": 1_000}
+    assert _causes(trace) == {"launch_latency": 1_000}
 
 
 def test_a_piece_of_input_by_a_loader_does_not_say_why_the_others_are_late() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)
     _launched(b, 30_000, 30_004, 30_010, 31_000, thread=1, stage="IO")
-    assert _causes(b.trace()) == {"late_launch": 100_000 - 990, "launch": 10}
+    assert _causes(b.trace()) == {"host_delay": 100_000 - 990, "launch_latency": 10}
 
 
 def test_between_steps_a_loader_that_ends_the_gap_was_late() -> None:
@@ -571,7 +575,7 @@ def test_between_steps_a_loader_that_ends_the_gap_was_late() -> None:
     _launched(b, 61_000, 61_004, 61_010, 71_000, thread=1, stage="IO")
     found = _causes(b.trace())
     assert found == {
-        "input": 60_010, "between_steps": 19_000, "late_launch": 11_000, "launch": 10
+        "input": 60_010, "between_steps": 19_000, "host_delay": 11_000, "launch_latency": 10
     }  # fmt: skip
     longest = idle(b.trace(), longest=1).rows.row(0, named=True)
     assert "until a loader's thread launched" in longest["evidence"]
@@ -602,7 +606,7 @@ def test_a_step_has_its_mean() -> None:
     rows = idle(b.trace()).rows
     # Steps last until the next one begins on the device: 1,000, 1,000 and 290 ns.
     assert dict(rows.select("cause", "step_ns").rows()) == pytest.approx(
-        {"late_launch": (3 * 100 + 2 * 700) / 3, "launch": (3 * 10 + 2 * 10) / 3}
+        {"host_delay": (3 * 100 + 2 * 700) / 3, "launch_latency": (3 * 10 + 2 * 10) / 3}
     )
 
 
@@ -677,7 +681,7 @@ def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
     number = trace.read("iterations").height
     if number:
         steps = breakdown(trace, "iteration").rows
-        lost = steps.with_columns(lost=pl.col("idle_ns") + pl.col("between_ns"))
+        lost = steps.with_columns(lost=pl.col("idle_ns") + pl.col("between_steps_ns"))
         answer = idle(trace, "iteration")
         found = answer.rows.select("iteration", "idle_ns").rows()
         told = answer.rows["iteration"].cast(pl.String).fill_null("(no step)")
@@ -701,17 +705,17 @@ def _naive(trace: Trace) -> Counter[str]:
         if later["launch_start"] is None:
             return "unexplained"
         if time >= max(later["launch_start"], later["launch_end"]):
-            return "launch"
+            return "launch_latency"
         own = {call["name"] for call in calls if call["start"] <= time < call["end"]}
         for name, cause in zip(_CALLS, ("allocation", "waiting_call", "loading"), strict=False):
             if name in own:
                 return cause
         if time >= later["launch_start"]:
-            return "launch"
+            return "launch_latency"
         if any(load["start"] <= time < load["end"] for load in loads):
             return "input"
         inside = any(step["start"] <= time < step["end"] for step in steps)
-        return "late_launch" if inside or not steps else "between_steps"
+        return "host_delay" if inside or not steps else "between_steps"
 
     for time in range(ops[0]["start"], max(op["end"] for op in ops)):
         if not any(op["start"] <= time < op["end"] for op in ops):
@@ -733,7 +737,7 @@ def test_causes_are_those_of_every_nanosecond(trace: Trace) -> None:
     expected = _naive(plain)
     # What is laid on a wait before the gap has tests of its own.
     credited = found["waiting_call"] - expected["waiting_call"]
-    late = ("late_launch", "between_steps", "input")
+    late = ("host_delay", "between_steps", "input")
     assert credited >= 0
     assert sum(found[name] for name in late) + credited == sum(expected[name] for name in late)
     others = set(found) | set(expected)

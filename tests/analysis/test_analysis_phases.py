@@ -76,7 +76,7 @@ def test_a_breakdown_by_phase() -> None:
         ("decode", 2, 50, 130, 2, 8, 8, 65.0, 130 / 8),
         ("prefill", 1, 10, 100, 1, 2, 50, 100.0, 2.0),
     ]
-    assert (rows["idle_ns"] + rows["between_ns"] + rows["busy_ns"]).to_list() == rows[
+    assert (rows["idle_ns"] + rows["between_steps_ns"] + rows["busy_ns"]).to_list() == rows[
         "window_ns"
     ].to_list()
 

@@ -67,7 +67,7 @@ def test_three_against_three_by_hand() -> None:
     assert step["verdict"] == "slower"
     assert found.table.row(0, named=True)["verdict"] == "slower"
     assert found.table.select("stage", "a_ns", "b_ns").rows() == [
-        ("FP", 1020, 1090), ("idle", 0, 0), ("between", 0, 0)
+        ("FP", 1020, 1090), ("idle", 0, 0), ("between_steps", 0, 0)
     ]  # fmt: skip
     assert found.meta["headline"].startswith(
         "step: 1.02 us in A (3 recordings), 1.09 us in B (3 recordings): slower by 70 ns "
@@ -199,12 +199,12 @@ def test_what_lies_outside_of_steps_is_a_mean_of_recordings() -> None:
     warm = rows["warm"]
     told = (warm["a_ns"], warm["b_ns"], warm["verdict"])
     assert told == (0, 0, "too small to matter")
-    assert (warm["a_outside_ns"], warm["b_outside_ns"]) == (101, 50)
-    assert (warm["a_outside_count"], warm["b_outside_count"]) == (1, 1)
-    assert rows["fw"]["a_outside_ns"] == 0
-    assert any(note.startswith("outside: ") for note in found.meta["notes"])
-    assert found.for_people.filter(name="warm")["a_outside_ns"].item() == 101
-    assert "a_outside_count" not in found.for_people.columns
+    assert (warm["a_outside_steps_ns"], warm["b_outside_steps_ns"]) == (101, 50)
+    assert (warm["a_outside_steps_count"], warm["b_outside_steps_count"]) == (1, 1)
+    assert rows["fw"]["a_outside_steps_ns"] == 0
+    assert any(note.startswith("outside_steps: ") for note in found.meta["notes"])
+    assert found.for_people.filter(name="warm")["a_outside_steps_ns"].item() == 101
+    assert "a_outside_steps_count" not in found.for_people.columns
 
 
 def test_times_are_of_one_gpu_in_the_mean() -> None:

@@ -484,7 +484,9 @@ def test_time_on_tensor_cores_by_stage() -> None:
     b = two_steps()
     b.op("mystery", at=60, start=60, end=67, iteration=0, stage="BP")
     answer = roofline(b.trace(), "stage")
-    rows = dict(answer.rows.select("stage", pl.struct("tensor_core_ns", "untold_ns")).rows())
-    assert rows["FP"] == {"tensor_core_ns": 40, "untold_ns": 0}
-    assert rows["BP"] == {"tensor_core_ns": 0, "untold_ns": 7}
-    assert (answer.meta["tensor_core_ns"], answer.meta["untold_ns"]) == (40, 7)
+    rows = dict(
+        answer.rows.select("stage", pl.struct("tensor_core_ns", "tensor_core_unknown_ns")).rows()
+    )
+    assert rows["FP"] == {"tensor_core_ns": 40, "tensor_core_unknown_ns": 0}
+    assert rows["BP"] == {"tensor_core_ns": 0, "tensor_core_unknown_ns": 7}
+    assert (answer.meta["tensor_core_ns"], answer.meta["tensor_core_unknown_ns"]) == (40, 7)

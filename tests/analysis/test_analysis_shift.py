@@ -285,7 +285,7 @@ def test_the_first_line_says_of_a_typical_step_what_the_mean_does_not() -> None:
     assert _typical({**same, "delta_ns": 0.0, "shift_ns": 0.0}, "median") == ""
     assert _typical({**same, "shift_low_ns": None}, "median") == ""
     assert _typical(same, "mean") == ""
-    assert _typical(same, "median").startswith("typical step ")
+    assert _typical(same, "median").startswith("median step ")
     assert _typical({**same, "shift_ns": -4.0}, "mean").endswith("the other way than the mean")
-    assert _typical({**same, "shift_verdict": "slower"}, "mean").startswith("typical step ")
+    assert _typical({**same, "shift_verdict": "slower"}, "mean").startswith("median step ")
     assert _typical({**same, "verdict": "slower", "shift_verdict": "slower"}, "mean") == ""

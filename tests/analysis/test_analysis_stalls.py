@@ -66,10 +66,11 @@ def test_time_outside_of_steps_is_told() -> None:
     b.op("gemm", 31 * MS, start=40 * MS, end=130 * MS, stage="FP", iteration=0)
     b.op("after", 140 * MS, start=150 * MS, end=200 * MS)
     row = data_stalls(b.trace()).row(0, named=True)
-    assert (row["window_ns"], row["outside_ns"]) == (90 * MS, 110 * MS)
+    assert (row["window_ns"], row["outside_steps_ns"]) == (90 * MS, 110 * MS)
     alone = TraceBuilder()
     alone.op("gemm", 0, start=0, end=20 * MS)
-    assert data_stalls(alone.trace())["outside_ns"].to_list() == [0]  # the whole run is the window
+    # The whole run is the window.
+    assert data_stalls(alone.trace())["outside_steps_ns"].to_list() == [0]
 
 
 def test_a_range_of_input_hides_no_wait_before_it() -> None:

@@ -73,9 +73,9 @@ def test_who_is_last_and_what_it_costs() -> None:
     assert found[0]["caused_ns"] == found[2]["caused_ns"] == 0
     assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100) * US / 4)
     assert found[1]["waited_ns"] == pytest.approx(100 * US / 4)
-    assert found[0]["own_ns"] == pytest.approx(STEP - 125 * US, rel=1e-4)
-    assert found[1]["late_in"] == "BP"
-    assert found[1]["late_in_ns"] == pytest.approx((2800 - 2400) * US / 4, rel=1e-3)
+    assert found[0]["local_ns"] == pytest.approx(STEP - 125 * US, rel=1e-4)
+    assert found[1]["excess_in"] == "BP"
+    assert found[1]["excess_ns"] == pytest.approx((2800 - 2400) * US / 4, rel=1e-3)
     assert found[1]["late_ns"] == pytest.approx((200 + 100) / 2 * US)  # of 200, 300, 100, 0
 
 
@@ -152,9 +152,9 @@ def test_by_iteration() -> None:
     assert second["waited_ns"].to_list() == [300 * US, 0, 300 * US]
     assert second["last"].to_list() == [0, 1, 0]
     own = [each - wait for each, wait in zip(second["step_ns"], second["waited_ns"], strict=True)]
-    assert second["own_ns"].to_list() == own
+    assert second["local_ns"].to_list() == own
     usual = sorted(own)[1]
-    assert second["beyond_percent"][1] == pytest.approx(100 * (own[1] / usual - 1))
+    assert second["excess_percent"][1] == pytest.approx(100 * (own[1] / usual - 1))
 
 
 def test_a_step_without_any_collective_counts_as_the_others_do() -> None:
@@ -162,7 +162,7 @@ def test_a_step_without_any_collective_counts_as_the_others_do() -> None:
     last = rows.filter(iteration=4)
     assert last["device"].sort().to_list() == [0, 1, 2]
     assert last.select("waited_ns", "last").unique().rows() == [(0, 0)]
-    assert last["own_ns"].to_list() == last["step_ns"].to_list()
+    assert last["local_ns"].to_list() == last["step_ns"].to_list()
 
 
 def test_without_one_clock_only_the_delay_is_unknown() -> None:

@@ -73,7 +73,7 @@ def test_a_training_step() -> None:
     sums = {name: value for name, value in row.items() if name.endswith("_total_ns")}
     assert sums == {name.replace("_ns", "_total_ns"): row[name] for name in (
         "step_ns", "fp_bp_ns", "wu_ns", "wu_exposed_ns", "io_exposed_ns", "me_exposed_ns",
-        "other_exposed_ns", "idle_ns", "between_ns",
+        "other_exposed_ns", "idle_ns", "between_steps_ns",
     )}  # fmt: skip
     lengths = {name: row[name] for name in row if name.endswith("_ns") and name not in sums}
     assert lengths == {
@@ -94,7 +94,7 @@ def test_a_training_step() -> None:
         "other_exposed_ns": 0,
         "wu_residual_ns": 50 * US,
         "idle_ns": 2 * US,
-        "between_ns": 0,
+        "between_steps_ns": 0,
     }
     assert row["wu_ns"] - row["wu_exposed_ns"] == 10 * US
     assert list(row) == list(STUDY)
@@ -174,7 +174,7 @@ def test_steps_take_until_the_next_one_begins() -> None:
     assert row["other_exposed_ns"] == 0
     assert row["wu_exposed_ns"] == pytest.approx(10 / 3)
     # Nothing runs from 140 to 200 and from 240 to 310; the host is in no step from 300 on.
-    assert (row["idle_total_ns"], row["between_total_ns"]) == (60 + 60, 10)
+    assert (row["idle_total_ns"], row["between_steps_total_ns"]) == (60 + 60, 10)
 
 
 def test_skipped_steps_do_not_count() -> None:
@@ -199,7 +199,7 @@ def test_devices_and_processes_are_averaged() -> None:
     row = _row(builder)
     # The second step of both ends with that of process 1, which lasts from 200 to 400.
     assert (row["iterations"], row["window_ns"], row["step_ns"], row["gpus"]) == (2, 400, 200, 2)
-    assert (row["fp_bp_ns"], row["idle_ns"], row["between_ns"]) == (150, 0, 50)
+    assert (row["fp_bp_ns"], row["idle_ns"], row["between_steps_ns"]) == (150, 0, 50)
     assert (row["step_p5_ns"], row["step_p95_ns"]) == (150, 250)
 
 
@@ -313,7 +313,8 @@ def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: 
     for stage, start, length, device in spans:
         _op(builder, stage, start, start + length, device=device)
     row = _row(builder, skip=skip)
-    totals = [f"{name.removesuffix('_ns')}_total_ns" for name in (*PARTS, "idle_ns", "between_ns")]
+    idle = ("idle_ns", "between_steps_ns")
+    totals = [f"{name.removesuffix('_ns')}_total_ns" for name in (*PARTS, *idle)]
     assert sum(row[name] for name in totals) == row["step_total_ns"]
     assert row["step_ns"] == row["step_total_ns"] / (row["iterations"] * row["devices"])
     if any(stage == "BP" for stage, *_ in spans):  # else it is not known
@@ -572,7 +573,7 @@ def test_stages_of_a_study() -> None:
     row = {
         "network": "lenet", "batch": 16, "gpus": 4, "method": "p2p", "run": "a", "step_ns": 100.0,
         "fp_bp_ns": 50.0, "wu_ns": 45.0, "wu_exposed_ns": 35.0, "io_exposed_ns": 10.0,
-        "me_exposed_ns": 3.0, "other_exposed_ns": 0.0, "idle_ns": 1.5, "between_ns": 0.5,
+        "me_exposed_ns": 3.0, "other_exposed_ns": 0.0, "idle_ns": 1.5, "between_steps_ns": 0.5,
     }  # fmt: skip
     rows = [row, {**row, "gpus": 2, "fp_bp_ns": 10.0}, {**row, "gpus": 2, "fp_bp_ns": 20.0},
             {"network": "measured elsewhere", "epoch_ns": 1.0}]  # fmt: skip
@@ -582,7 +583,7 @@ def test_stages_of_a_study() -> None:
     assert four.select("stage", "exposed_ns", "busy_ns", "runs").rows() == [
         ("FP+BP", 50.0, 50.0, 1), ("WU", 35.0, 45.0, 1), ("IO", 10.0, None, 1),
         ("ME", 3.0, None, 1), ("OTHER", 0.0, None, 1), ("idle", 1.5, None, 1),
-        ("between", 0.5, None, 1),
+        ("between_steps", 0.5, None, 1),
     ]  # fmt: skip
     assert found.filter(stage="FP+BP", gpus=2).select("exposed_ns", "runs").rows() == [(15.0, 2)]
     assert found["network"].unique().to_list() == ["lenet"]

@@ -49,10 +49,10 @@ def test_what_fails(store: Path, what: str, code: int) -> None:
 
 
 def test_without_steps_it_cannot_be_told() -> None:
-    rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3], "sure": ["likely"]})
+    rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3], "confidence": ["likely"]})
     found = Answer(rows=rows, tables={"findings": rows}, meta={"steps": 0})
     assert [judged(found, fail_on=what) for what in ("10%", "40%", "any")] == [3, 0, 1]
-    doubtful = rows.with_columns(sure=pl.lit("perhaps"))
+    doubtful = rows.with_columns(confidence=pl.lit("perhaps"))
     found = Answer(rows=doubtful, tables={"findings": doubtful}, meta={"steps": 4})
     assert [judged(found, fail_on=what) for what in ("10%", "any", "launch_bound")] == [0, 0, 1]
 
@@ -69,7 +69,7 @@ def test_sarif_holds_all_findings(store: Path) -> None:
         assert names[each["ruleIndex"]] == each["ruleId"]
         assert each["message"]["text"].startswith(row["finding"])
         assert each["properties"]["win_ns"] == row["win_ns"]
-        assert each["level"] == ("note" if row["sure"] == "hint" else "warning")
+        assert each["level"] == ("note" if row["confidence"] == "hint" else "warning")
 
 
 def test_junit_has_a_case_per_rule(store: Path, tmp_path: Path) -> None:

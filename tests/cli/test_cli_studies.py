@@ -93,7 +93,7 @@ def test_what_the_step_is_judged_by(stored: Path) -> None:
     assert found["headline"].endswith("by median: same within 1 %")
     told = tracekit("compare", "ddp", "ddp", "--metric", "median", "--fail-above", "20%")
     assert (told.exit_code, told.stderr.partition(":")[0]) == (0, "tracekit")
-    assert "the typical step changes by +0.0 %" in told.stderr
+    assert "the median step changes by +0.0 %" in told.stderr
 
 
 NIGHTS = (500, 505, 498, 502, 501, 550, 548, 553, 551, 549)
@@ -133,7 +133,7 @@ def test_several_recordings_a_side(nights: Path, monkeypatch: pytest.MonkeyPatch
     alone = tracekit("compare", "n0", "n5").stdout
     assert "; shown of these two recordings, 95 % interval" in alone
     # The typical step stands below the step, which is the sum of what is above it.
-    closing = [line.split() for line in alone.splitlines() if line.split()[:1] == ["typical"]]
+    closing = [line.split() for line in alone.splitlines() if line.split()[:1] == ["median"]]
     assert closing[-1][1:4] == ["501.00", "551.00", "50.00"]
     assert closing[-1][-1] == "slower"
 
@@ -174,7 +174,7 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     steps = [row for row in each if row["iteration"] is not None]
     assert sum(row["window_ns"] for row in steps) == study["step_total_ns"]
     assert {row["devices"] for row in steps} == {4}
-    parts = ("busy_ns", "idle_ns", "between_ns")
+    parts = ("busy_ns", "idle_ns", "between_steps_ns")
     assert all(sum(row[part] for part in parts) == row["window_ns"] for row in steps)
     printed = [line.split() for line in tracekit("compare", "star", "star").stdout.splitlines()]
     closing = next(place for place, words in enumerate(printed) if words[:2] == ["step", "100.01"])

@@ -35,7 +35,7 @@ def test_a_terminal_says_what_lies_outside_of_steps(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns may be left out; the line may not, and -v is not asked for."""
-    outside = max(row["outside_ns"] for row in document("stalls", "ddp")["rows"])
+    outside = max(row["outside_steps_ns"] for row in document("stalls", "ddp")["rows"])
     monkeypatch.setattr(_output, "_terminal", lambda: (80, None))
     for runs in (["ddp"], ["ddp", OTHER]):
         text = tracekit("stalls", *runs).stdout

@@ -59,7 +59,7 @@ def test_stages_add_up_to_the_window(steps: Trace) -> None:
 def test_iterations_are_the_time_of_their_ranges(steps: Trace) -> None:
     table = breakdown(steps, "iteration").rows
     # The first step goes on until the second one begins, 100 ns later, of which 80 are in a stage.
-    assert table.select("iteration", "window_ns", "idle_ns", "between_ns").rows() == [
+    assert table.select("iteration", "window_ns", "idle_ns", "between_steps_ns").rows() == [
         (0, 1000, 50, 20),
         (1, 900, 50, 0),
     ]

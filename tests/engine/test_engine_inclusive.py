@@ -23,7 +23,7 @@ from tracekit.model import Trace
 
 COLUMNS = [
     "range", "style", "depth", "instances", "launching", "host_ns", "ops", "projected_ns",
-    "busy_ns", "own_busy_ns", "share",
+    "busy_ns", "self_busy_ns", "share",
 ]  # fmt: skip
 
 
@@ -433,4 +433,4 @@ def test_50_000_ranges_inside_each_other_take_no_more_than_their_number() -> Non
     table = breakdown(trace, "range", depth=deep).rows
     assert table["ops"].to_list() == list(range(number, number - deep, -1))
     assert table["busy_ns"].to_list() == [10 * (number - row) + 3 for row in range(deep)]
-    assert table["own_busy_ns"].to_list() == [13] * deep
+    assert table["self_busy_ns"].to_list() == [13] * deep

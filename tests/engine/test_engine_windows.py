@@ -395,7 +395,7 @@ def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
     for iteration in {window.iteration for window in windows}:
         own = [window for window in windows if window.iteration == iteration]
         rows = table.filter(table["iteration"].eq_missing(iteration))
-        without_work = rows["stage"].is_in(["idle", "between"])
+        without_work = rows["stage"].is_in(["idle", "between_steps"])
         found = {row["stage"]: row for row in rows.filter(~without_work).to_dicts()}
         expected = _expected(ops, own)
         assert {
@@ -413,7 +413,7 @@ def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
             for t in set(range(window.start, window.end)) - window.covered(ops)
             if not _is_inside(steps.get(window.process or 0, []), t)
         ]  # fmt: skip
-        assert total["between_ns"].item() == len(between)
+        assert total["between_steps_ns"].item() == len(between)
         idle = rows.filter(without_work)["exposed_ns"].sum()
         assert idle == total["idle_ns"].item() + len(between)
         assert total["ops"].item() == rows["ops"].sum()
@@ -490,15 +490,15 @@ def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
         for stage, length in _exposed(window, ops).items():
             expected[stage] += length
         for time in set(range(window.start, window.end)) - window.covered(ops):
-            expected["idle" if _is_inside(spans, time) else "between"] += 1
+            expected["idle" if _is_inside(spans, time) else "between_steps"] += 1
     found = compare(trace, trace)
     assert dict(found.contributions.select("part", "a_total_ns").iter_rows()) == expected
     total = sum(window.end - window.start for window in windows)
     assert found.meta["step"]["a_total_ns"] == row["step_total_ns"] == total
     assert found.table["b_total_ns"].sum() == total
     passes = expected["FP"] + expected["BP"]
-    assert (row["fp_bp_total_ns"], row["idle_total_ns"], row["between_total_ns"]) == (
-        passes, expected["idle"], expected["between"],
+    assert (row["fp_bp_total_ns"], row["idle_total_ns"], row["between_steps_total_ns"]) == (
+        passes, expected["idle"], expected["between_steps"],
     )  # fmt: skip
     # Together with what lies outside, it is all that was recorded.
     every = breakdown(trace, "stage").rows
@@ -525,7 +525,7 @@ def test_idle_time_by_the_range_that_the_host_is_in() -> None:
     assert found.rows() == [("step N", 35), ("loss.item", 20), ("optimizer", 10)]
     parts = compare(trace, trace)
     assert parts.contributions.filter(part="idle")["a_total_ns"].item() == 65
-    assert parts.contributions.filter(part="between")["a_total_ns"].item() == 10
+    assert parts.contributions.filter(part="between_steps")["a_total_ns"].item() == 10
     assert parts.meta["notes"][0] == (
         "idle in A, by where the host was: step N 18 ns, loss.item 10 ns, optimizer 5 ns"
     )

@@ -72,11 +72,11 @@ def in_two_halves(weight: str = "15") -> tuple[str, str, str]:
 )
 def test_xgmi_and_pcie(tmp_path: Path, form: str) -> None:
     machine = read(tmp_path, *in_two_halves(), numa([0, 0, 1, 1], form))
-    assert link_table(machine).select("link", "type", "bricks", "known").rows() == [
-        ("CPU0-CPU1", "socket", None, "told"),
-        ("GPU0-CPU0", "pcie", None, "told"), ("GPU0-GPU1", "xgmi", None, "told"),
-        ("GPU1-CPU0", "pcie", None, "told"), ("GPU2-CPU1", "pcie", None, "told"),
-        ("GPU2-GPU3", "xgmi", None, "told"), ("GPU3-CPU1", "pcie", None, "told"),
+    assert link_table(machine).select("link", "type", "nvlinks", "known").rows() == [
+        ("CPU0-CPU1", "socket", None, "stated"),
+        ("GPU0-CPU0", "pcie", None, "stated"), ("GPU0-GPU1", "xgmi", None, "stated"),
+        ("GPU1-CPU0", "pcie", None, "stated"), ("GPU2-CPU1", "pcie", None, "stated"),
+        ("GPU2-GPU3", "xgmi", None, "stated"), ("GPU3-CPU1", "pcie", None, "stated"),
     ]  # fmt: skip
     assert machine.warnings == ()
     names = {pair: getattr(machine.route(*pair), "name", None) for pair in ((0, 1), (0, 2))}

@@ -58,28 +58,29 @@ NEAR = "0-31\t0\t\tN/A"
 TOML = 'version = 1\n[nodes]\nGPU = 2\nCPU = 1\n[[links]]\ntype = "pcie"\nbetween = "GPU*-CPU0"\n'
 
 TABLE = {
-    "topo -m with NVLinks": (topo("NV2", (NEAR,) * 2), [V100] * 2, "GPU0>GPU1", "told"),
-    "topo -m without": (topo("PIX", (NEAR,) * 2), [V100] * 2, "GPU0>PCIe0>GPU1", "told"),
+    "topo -m with NVLinks": (topo("NV2", (NEAR,) * 2), [V100] * 2, "GPU0>GPU1", "stated"),
+    "topo -m without": (topo("PIX", (NEAR,) * 2), [V100] * 2, "GPU0>PCIe0>GPU1", "stated"),
     "topo -m, CPU affinity empty": (
-        topo("SYS", ("\t0\t\tN/A", "\t1\t\tN/A")), [V100] * 2, "GPU0>CPU0>CPU1>GPU1", "told",
+        topo("SYS", ("\t0\t\tN/A", "\t1\t\tN/A")), [V100] * 2, "GPU0>CPU0>CPU1>GPU1", "stated",
     ),
     "topo -m, NUMA affinity empty": (
-        topo("SYS", ("0-31\t\t\tN/A", "32-63\t\t\tN/A")), [V100] * 2, "GPU0>CPU0>CPU1>GPU1", "told",
+        topo("SYS", ("0-31\t\t\tN/A", "32-63\t\t\tN/A")), [V100] * 2, "GPU0>CPU0>CPU1>GPU1",
+        "stated",
     ),
-    "a dump of NCCL's with NVLinks": (dump(NVLINK), [A100] * 2, "GPU0>GPU1", "told"),
-    "a dump of NCCL's without": (dump(), [L4] * 2, "GPU0>CPU0>GPU1", "told"),
-    "a dump of RCCL's": (dump(XGMI, "0x038000"), [None] * 2, "GPU0>GPU1", "told"),
-    "a dump of RCCL's, accelerators": (dump(XGMI, "0x120000"), [None] * 2, "GPU0>GPU1", "told"),
+    "a dump of NCCL's with NVLinks": (dump(NVLINK), [A100] * 2, "GPU0>GPU1", "stated"),
+    "a dump of NCCL's without": (dump(), [L4] * 2, "GPU0>CPU0>GPU1", "stated"),
+    "a dump of RCCL's": (dump(XGMI, "0x038000"), [None] * 2, "GPU0>GPU1", "stated"),
+    "a dump of RCCL's, accelerators": (dump(XGMI, "0x120000"), [None] * 2, "GPU0>GPU1", "stated"),
     "a template of 8 A100": (template(8), [A100] * 8, "GPU0>NVSwitch0>GPU1", "recognised"),
     "a template of 8 V100": (template(8), [V100] * 8, "GPU0>GPU1", "recognised"),
     "a template of 8, 2 ran": (template(8), [A100] * 2, "GPU0>NVSwitch0>GPU1", "recognised"),
-    "a template without NVLinks to have": (template(8), [L4] * 8, "GPU0>CPU0>GPU1", "told"),
+    "a template without NVLinks to have": (template(8), [L4] * 8, "GPU0>CPU0>GPU1", "stated"),
     "a template with NICs": (template(8, nics=2), [A100] * 8, "GPU0>NVSwitch0>GPU1", "recognised"),
     "a template of a number of no board": (template(3), [A100] * 3, None, None),
     "a template of mixed models": (template(8), [A100] * 7 + [V100], None, None),
     "a template of slices (MIG)": (template(8), [f"{A100} MIG 1g.5gb"] * 8, None, None),
     "a template of unknown GPUs": (template(8), ["Graphics Device"] * 8, None, None),
-    "TOML without NVLinks": (TOML, [V100] * 2, "GPU0>CPU0>GPU1", "told"),
+    "TOML without NVLinks": (TOML, [V100] * 2, "GPU0>CPU0>GPU1", "stated"),
     "TOML that tells of none": (
         TOML.replace("version = 1", "version = 1\ntells_peers = false"), [V100] * 2, None, None,
     ),
@@ -111,7 +112,7 @@ def test_what_is_told_completed_and_untold(case: str, tmp_path: Path) -> None:
         assert machine.known(found.links[0]) == known
     if known == "recognised":
         assert any("names no NVLinks" in text for text in machine.warnings)
-        assert {"told", "recognised"} == set(link_table(machine)["known"])
+        assert {"stated", "recognised"} == set(link_table(machine)["known"])
 
 
 def test_a_template_is_odd_by_itself(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_xgmi_links_are_a_type_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "topology"
     path.write_text(dump(XGMI, "0x038000"))
     rows = link_table(read_topology(path)).filter(type="xgmi").rows()
-    assert rows == [("GPU0-GPU1", "xgmi", 1, None, "told")]
+    assert rows == [("GPU0-GPU1", "xgmi", 1, None, "stated")]
     path.write_text(dump(XGMI, "0x038000").replace('count="1"', 'count="2"', 1))
     with pytest.raises(InputError, match="GPU0-GPU1 has 2 NVLinks but GPU1-GPU0 has 1"):
         read_topology(path)

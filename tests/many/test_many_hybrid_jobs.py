@@ -490,7 +490,7 @@ def test_one_slow_link_is_named(tmp_path: Path) -> None:
         assert "2 times in 3 of 3 steps" in cause
         # Two calls in three steps, each end of which waits for both ranks. Hosts of this simulation
         # launch as GPUs get there, so that no shorter call shortens a step.
-        assert answer.rows.filter(change="ranks 1, 5 alike")["edges"].item() == 2 * 3 * 2 * 2
+        assert answer.rows.filter(change="ranks 1, 5 alike")["dependencies"].item() == 2 * 3 * 2 * 2
 
 
 @pytest.mark.slow

@@ -160,8 +160,8 @@ def test_hostile_names_of_runs_and_stages_stay_text() -> None:
 
 
 def test_stages_are_in_order_and_time_of_none_is_last() -> None:
-    assert stage_order(["between", "idle", "x", "WU", "FP+BP", "x"]) == [
-        "FP+BP", "WU", "x", "idle", "between"
+    assert stage_order(["between_steps", "idle", "x", "WU", "FP+BP", "x"]) == [
+        "FP+BP", "WU", "x", "idle", "between_steps"
     ]  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_groups_of_several_columns() -> None:
 
 
 def test_time_between_steps_is_called_so() -> None:
-    figure = steps([("FP", 30, 20), ("between", 60, 5)])
+    figure = steps([("FP", 30, 20), ("between_steps", 60, 5)])
     assert [bars.name for bars in stacks(figure)] == ["FP", "between steps"]
     assert figure.layout.xaxis2.ticktext == ("<b>A</b>", "FP", "between<br>steps", "<b>B</b>")
 

@@ -18,7 +18,7 @@ from tracekit.present import terminal
 
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _LENGTH = r"([-+]?[\d,.]+) (s|ms|us|ns)"
-_NAMES = {"idle time inside steps": "idle", "idle time between steps": "between"}
+_NAMES = {"idle time inside steps": "idle", "idle time between steps": "between_steps"}
 _PARTS = st.tuples(*[st.integers(0, 7)] * 4)
 """Powers of ten of a forward pass, an update, and idle time inside of steps and between them."""
 _SPREADS = st.tuples(*[st.sampled_from([0, 1, 30, 400])] * 4)
@@ -85,7 +85,7 @@ def test_a_change_is_printed_inside_of_its_own_interval(width: int, found: Answe
         low, high = row.get("low"), row.get("high")
         if low is not None and high is not None:
             assert low <= row["delta"] <= high, (name, row)
-        assert row.get("a") != 0 or name in ("rounding", "idle", "between"), row
+        assert row.get("a") != 0 or name in ("rounding", "idle", "between_steps"), row
 
 
 @settings(max_examples=examples(8, thorough=200), deadline=None)

@@ -30,7 +30,7 @@ def changes(**saved: tuple[float | None, float, float]) -> dict[str, list[Any]]:
     rows = {"nothing": (3.0, 3.0, 3.0), **saved, "all of these": (9.0, 9.0, 9.0)}
     return {
         "change": ["measured", "unchanged, replayed", *rows],
-        "edges": [0, 0, *(name != "nothing" for name in rows)],
+        "dependencies": [0, 0, *(name != "nothing" for name in rows)],
         "step_ns": [10e6, 10e6, *(s and 10e6 - s * 1e6 for s, _, _ in rows.values())],
         "low_ns": [None, 10e6, *(10e6 - most * 1e6 for _, _, most in rows.values())],
         "high_ns": [None, 10e6, *(10e6 - least * 1e6 for _, least, _ in rows.values())],
@@ -121,13 +121,15 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          {"window_ns": 100, "idle_ns": 9, "cold": {"idle_ns": 6}},
          ("Nothing runs for 9.0 % of the time, 66.7 % of it in cold first steps: input 100.0 % of "
          "that")),
-        ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "ranges"], "gaps": [1, 1],
-                  "idle_ns": [8, 2], "share": [0.8, 0.2]}, {"window_ns": 100, "idle_ns": 10},
-         "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that (by ranges)"),
-        ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "API calls"],
+        ("idle", {"cause": ["input", "launch_latency"], "rests_on": ["ranges", "ranges"],
                   "gaps": [1, 1], "idle_ns": [8, 2], "share": [0.8, 0.2]},
          {"window_ns": 100, "idle_ns": 10},
-         "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that"),
+         ("Nothing runs for 10.0 % of the time: input 80.0 %, launch_latency 20.0 % of that "
+          "(by ranges)")),
+        ("idle", {"cause": ["input", "launch_latency"], "rests_on": ["ranges", "API calls"],
+                  "gaps": [1, 1], "idle_ns": [8, 2], "share": [0.8, 0.2]},
+         {"window_ns": 100, "idle_ns": 10},
+         "Nothing runs for 10.0 % of the time: input 80.0 %, launch_latency 20.0 % of that"),
         ("idle", {"cause": ["waiting_call"], "rests_on": ["waits, API calls"], "gaps": [1],
                   "idle_ns": [10], "share": [1.0]}, {"window_ns": 100, "idle_ns": 10},
          ("Nothing runs for 10.0 % of the time: waiting_call 100.0 % of that (by waits, API calls);"

@@ -16,12 +16,12 @@ def test_every_cause_has_a_colour() -> None:
 
 def test_a_bar_per_device_with_a_part_per_cause() -> None:
     table = pl.DataFrame(
-        {"device": [0, 0, 3], "cause": ["late_launch", "input", "late_launch"],
+        {"device": [0, 0, 3], "cause": ["host_delay", "input", "host_delay"],
          "idle_ns": [2 * MS, 30 * MS, 5 * MS]}
     )  # fmt: skip
     figure = idle_figure(table, title="Why", subtitle="run")
     assert [(trace.name, trace.y, trace.x) for trace in figure.data] == [
-        ("input", (0,), (30.0,)), ("late launch", (0, 1), (2.0, 5.0)),
+        ("input", (0,), (30.0,)), ("host delay", (0, 1), (2.0, 5.0)),
     ]  # fmt: skip
     assert figure.layout.xaxis.title.text == "idle time (ms)"
     assert figure.layout.yaxis.ticktext == ("GPU 0", "GPU 3")
@@ -34,7 +34,7 @@ def test_without_any_it_says_so() -> None:
 
 
 def test_many_devices_are_cut_short() -> None:
-    table = pl.DataFrame({"device": range(45), "cause": "launch", "idle_ns": MS})
+    table = pl.DataFrame({"device": range(45), "cause": "launch_latency", "idle_ns": MS})
     figure = idle_figure(table, title="Why", subtitle="run")
     assert len(figure.data[0].y) == 40
     assert "not shown: 5 more GPUs" in [each.text for each in figure.layout.annotations]

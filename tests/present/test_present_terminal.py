@@ -191,13 +191,13 @@ def test_of_ranges_busy_time_stays_where_little_fits() -> None:
     row = {
         "range": ["a long name of a range that is not to be broken"], "style": ["push_pop"],
         "depth": [0], "instances": [59], "launching": [59], "host_ns": [9_000_000], "ops": [9_000],
-        "projected_ns": [8_000_000], "busy_ns": [7_000_000], "own_busy_ns": [1_000_000],
+        "projected_ns": [8_000_000], "busy_ns": [7_000_000], "self_busy_ns": [1_000_000],
         "share": [0.5],
     }  # fmt: skip
     found = terminal(pl.DataFrame(row), {}, width=80)
     assert max(map(cells, lines(found))) <= 80
     assert "busy" in lines(found)[0]
-    assert "left out to fit 80 columns: style, launching, own_busy_ns" in found
+    assert "left out to fit 80 columns: style, launching, self_busy_ns" in found
 
 
 def test_verdicts_are_told_where_not_all_processes_train() -> None:

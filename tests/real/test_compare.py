@@ -62,9 +62,9 @@ def test_which_stages_changed(compared: Callable[..., Comparison]) -> None:
     stages = {row["stage"]: row for row in found.table.iter_rows(named=True)}
     assert {name: row["verdict"] for name, row in stages.items()} == {
         "FP": "faster", "BP": "faster", "WU": "slower", "IO": "slower",
-        "OTHER": "slower", "idle": "slower", "between": "no difference shown",
+        "OTHER": "slower", "idle": "slower", "between_steps": "no difference shown",
     }  # fmt: skip
-    expected = {"FP": -19.036, "BP": -38.312, "WU": 0.959, "IO": 19.328, "between": 19.680}
+    expected = {"FP": -19.036, "BP": -38.312, "WU": 0.959, "IO": 19.328, "between_steps": 19.680}
     for name, change in expected.items():
         assert stages[name]["delta_ns"] / 1e6 == pytest.approx(change, abs=5e-4)
         assert stages[name]["low_ns"] < stages[name]["delta_ns"] < stages[name]["high_ns"]
@@ -241,4 +241,4 @@ def test_the_first_line_is_what_plain_sql_says(
             total, inside, idle = connection.execute(_BY_SQL, {"steps": steps}).fetchone()
         assert found.meta["step"][f"{side}_total_ns"] == total
         known = dict(parts.select("part", f"{side}_total_ns").iter_rows())
-        assert (known["idle"], known["between"]) == (inside, idle - inside)
+        assert (known["idle"], known["between_steps"]) == (inside, idle - inside)

@@ -37,7 +37,7 @@ def test_copies_of_a_loader_that_nothing_hides(real_run: Callable[[str], tk.Run]
     assert row["rule"] == "unhidden_copies"
     assert row["win_high_ns"] == pytest.approx(24.87e6, rel=0.001)
     assert row["win_low_ns"] < 0.01 * row["win_high_ns"]  # none is known to have waited
-    assert row["sure"] == "likely"
+    assert row["confidence"] == "likely"
 
 
 def test_the_last_rank_of_dlrm(dlrm_run: tk.Run) -> None:

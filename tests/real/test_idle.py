@@ -30,7 +30,7 @@ def test_causes_add_up_to_idle(real_run: Callable[[str], tk.Run], name: str) -> 
         assert found.rows["idle_ns"].sum() == found.meta["idle_ns"] == whole
     if run.trace.read("iterations").height:
         steps = run.breakdown("iteration")
-        lost = steps["idle_ns"].sum() + steps["between_ns"].sum()
+        lost = steps["idle_ns"].sum() + steps["between_steps_ns"].sum()
         assert run.idle("iteration,cause")["idle_ns"].sum() == lost
 
 
@@ -67,7 +67,7 @@ def test_a_gap_in_which_code_is_compiled_is_no_late_launch(
     # Of 948 ms; launching and copying calls take 0.8 ms, and all large gaps link code. For 2.3 ms
     # of these all threads of the process sleep.
     assert causes["compiling"] == pytest.approx(931.4, abs=0.1)
-    assert causes["late_launch"] + causes["launch"] < 15
+    assert causes["host_delay"] + causes["launch_latency"] < 15
     rules = run.diagnose()["rule"].to_list()
     assert rules[0] == "compilation"
     assert "launch_bound" not in rules
@@ -81,7 +81,7 @@ def test_a_thread_that_sleeps_until_input_is_copied_waits_for_it(
     run = real_run("unet_1xa100_1worker.nsys-rep")
     assert _causes(run)["input"] == pytest.approx(36_673.7, abs=0.1)
     finding = run.diagnose().row(0, named=True)
-    assert (finding["rule"], finding["sure"]) == ("input_bound", "likely")
+    assert (finding["rule"], finding["confidence"]) == ("input_bound", "likely")
     assert finding["win_low_ns"] == pytest.approx(0.9 * finding["win_ns"], rel=0.01)
 
 
@@ -95,7 +95,7 @@ def test_a_thread_that_does_not_get_to_run_is_one_finding(
     assert causes["off_cpu"] == pytest.approx(1_252.2, abs=0.1)
     assert causes["input"] == pytest.approx(3_163.4, abs=0.1)
     found = {row["rule"]: row for row in run.diagnose(top=None).rows(named=True)}
-    assert found["off_cpu"]["sure"] == "measured"
+    assert found["off_cpu"]["confidence"] == "measured"
     assert "launch_bound" not in found
     assert "sync_in_loop" not in found
 

@@ -95,7 +95,7 @@ class TestEveryTrace:
         by_iteration, whole = run.breakdown("iteration"), run.breakdown.answer().meta
         assert by_iteration["ops"].sum() == run.table("ops").collect().height
         assert by_iteration["window_ns"].sum() == whole["window_ns"]
-        untold = by_iteration["idle_ns"].sum() + by_iteration["between_ns"].sum()
+        untold = by_iteration["idle_ns"].sum() + by_iteration["between_steps_ns"].sum()
         assert untold == whole["idle_ns"]
 
     def test_the_file_is_left_as_it_was(self, real_run: RunOf, real_trace, name: str) -> None:

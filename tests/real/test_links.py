@@ -20,7 +20,7 @@ def test_peer_copies_cross_the_double_nvlink(real_run: RunOf) -> None:
     traffic = real_run("jacobi_p2p_nvlink_8xv100").traffic()
     assert (traffic.placed.machine.name, traffic.placed.machine.origin) == ("dgx1v", "recognised")
     found = traffic.links().filter(type="nvlink").sort("src")
-    columns = ("link", "src", "dst", "bricks", "transfers", "bytes", "busy_ns", "peak_gb_s")
+    columns = ("link", "src", "dst", "nvlinks", "transfers", "bytes", "busy_ns", "peak_gb_s")
     assert found.select(columns).rows() == [
         ("GPU0-GPU3", "GPU0", "GPU3", 2, 2_002, SIZE, 8_187_422, 50.0),
         ("GPU0-GPU3", "GPU3", "GPU0", 2, 2_002, SIZE, 7_831_541, 50.0),

@@ -201,7 +201,7 @@ def test_the_table_adds_up_what_its_ranges_hold(real_run, name):
     columns = ("range", "launching", "ops", "projected_ns")
     assert sorted(launching.select(columns).rows()) == sorted(held.rows())
     assert (table["busy_ns"] <= table["projected_ns"]).all() or run.trace.read("devices").height > 1
-    assert (table["own_busy_ns"] <= table["busy_ns"]).all()
+    assert (table["self_busy_ns"] <= table["busy_ns"]).all()
 
 
 @pytest.mark.parametrize("name", TRACES)

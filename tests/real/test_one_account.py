@@ -29,7 +29,7 @@ EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.nightly)
                  for name in NAMES if name not in FEW)]  # fmt: skip
 """The dear ones by night."""
 REPORTS = ("jax_compile", "unet_1xa100_1worker", "unet_1xa100_16workers")
-SURE = ("hint", "likely", "measured")
+CONFIDENCES = ("hint", "likely", "measured")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,7 +57,7 @@ def _sums(rows: pl.DataFrame, length: str) -> dict[str, int]:
 
 def _first(run: tk.Run) -> tuple[str, int] | None:
     rows = run.diagnose()
-    return (rows["rule"][0], SURE.index(rows["sure"][0])) if rows.height else None
+    return (rows["rule"][0], CONFIDENCES.index(rows["confidence"][0])) if rows.height else None
 
 
 def _without_ranges(path: Path, folder: Path) -> tk.Run:
@@ -96,7 +96,7 @@ def test_sources_removed(real_trace: Callable[[str], Path], tmp_path: Path) -> N
     def findings(*removed: str) -> dict[str, str]:
         left = host.filter(~pl.col("group").is_in(removed))
         found = diagnose(trace.with_tables({"host": left}), top=None).rows
-        return dict(found.select("rule", "sure").rows())
+        return dict(found.select("rule", "confidence").rows())
 
     for removed in ((), ("off_cpu",), ("wait",)):
         assert next(iter(findings(*removed).items())) == ("input_bound", "likely")

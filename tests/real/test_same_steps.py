@@ -108,7 +108,7 @@ def test_every_table_has_the_same_steps(real_run: Callable[[str], tk.Run], name:
     idle = dict(
         run.idle(by="iteration").drop_nulls("iteration")["iteration", "idle_ns"].iter_rows()
     )
-    between = steps["idle_ns"] + steps["between_ns"]
+    between = steps["idle_ns"] + steps["between_steps_ns"]
     assert idle == {step: ns for step, ns in zip(steps["iteration"], between, strict=True) if ns}
     parts = run.breakdown("stage,iteration").drop_nulls("iteration")
     summed = dict(parts.group_by("iteration").agg(pl.col("exposed_ns").sum()).iter_rows())

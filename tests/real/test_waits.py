@@ -26,7 +26,7 @@ def test_steps_and_idle_time_are_those_of_the_study(
     row = tk.study([run]).row(0, named=True)
     found = tk.stalls([run])
     assert found["window_ns"].sum() == row["step_total_ns"]
-    assert found["idle_ns"].sum() == row["idle_total_ns"] + row["between_total_ns"]
+    assert found["idle_ns"].sum() == row["idle_total_ns"] + row["between_steps_total_ns"]
     assert (found["wait_ns"] <= found["idle_ns"]).all()
 
 

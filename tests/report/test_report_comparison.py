@@ -48,7 +48,7 @@ def test_the_first_sentence_says_no_more_than_is_shown(
 
 def test_the_part_that_carries_a_change_is_named_and_the_one_against_it() -> None:
     parts = pl.DataFrame({
-        "part": ["FP", "BP", "IO", "between"], "delta_ns": [-1e6, -3e6, 2e6, 0.5e6],
+        "part": ["FP", "BP", "IO", "between_steps"], "delta_ns": [-1e6, -3e6, 2e6, 0.5e6],
         "verdict": ["faster", "faster", "no difference shown", "slower"],
     })  # fmt: skip
     step = {"delta_ns": -1.5e6, "verdict": "faster", "shift_verdict": None}
@@ -91,7 +91,8 @@ def test_columns_that_tell_most_come_before_the_edge_of_a_page() -> None:
     names = [f"a kernel of which the name is rather long, number {each}" for each in range(3)]
     told = (
         "a_ns", "b_ns", "delta_ns", "low_ns", "high_ns", "p_value", "ratio", "a_count", "b_count",
-        "a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count",
+        "a_outside_steps_ns", "b_outside_steps_ns", "a_outside_steps_count",
+        "b_outside_steps_count",
     )  # fmt: skip
     numbers = {name: [float(place), 2.0, 3.0] for place, name in enumerate(told)}
     rows = pl.DataFrame({"name": names, **numbers, "verdict": ["faster"] * 3})
@@ -99,4 +100,4 @@ def test_columns_that_tell_most_come_before_the_edge_of_a_page() -> None:
     order = [part.partition('"')[0] for part in page.split('data-name="')[1:]]
     assert set(order) == set(rows.columns)
     assert order.index("verdict") < 10
-    assert order.index("b_outside_count") > order.index("verdict")
+    assert order.index("b_outside_steps_count") > order.index("verdict")

@@ -173,7 +173,7 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
     ]  # fmt: skip
     numbers = {name: float(str(value)) for name, value in tiles.items()}
     assert numbers["step_ns"] == facts["step_ns"]
-    assert numbers["idle_ns"] == facts["idle_ns"] + facts["between_ns"]
+    assert numbers["idle_ns"] == facts["idle_ns"] + facts["between_steps_ns"]
     assert numbers["busy_share"] == pytest.approx(1 - numbers["idle_ns"] / facts["step_ns"])
     assert numbers["images_per_s"] == facts["images_per_s"]
     assert numbers["communication_share"] == found["exposed_ns"][0] / found["step_ns"][0]
@@ -330,13 +330,13 @@ def test_what_a_page_says_of_idle_time_is_of_the_same_steps(tmp_path: Path) -> N
     run, _ = tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", store=tmp_path / "store")
     assert tracekit.study([run])["skipped"].item() == 1
     close = Subject(_Library(), (run,)).close
-    idle = close.facts["idle_ns"] + close.facts["between_ns"]
+    idle = close.facts["idle_ns"] + close.facts["between_steps_ns"]
     assert close.idle.rows["step_ns"].sum() == pytest.approx(idle)
 
 
 def test_the_legend_of_steps_names_the_causes_of_idle_time_in_sight() -> None:
     lanes = [
-        {"kind": "idle", "stage": [LOOKS.index("launch"), LOOKS.index("off_cpu")]},
+        {"kind": "idle", "stage": [LOOKS.index("launch_latency"), LOOKS.index("off_cpu")]},
         {"kind": "ops", "stage": [LOOKS.index("FP")]},
         {"kind": "path", "stage": [LOOKS.index("host")]},
     ]

@@ -68,21 +68,21 @@ def test_samples_per_second() -> None:
 
 
 def test_why_nothing_runs() -> None:
-    facts = {"step_ns": 1_000_000, "idle_ns": 150_000, "between_ns": 50_000, "basis": "gpu"}
+    facts = {"step_ns": 1_000_000, "idle_ns": 150_000, "between_steps_ns": 50_000, "basis": "gpu"}
     none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
     idle = SimpleNamespace(rows=none, meta={})
     said = _verdict._idle_sentence(_subject(idle=idle), facts)
     assert said == "Nothing runs for 20.0 % of it."
     some = pl.DataFrame(
         {
-            "cause": ["launch", "late_launch"],
+            "cause": ["launch_latency", "host_delay"],
             "step_ns": [50_000.0, 150_000.0],
             "rests_on": "API calls",
         }
     )
     said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some, meta={})), facts)
     assert "the longest part (150.00 us of a step)" in said
-    assert said.endswith("(late_launch).")
+    assert said.endswith("(host_delay).")
     beyond = SimpleNamespace(rows=some, meta={"step_outside_window_ns": 160_000.0})
     said = _verdict._idle_sentence(_subject(idle=beyond), facts)
     assert said.endswith("(160.00 us of a step) before or after a GPU's own ops.")
@@ -206,7 +206,7 @@ def test_steps_of_two_kinds_are_no_one_median() -> None:
     facts = {"devices": 1, "basis": "gpu", "step_ns": 7.5e8, "iterations": 59, "step_p5_ns": 1.3e8,
              "step_p50_ns": 2e8, "step_p95_ns": 1.5e9, "fp_bp_ns": None, "wu_ns": None,
              "wu_exposed_ns": None, "io_exposed_ns": None, "me_exposed_ns": None,
-             "idle_ns": 0.0, "between_ns": 0.0}  # fmt: skip
+             "idle_ns": 0.0, "between_steps_ns": 0.0}  # fmt: skip
     none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
     close.__dict__["idle"] = SimpleNamespace(rows=none, meta={})
     subject = SimpleNamespace(close=close, run=_subject().run)

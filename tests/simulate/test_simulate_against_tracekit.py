@@ -96,7 +96,7 @@ def _wrong_times(trace: Trace, known: dict[str, Any]) -> pl.DataFrame:
 
 def _idle(trace: Trace) -> dict[tuple[int, int], int]:
     table = breakdown(trace, "device,iteration").rows.drop_nulls("iteration")
-    idle = table["idle_ns"] + table["between_ns"]
+    idle = table["idle_ns"] + table["between_steps_ns"]
     return dict(zip(table.select("device", "iteration").rows(), idle, strict=True))
 
 

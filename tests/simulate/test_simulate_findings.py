@@ -70,7 +70,7 @@ def test_the_fault_comes_first(name: str) -> None:
 def test_micro_batches_that_win_nothing_are_not_priced(name: str) -> None:
     """Of eight images each: those of four take twice as many kernels, which get little shorter."""
     row = next(row for row in _rows(name) if row["rule"] == "pipeline_bubbles")
-    assert (row["win_ns"], row["sure"]) == (None, "hint")
+    assert (row["win_ns"], row["confidence"]) == (None, "hint")
     job = scenarios()[name].job
     assert (job.micro_batches, job.batch) == (8, 64)
     before, after = (
@@ -105,7 +105,7 @@ def test_a_slow_gpu_is_the_straggler(tmp_path: Path) -> None:
     found = stragglers(trace).rows
     assert found["device"][0] == 2
     assert found["last_share"].to_list() == [1, 0, 0, 0]
-    assert found["late_in"][0] == "BP"
+    assert found["excess_in"][0] == "BP"
     alike = simulate(replace(job, gpu_pace={}))
     gained = [sum(step_times(each.books.ops)) / job.steps for each in (world, alike)]
     assert found["caused_ns"][0] == pytest.approx(gained[0] - gained[1], rel=0.1)

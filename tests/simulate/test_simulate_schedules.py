@@ -43,7 +43,7 @@ def test_a_launch_and_one_behind_it() -> None:
     # Called at 66,000; the op ends at 68,000, and the call returns 4,000 later.
     assert [call.end for call in process.world.books.calls] == [5_000, 10_000, 65_000, 72_000]
     late, latency = explain((28_500, 67_000), third)
-    assert (late.cause, late.start, late.end) == ("late_launch", 28_500, 62_000)
+    assert (late.cause, late.start, late.end) == ("host_delay", 28_500, 62_000)
     assert (latency.cause, latency.start, latency.end) == ("launch_latency", 62_000, 67_000)
 
 
@@ -185,7 +185,7 @@ def test_windows_and_times_of_stages() -> None:
     assert (device, step) == (0, 0)
     assert [(each.cause, each.start, each.end) for each in found] == [
         ("waiting_call", 32_000, 36_000),
-        ("late_launch", 36_000, 38_000),
+        ("host_delay", 36_000, 38_000),
         ("launch_latency", 38_000, 43_000),
     ]
     assert truth.step_times(ops) == [36_000, 25_000]
@@ -207,7 +207,7 @@ def test_a_thread_that_waits_is_explained_by_the_one_it_waits_for() -> None:
     causes = [(each.cause, each.start, each.end) for each in explain((0, op.start), op)]
     assert causes == [
         ("between_steps", 0, 40_000),
-        ("late_launch", 40_000, 46_000),  # waking up
-        ("late_launch", 46_000, 48_000),
+        ("host_delay", 40_000, 46_000),  # waking up
+        ("host_delay", 46_000, 48_000),
         ("launch_latency", 48_000, 53_000),
     ]

@@ -73,7 +73,7 @@ _GATE = Json(
         "share": "amount or null: What is won of a step.",
         "base_win_ns": "amount or null: The same of A.",
         "base_share": "amount or null: What is won of a step of A.",
-        "sure": "one of measured, likely, hint, perhaps or null: How sure the finding is.",
+        "confidence": "one of measured, likely, hint, perhaps or null: How certain the finding is.",
         "evidence": "texts or null: The numbers that say so.",
         "advice": "text or null: What to do.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
@@ -238,7 +238,7 @@ _COMPARE = Json(
         "link?": "text: The link.",
         **columns("src?", "dst?"),
         "type?": "text: Type of the link.",
-        "bricks?": "integer or null: NVLinks that are bonded.",
+        "nvlinks?": "integer or null: NVLinks that are bonded.",
         "evidence?": "text: Whether bytes were recorded or follow from a model.",
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
         "of steps of unknown phase.",
@@ -267,9 +267,9 @@ _COMPARE = Json(
         "or null: What the iterations show of B against A; null if the runs are not comparable.",
         "only_in?": "text or null: The run that alone has this group.",
         **_of_both(
-            outside_ns="number or null: Time of run {} outside of the steps that count, "
+            outside_steps_ns="number or null: Time of run {} outside of the steps that count, "
             "over devices, ns; of several recordings, their mean.",
-            outside_count="number or null: Ops, calls or transfers of run {} outside of "
+            outside_steps_count="number or null: Ops, calls or transfers of run {} outside of "
             "them; of several recordings, their mean.",
             steps="integer or null: Number of steps of run {}.",
             devices="integer or null: Devices (or processes) that {lower}_total_ns is added over.",

@@ -59,13 +59,13 @@ _TOPOLOGY_SHOW = Json(
     },
     rows={
         "gpu?": "text: GPU (matrix).",
-        "nvlinks?": "integer or null: NVLinks of the GPU (matrix); null where unknown.",
+        "nvlinks?": "integer or null: NVLinks of the GPU (matrix), or bonded into the link "
+        "(links); null where unknown.",
         "cpu?": "text or null: Nearest CPU (matrix).",
         "link?": "text: Link (links).",
         "type?": "text or null: Type of link (links), or the slowest on the route (routes).",
-        "bricks?": "integer or null: NVLinks that are bonded (links).",
-        "known?": "one of told, recognised, assumed: How the link is known (links): told by a "
-        "file or the trace, recognised from the product and a preset, or assumed.",
+        "known?": "one of stated, recognised, assumed: How the link is known (links): stated in "
+        "a file or the trace, recognised from the product and a preset, or assumed.",
         "bandwidth_gb_s?": "number or null: Peak per direction (links), GB/s; GB is 10^9 bytes. "
         "Null where unknown.",
         "src?": "text: One GPU (routes, relays).",
@@ -74,8 +74,8 @@ _TOPOLOGY_SHOW = Json(
         "bottleneck_gb_s?": "number or null: Peak of the narrowest link (routes, relays), GB/s; "
         "GB is 10^9 bytes. Null where unknown.",
         "relay?": "text: GPU between them (relays).",
-        "bricks_in?": "integer: NVLinks of the first hop (relays).",
-        "bricks_out?": "integer: NVLinks of the second hop (relays).",
+        "nvlinks_in?": "integer: NVLinks of the first hop (relays).",
+        "nvlinks_out?": "integer: NVLinks of the second hop (relays).",
         "best?": "flag: Whether no relay is wider (relays).",
     },
     row_rules={

@@ -160,14 +160,14 @@ class _Held:
         skipped.
     lengths
         For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
-        path and of those below it; ``own_busy_ns``, the same for ops launched directly in its
+        path and of those below it; ``self_busy_ns``, the same for ops launched directly in its
         ranges.
     opened
         The start/end ranges, with the same columns.
     open_busy
         ``path, busy_ns``: busy time of the ops launched while start/end ranges of a path are open.
     outside
-        ``range, ops, busy_ns, own_busy_ns`` of ops outside of all push/pop ranges, by reason.
+        ``range, ops, busy_ns, self_busy_ns`` of ops outside of all push/pop ranges, by reason.
     windows
         The windows that the sums are limited to.
     """
@@ -200,17 +200,17 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
     sums = groups.drop_nulls("range").group_by(pl.col("range").cast(pl.String)).agg(
         pl.col("ops", "busy_ns").sum()
     )  # fmt: skip
-    return sums.with_columns(own_busy_ns="busy_ns").sort(-pl.col("busy_ns"), "range")
+    return sums.with_columns(self_busy_ns="busy_ns").sort(-pl.col("busy_ns"), "range")
 
 
 def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
-    """Return ``busy_ns, own_busy_ns`` of each path: summed durations minus time counted twice."""
+    """Return ``busy_ns, self_busy_ns`` of each path: summed durations minus time counted twice."""
     own = tree.ranges.select("node", length=pushed.launched.length)
     sums = own.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
     lengths[sums["node"].to_numpy()] = sums["length"].to_numpy()
     below, alone = pushed.twice()
-    return pl.DataFrame({"busy_ns": tree.below(lengths) - below, "own_busy_ns": lengths - alone})
+    return pl.DataFrame({"busy_ns": tree.below(lengths) - below, "self_busy_ns": lengths - alone})
 
 
 def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
@@ -273,7 +273,7 @@ def inclusive_ranges(
 
 RANGE_COLUMNS = (
     "range", "style", "depth", "instances", "launching", "host_ns", "ops", "projected_ns",
-    "busy_ns", "own_busy_ns", "share",
+    "busy_ns", "self_busy_ns", "share",
 )  # fmt: skip
 _NUMBERS = ("instances", "launching", "host_ns", "ops", "projected_ns")
 _OF_INSTANCES = (

@@ -20,7 +20,7 @@ import networkx as nx
 NodeType = Literal["gpu", "nvswitch", "pcie", "host", "nic", "fabric"]
 LinkType = Literal["nvlink", "xgmi", "c2c", "pcie", "socket", "network"]
 Origin = Literal["file", "trace", "preset", "recognised", "assumed"]
-Known = Literal["told", "recognised", "assumed"]
+Known = Literal["stated", "recognised", "assumed"]
 PEER_LINKS: tuple[LinkType, ...] = ("nvlink", "xgmi")
 """Types of links between GPUs, of NVIDIA and AMD."""
 
@@ -33,7 +33,7 @@ FABRIC = "Fabric0"
 """Node of the network between hosts, whose switches are unknown."""
 
 _KNOWN: Mapping[Origin, Known] = {
-    "file": "told", "trace": "told", "preset": "recognised", "recognised": "recognised",
+    "file": "stated", "trace": "stated", "preset": "recognised", "recognised": "recognised",
     "assumed": "assumed",
 }  # fmt: skip
 
@@ -571,8 +571,8 @@ def _with_used(
                 if memory is None or (gpu, nic) in used:
                     ends[f"GPU{gpu}", new[nic]] = None
     used_gpus = {f"GPU{gpu}" for gpu, _ in used | staged}  # of these it is no longer unknown
-    links = [Link((node, FABRIC), "network", known="told") for node in nodes]
-    links += [Link(each, "pcie", known="told") for each in ends]
+    links = [Link((node, FABRIC), "network", known="stated") for node in nodes]
+    links += [Link(each, "pcie", known="stated") for each in ends]
     kept = [
         link for link in machine.links if link.ends[0] not in used_gpus or FABRIC not in link.ends
     ]

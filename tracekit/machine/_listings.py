@@ -13,7 +13,7 @@ from tracekit.machine._products import nvlink_of, products_of
 
 _GB = 1e9
 _LINKS = {
-    "link": pl.String, "type": pl.String, "bricks": pl.Int64, "bandwidth_gb_s": pl.Float64,
+    "link": pl.String, "type": pl.String, "nvlinks": pl.Int64, "bandwidth_gb_s": pl.Float64,
     "known": pl.String,
 }  # fmt: skip
 _ROUTES = {
@@ -21,8 +21,8 @@ _ROUTES = {
     "bottleneck_gb_s": pl.Float64,
 }  # fmt: skip
 _RELAYS = {
-    "src": pl.String, "dst": pl.String, "relay": pl.String, "bricks_in": pl.Int64,
-    "bricks_out": pl.Int64, "bottleneck_gb_s": pl.Float64, "best": pl.Boolean,
+    "src": pl.String, "dst": pl.String, "relay": pl.String, "nvlinks_in": pl.Int64,
+    "nvlinks_out": pl.Int64, "bottleneck_gb_s": pl.Float64, "best": pl.Boolean,
 }  # fmt: skip
 
 
@@ -56,8 +56,8 @@ def link_table(machine: Machine) -> pl.DataFrame:
 
     Returns
     -------
-    ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s; null if unknown) and
-    ``known``: ``told``, that is, stated by a file or the trace; ``recognised`` by product name from
+    ``link, type, nvlinks, bandwidth_gb_s`` (peak per direction, GB/s; null if unknown) and
+    ``known``: ``stated`` by a file or the trace; ``recognised`` by product name from
     a preset; or ``assumed``.
     """
     rows = [
@@ -88,7 +88,7 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
     Returns
     -------
-    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best``: whether no other relay
+    ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` and ``best``: whether no other relay
     of this pair has more NVLinks on its hop with the fewest; one row per pair and relay.
     """
     rows = []

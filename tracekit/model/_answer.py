@@ -392,17 +392,19 @@ class Traits:
 
 
 _SPARE = (
-    "method_source", "p_value", "a_outside_ns", "b_outside_ns", "a_count", "b_count", "mode",
-    "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
+    "method_source", "p_value", "a_outside_steps_ns", "b_outside_steps_ns", "a_count", "b_count",
+    "mode",
+    "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "self_busy_ns",
     "ratio", "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
-    "straggler_rank", "bytes_source", "basis", "library", "unsized", "link", "bricks", "steps",
+    "straggler_rank", "bytes_source", "basis", "library", "unsized", "link", "nvlinks", "steps",
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
-    "edges", "segments", "slack_p50_ns",
-    "chance_share", "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns",
-    "unknown", "bound_ns", "untold_ns", "headroom_ns", "achieved_flops_s", "flops_per_byte",
+    "dependencies", "segments", "slack_p50_ns",
+    "chance_share", "late_ns", "last", "outside_steps_ns", "flops", "recomputed_flops", "kernel_ns",
+    "unknown", "bound_ns", "tensor_core_unknown_ns", "headroom_ns", "achieved_flops_s",
+    "flops_per_byte",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
@@ -410,7 +412,7 @@ _ESSENTIAL = (
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_ns", "data_stall_share",
-    "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
+    "caused_ns", "excess_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
     "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
     "step_flops", "mfu", "hfu", "bound", "bound_share", "step_headroom_ns",
 )  # fmt: skip
@@ -445,9 +447,8 @@ TRAITS: Mapping[str, Traits] = {
     "change": Traits(essential=True),
     "size_bytes": Traits(exact=True),
     "feature": Traits(wraps=True),
-    "bricks": Traits(label="NVLinks", spare=_SPARE.index("bricks")),
+    "nvlinks": Traits(label="NVLinks", spare=_SPARE.index("nvlinks")),
     "pipeline_stage": Traits(label="stage", names=True),
-    "late_in_ns": Traits(label="by"),
     "launched": Traits(label="launches known"),
     "coverage": Traits(label="coverage (stages known)"),
 }

@@ -332,7 +332,7 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
         "verdict": step["shift_verdict"],
     }
     own = {name: value for name, value in known.items() if name in frame.columns}
-    typical = pl.DataFrame({frame.columns[0]: "typical", **own}, infer_schema_length=None)
+    typical = pl.DataFrame({frame.columns[0]: "median", **own}, infer_schema_length=None)
     return pl.concat([frame, typical], how="diagonal_relaxed")
 
 

@@ -236,7 +236,7 @@ def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[
     notes = {
         "percent: of the step time of A": True,
         f"whiskers: {_INTERVAL} of each change": any(None not in part for part in parts),
-        "between steps: after one, before the next": any(p.stage == "between" for p in parts),
+        "between steps: after one, before the next": any(p.stage == "between_steps" for p in parts),
         "the axis of step times does not begin at 0": first > 0,
         f"not shown: {hidden} more GPUs": hidden > 0,
         "? unknown in one of the runs": any(None in part[1:4] for part in parts),

@@ -33,8 +33,8 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#]|(?<![^\W_])_|_(?![^\W_])")
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {"measured": "warning", "likely": "warning", "hint": "note", "perhaps": "note"}
 _NUMBERS = (
-    "win_ns", "win_low_ns", "win_high_ns", "share", "base_win_ns", "base_share", "sure", "evidence",
-    "win_unknown",
+    "win_ns", "win_low_ns", "win_high_ns", "share", "base_win_ns", "base_share", "confidence",
+    "evidence", "win_unknown",
 )  # fmt: skip
 _BASELINE = {
     "new": "new", "grown": "updated", "shrunk": "updated", "unchanged": "unchanged",
@@ -192,8 +192,8 @@ def to_sarif(answer: Answer, version: str) -> str:
 
 def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, Any]:
     """Return a finding or check as SARIF result; only a failure has a level."""
-    kind = "fail" if row.get("sure") else _KINDS[row["outcome"]]
-    level = _LEVELS.get(row.get("sure") or "", "error") if kind == "fail" else "none"
+    kind = "fail" if row.get("confidence") else _KINDS[row["outcome"]]
+    level = _LEVELS.get(row.get("confidence") or "", "error") if kind == "fail" else "none"
     values = {name: row[name] for name in _NUMBERS if name in row}
     state = row.get("state")
     return {
@@ -251,7 +251,10 @@ def _close(case: ET.Element, row: Mapping[str, Any], tag: str | None) -> None:
     if tag is None:
         lines, message = [row["finding"], *lines], {}
     else:
-        message = {"message": printable(row["finding"]), "type": row.get("sure") or row["rule"]}
+        message = {
+            "message": printable(row["finding"]),
+            "type": row.get("confidence") or row["rule"],
+        }
     text = "\n".join(printable(part) for line in lines for part in line.split("\n"))
     ET.SubElement(case, tag or "system-out", message).text = text
 

@@ -243,7 +243,7 @@ def _stragglers(answer: Answer) -> go.Figure:
     times = answer.tables["times"]
     who = "device" if times["rank"].has_nulls() else "rank"
     return heat_figure(
-        times, who, "iteration", "beyond_percent",
+        times, who, "iteration", "excess_percent",
         title="Own time of a step beyond that of the median rank", subtitle=answer.run or "",
     )  # fmt: skip
 
@@ -364,7 +364,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         answer.source,
         "worker",
         "step",
-        "beyond_percent",
+        "excess_percent",
         title="Computing of each worker beyond its ideal time",
         subtitle=answer.title,
     ),

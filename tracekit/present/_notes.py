@@ -20,7 +20,7 @@ from tracekit.support.wording import (
 )
 
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
-_HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
+_HOW = ("idle in A, by", "idle in B, by", "outside_steps: ", "interval: ")
 """Begins of notes on the method of a comparison."""
 _WARNED = "warning: "
 _MOST_WARNINGS = 3

@@ -136,7 +136,7 @@ def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
         parts = parts_by(rows, "place", range(rows.height), coloured, busy, colours)
         is_told = keys == [coloured]  # beside each bar
         return [replace(part, name="" if is_told else part.name, hover=labels) for part in parts]
-    idle = [name for name in ("idle", "between") if f"{name}_ns" in rows.columns]
+    idle = [name for name in ("idle", "between_steps") if f"{name}_ns" in rows.columns]
     return [
         Part("busy" * bool(idle), ACCENT, rows[busy].to_list(), hover=labels),
         *(

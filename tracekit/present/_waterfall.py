@@ -17,10 +17,10 @@ _COLOURS = {
     **STAGE_COLOURS,
     "FP+BP": STAGE_COLOURS["FP"],
     "idle": IDLE_COLOUR,
-    "between": "#A9B4BF",
+    "between_steps": "#A9B4BF",
 }
 _ORDER = ("FP+BP", *STAGE_COLOURS)
-_LAST = ("idle", "between")
+_LAST = ("idle", "between_steps")
 _TOTAL_COLOUR = MUTED
 _MS = (10**6, "ms")
 _LEAST_MS, _MOST_MS = 10**5, 10**10
@@ -51,7 +51,7 @@ def stage_order(stages: Sequence[str]) -> list[str]:
 
 def stage_name(stage: str) -> str:
     """Return the display name of a stage, or of time without a stage."""
-    return "between steps" if stage == "between" else stage
+    return stage.replace("_", " ")
 
 
 def stage_tick(stage: str) -> str:

@@ -76,7 +76,7 @@ _SHOWN = ("faster", "slower")
 _PARTS = {
     "FP": "forward propagation, FP", "BP": "backward propagation, BP", "WU": "weight update, WU",
     "IO": "input, IO", "ME": "evaluation, ME", "OTHER": "work of no known stage",
-    "idle": "idle time in steps", "between": "time between steps",
+    "idle": "idle time in steps", "between_steps": "time between steps",
 }  # fmt: skip
 """Parts of a step in words."""
 

@@ -71,7 +71,7 @@ _PARTS = {
     "me_exposed_ns": ("ME", "ME, exposed"),
     "other_exposed_ns": ("OTHER", "OTHER, exposed"),
     "idle_ns": ("idle", "idle"),
-    "between_ns": ("between", "between steps"),
+    "between_steps_ns": ("between_steps", "between steps"),
 }
 
 

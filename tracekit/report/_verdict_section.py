@@ -161,7 +161,7 @@ def _spread(facts: Mapping[str, Any]) -> str:
 
 
 def _idle(facts: Mapping[str, Any]) -> float:
-    return float(facts["idle_ns"] + facts["between_ns"])
+    return float(facts["idle_ns"] + facts["between_steps_ns"])
 
 
 def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:

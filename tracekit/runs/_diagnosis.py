@@ -49,8 +49,8 @@ _JSON = Json(
         "win_high_ns": "amount or null: Upper bound.",
         "share": "amount or null: What is won of a step; where no steps are known, of the "
         "recording.",
-        "sure": "one of measured, likely, hint, perhaps: How sure the finding is; perhaps of rules "
-        "that are often wrong.",
+        "confidence": "one of measured, likely, hint, perhaps: How certain the finding is; perhaps "
+        "of rules that are often wrong.",
         "evidence": "texts: The numbers that say so.",
         "advice": "text: What to do, and what would have to be true.",
         "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
@@ -89,7 +89,7 @@ def judged(
     names = {each.strip() for each in fail_on.split(",")}
     if names <= set(diagnosis.RULES):
         return int(any(rule in names for rule in every["rule"]))
-    every = every.filter(every["sure"] != "perhaps")
+    every = every.filter(every["confidence"] != "perhaps")
     if fail_on == "any":
         return int(every.height > 0)
     if not fail_on.strip().removesuffix("%").replace(".", "", 1).isdigit():

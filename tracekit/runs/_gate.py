@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OUTCOMES = ("fail", "undecided", "pass")
 """Outcomes of a check, the worst first; the overall outcome is the worst one."""
 _OF_LIMIT = {"within": "pass", "above": "fail", "unknown": "undecided"}
-_SURE = ("measured", "likely")
+_KEPT = ("measured", "likely")
 """Certainties with which a finding fails; a hint does not, as there may be other reasons."""
 _FINDINGS = "new_findings"
 
@@ -137,7 +137,7 @@ def _findings_check(
         return _check(_FINDINGS, "pass", "nothing found in either run")
     fails = (
         pl.col("state").is_in(diagnosis.WORSE)
-        & pl.col("sure").is_in(_SURE)
+        & pl.col("confidence").is_in(_KEPT)
         & pl.col("win_ns").is_not_null()
     )
     return rows.with_columns(outcome=pl.when(fails).then(pl.lit("fail")).otherwise(pl.lit("pass")))

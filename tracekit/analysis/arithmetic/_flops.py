@@ -370,7 +370,7 @@ def _roofline_rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.Da
         operators=pl.len().cast(pl.Int64),
         unknown=(pl.col("bound").is_null()).sum().cast(pl.Int64),
         **spread(),
-        tensor_core_ns=pl.col("tensor_core_ns").sum(), untold_ns=pl.col("untold_ns").sum(),
+        **{name: pl.col(name).sum() for name in ("tensor_core_ns", "tensor_core_unknown_ns")},
         flops=pl.when(pl.col("flops").count() > 0).then(pl.col("flops").cast(pl.Float64).sum()),
         bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").cast(pl.Float64).sum()),
         flops_per_byte=per_byte,
@@ -415,7 +415,7 @@ def _roofline_meta(trace: Trace, work: pl.DataFrame, found: Measured) -> dict[st
         "known_share": known / total if total else None,
         "step_headroom_ns": above / number if number and known else None,
         "tensor_core_ns": int(work["tensor_core_ns"].sum()),
-        "untold_ns": int(work["untold_ns"].sum()),
+        "tensor_core_unknown_ns": int(work["tensor_core_unknown_ns"].sum()),
         **({"warnings": warnings} if warnings else {}),
     }
 
@@ -468,7 +468,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
 
 @summary(
     "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
-    "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
+    "attention", "modelled", "tensor_core_ns", "tensor_core_unknown_ns", "bounds_unknown",
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: kernel time by kind of bound; a step's kernel time beyond the bounds."""
@@ -479,8 +479,8 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
         above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
     known = f"bounds known of {share_text(meta['known_share'])} of the time of kernels that compute"
     tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
-    if meta["untold_ns"]:
-        tensor += f", unknown for {duration(meta['untold_ns'])}"
+    if meta["tensor_core_unknown_ns"]:
+        tensor += f", unknown for {duration(meta['tensor_core_unknown_ns'])}"
     return [
         f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
         *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),

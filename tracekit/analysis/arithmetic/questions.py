@@ -150,7 +150,7 @@ _BOUND = "computing, memory, launch, communication"
             "step_headroom_ns": "amount or null: Time above the bounds, mean per step and GPU; "
             "null without steps, or where no bound is known.",
             "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
-            "untold_ns": "count: How long kernels ran whose names do not tell that.",
+            "tensor_core_unknown_ns": "count: Time in kernels whose names do not show that.",
             **_PEAKS,
             "memory_peaks": by_name("Peak bandwidths of memory, by product, bytes/s.", "count"),
             "modelled": "text: What bounds assume.",
@@ -162,7 +162,7 @@ _BOUND = "computing, memory, launch, communication"
             "kernel_ns": "count: How long their kernels ran, added up.",
             **_SPREAD,
             "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
-            "untold_ns": "count: How long kernels ran whose names do not tell that.",
+            "tensor_core_unknown_ns": "count: Time in kernels whose names do not show that.",
             "flops": "amount or null: FLOPs, as `flops` counts them; null where none are known.",
             "bytes": "amount or null: Bytes that they must move at least, by sizes and types; null "
             "where none are known.",

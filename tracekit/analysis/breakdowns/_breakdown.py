@@ -87,9 +87,9 @@ _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _OWNER = ("process", "device")
 _PASSES = ("FP", "BP")
 _SEVERAL = 2
-_PARTS = pl.Enum([*STAGES, "idle", "between"])
+_PARTS = pl.Enum([*STAGES, "idle", "between_steps"])
 _SUMS = (
-    "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
+    "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_steps_ns",
 )  # fmt: skip
 _OF_PHASES = ("steps", "requests", "tokens", "step_ns", "token_ns")
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
@@ -402,7 +402,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
     if list(keys) == own and "phase" in own:
         table = table.join(_requests(windows, own), on=own, how="left", nulls_equal=True)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
-    outside = pl.col("between_ns").fill_null(0) if "between_ns" in table.columns else 0
+    outside = pl.col("between_steps_ns").fill_null(0) if "between_steps_ns" in table.columns else 0
     return table.with_columns(
         idle_ns=pl.col("window_ns") - pl.col("busy_ns") - outside,
         share=pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns")),
@@ -410,13 +410,13 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return ``between_ns`` by `own` keys: GPU idle time while the host is in no iteration."""
+    """Return ``between_steps_ns`` by `own` keys: GPU idle time while the host is in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
         .group_by(own)
-        .agg(between_ns=idle.filter(~pl.col("on_host")).sum())
+        .agg(between_steps_ns=idle.filter(~pl.col("on_host")).sum())
     )
 
 
@@ -441,7 +441,7 @@ def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
 def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
     """Add rows ``idle`` and ``between`` (idle, host in no step), so that rows sum to the step."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
-    part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
+    part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     idle = (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
         .group_by(*own, stage=part.cast(_PARTS))
@@ -462,7 +462,7 @@ def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     if by_stage:
         measures += ["exposed_ns", "overlap_ns"]
     if list(keys) == divides:  # then a row is all that runs in its windows
-        measures += ["window_ns", "idle_ns", *(["between_ns"] if is_by_steps(keys) else [])]
+        measures += ["window_ns", "idle_ns", *(["between_steps_ns"] if is_by_steps(keys) else [])]
         measures += _OF_PHASES if "phase" in keys else ()
     rest = [name for name in columns if name not in divides]
     first = [*divides, *(name for name in rest[:1] if name == "stage")]

@@ -138,15 +138,15 @@ _WRITES = Json(
         "host_ns?": "count or null: Inclusively: sum of the ranges' durations on the host.",
         "projected_ns?": "count or null: Inclusively: from the start of a range's first op to the "
         "end of its last one, added over ranges.",
-        "own_busy_ns?": "count or null: Inclusively: busy time of what the ranges launched "
+        "self_busy_ns?": "count or null: Inclusively: busy time of what the ranges launched "
         "themselves; null for start/end ranges.",
         "layer?": "text: Layer of the network, or in parentheses that it is unknown.",
         "fp_ops?": "count: Ops of stage FP.",
         "fp_busy_ns?": "count: Busy time of the ops of stage FP.",
         "bp_ops?": "count: Ops of stage BP.",
         "bp_busy_ns?": "count: Busy time of the ops of stage BP.",
-        "between_ns?": "integer or null: By iteration: time in which nothing runs and the host is "
-        "in no iteration, ns.",
+        "between_steps_ns?": "integer or null: By iteration: time in which nothing runs and the "
+        "host is in no iteration, ns.",
         "devices?": "integer or null: By iteration: over how many devices times are added; with "
         "--per-iteration: over how many percentiles are.",
     },
@@ -170,7 +170,7 @@ _WRITES = Json(
                 "host_ns",
                 "ops",
                 "projected_ns",
-                "own_busy_ns",
+                "self_busy_ns",
             ],
             "layer": ["fp_ops", "fp_busy_ns", "bp_ops", "bp_busy_ns", "ops"],
         },

@@ -105,7 +105,7 @@ _LINKS = Json(
         "link?": "text: The link: the nodes at its ends.",
         **columns("src?", "dst?"),
         "type?": "one of nvlink, xgmi, c2c, pcie, socket, network: Type of the link.",
-        "bricks?": "integer or null: NVLinks that are bonded; null for other types.",
+        "nvlinks?": "integer or null: NVLinks that are bonded; null for other types.",
         "src_device?": "integer or null: Source GPU.",
         "dst_device?": "integer or null: Destination GPU.",
         "host?": "text or null: Host of the NIC; null where unknown.",

@@ -66,7 +66,7 @@ _SCHEMA = {
     **dict.fromkeys((*TOTALS, "a_steps", "b_steps", "a_devices", "b_devices"), pl.Int64),
 }
 _COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
-_IDLE = ("idle", "between")
+_IDLE = ("idle", "between_steps")
 _FEW_STEPS = 20
 """In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
@@ -355,7 +355,7 @@ def _table(
         pl.col("a_devices").fill_null(max(1, a.devices)),
         pl.col("b_devices").fill_null(max(1, b.devices)),
         pl.col("a_count", "b_count").fill_null(0.0),
-        pl.col("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count").fill_null(0),
+        pl.col(OUTSIDE).fill_null(0),
     )
     devices = (table["a_devices"].to_numpy(), table["b_devices"].to_numpy())
     table = pl.concat(
@@ -439,8 +439,8 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
     found = run.values.group_by(run.columns).agg(
         (count.filter(is_step).sum() / (_steps(run) * devices)).alias(f"{side}_count"),
         devices.cast(pl.Int64).alias(f"{side}_devices"),
-        pl.col("length_ns").filter(~is_step).sum().alias(f"{side}_outside_ns"),
-        count.filter(~is_step).sum().alias(f"{side}_outside_count"),
+        pl.col("length_ns").filter(~is_step).sum().alias(f"{side}_outside_steps_ns"),
+        count.filter(~is_step).sum().alias(f"{side}_outside_steps_count"),
         pl.lit(value=True).alias(f"in_{side}"),
         *([of_bytes] if "bytes" in run.values.columns else []),
     )
@@ -503,5 +503,5 @@ def _typical_notes(meta: Mapping[str, Any]) -> list[str]:
     if meta["by"] not in (["stage"], ["step"]) or meta["step"].get("shift_low_ns") is None:
         return []
     if "recordings" in meta:
-        return ["typical: means of the recordings' medians"]
-    return ["typical: medians; delta is the median of the differences of all pairs of steps"]
+        return ["median: means of the recordings' medians"]
+    return ["median: delta is the median of the differences of all pairs of steps"]

@@ -15,7 +15,7 @@ from tracekit.errors import UsageError
 
 _NAMES = {
     "idle": "idle time inside steps",
-    "between": "idle time between steps",
+    "between_steps": "idle time between steps",
 }
 _TOLD = ("faster", "slower")
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
@@ -146,7 +146,7 @@ def _typical(step: Mapping[str, Any], metric: Metric) -> str:
         return ""
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
     what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
-    sentence = f"typical step {signed_length(step['shift_ns'])} ({ends}; {what})"
+    sentence = f"median step {signed_length(step['shift_ns'])} ({ends}; {what})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         sentence += ", the other way than the mean"
     return sentence

@@ -203,7 +203,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
         return now * math.sqrt(few / (few + more))
 
     change = factor - 1 + found.value / base
-    return _Excess("the typical step changes", change, base, found.value, low, high, closer,
+    return _Excess("the median step changes", change, base, found.value, low, high, closer,
                    "steps of each")  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
 
     For a step that is shorter (`sign` -1), it is the stage or idle time that is shorter.
     """
-    part = pl.col("part").replace({"between": "idle"})
+    part = pl.col("part").replace({"between_steps": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())
     usual = each.group_by("part").agg(usual=pl.col("length_ns").median())
     own = usual.join(each.filter(pl.col("iteration") == number), on="part", how="left")

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 
 _BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
-OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
+OUTSIDE = (
+    "a_outside_steps_ns",
+    "b_outside_steps_ns",
+    "a_outside_steps_count",
+    "b_outside_steps_count",
+)
 _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
 
 
@@ -352,7 +357,7 @@ def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 def _outside_notes(table: pl.DataFrame) -> list[str]:
     """Return a note on the columns of work outside of steps, if there is such work."""
     some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
-    note = "outside: work before the first step, after the last one and in steps that do not count"
+    note = "outside_steps: work before the first step, after the last one and in excluded steps"
     return [f"{note}; in all, mean over devices"] if some else []
 
 

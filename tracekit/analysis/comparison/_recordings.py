@@ -263,9 +263,10 @@ def _table(
     numbers = pl.DataFrame(
         {
             "a_count": of_a.counts.mean(axis=1), "b_count": of_b.counts.mean(axis=1), **sized,
-            "a_outside_ns": of_a.outside.mean(axis=1), "b_outside_ns": of_b.outside.mean(axis=1),
-            "a_outside_count": of_a.outside_counts.mean(axis=1),
-            "b_outside_count": of_b.outside_counts.mean(axis=1),
+            "a_outside_steps_ns": of_a.outside.mean(axis=1),
+            "b_outside_steps_ns": of_b.outside.mean(axis=1),
+            "a_outside_steps_count": of_a.outside_counts.mean(axis=1),
+            "b_outside_steps_count": of_b.outside_counts.mean(axis=1),
         }
     ).fill_nan(None)  # fmt: skip
     alone = pl.DataFrame({"in_a": of_a.is_there.any(axis=1), "in_b": of_b.is_there.any(axis=1)})
@@ -281,7 +282,7 @@ def _for_people(
     """Return the table as printed: without standard deviations; time outside steps per device."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
-        f"{side}_outside_ns": max(1, *(run.devices for run in runs))
+        f"{side}_outside_steps_ns": max(1, *(run.devices for run in runs))
         for side, runs in zip("ab", sides, strict=True)
     }
     means = [
@@ -327,8 +328,8 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
         lengths.append(length / (steps * own["a_devices"].to_numpy()))
         counts.append(own["a_count"].fill_null(0.0).to_numpy())
         there.append(own["in_a"].is_not_null().to_numpy())
-        outside.append(own["a_outside_ns"].fill_null(0).to_numpy())
-        outside_counts.append(own["a_outside_count"].fill_null(0).to_numpy())
+        outside.append(own["a_outside_steps_ns"].fill_null(0).to_numpy())
+        outside_counts.append(own["a_outside_steps_count"].fill_null(0).to_numpy())
         if "a_bytes" in own.columns:
             is_absent = pl.col("in_a").is_null()
             size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")

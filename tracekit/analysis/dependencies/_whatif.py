@@ -60,9 +60,9 @@ _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
 _ROWS = pl.Schema(
-    {"change": pl.String(), "edges": pl.Int64(), "step_ns": pl.Float64(), "low_ns": pl.Float64(),
-     "high_ns": pl.Float64(), "saved_ns": pl.Float64(), "saved_share": pl.Float64(),
-     "speedup": pl.Float64(), "unexplained_share": pl.Float64()}
+    {"change": pl.String(), "dependencies": pl.Int64(), "step_ns": pl.Float64(),
+     "low_ns": pl.Float64(), "high_ns": pl.Float64(), "saved_ns": pl.Float64(),
+     "saved_share": pl.Float64(), "speedup": pl.Float64(), "unexplained_share": pl.Float64()}
 )  # fmt: skip
 
 
@@ -382,7 +382,7 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
     compared = step is not None and not is_measured and bool(unchanged)
     return {
         "change": replay.label,
-        "edges": replay.edges,
+        "dependencies": replay.edges,
         "step_ns": step,
         "low_ns": None if is_measured else replay.low_ns * (1 - error),
         "high_ns": None if is_measured else replay.high_ns * (1 + error),
@@ -548,7 +548,7 @@ def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
     except UsageError:  # kernels whose names say the same in other words
         return None
     row = rows.row(-1, named=True)
-    return Price(options, row["low_ns"], row["high_ns"]) if row["edges"] else None
+    return Price(options, row["low_ns"], row["high_ns"]) if row["dependencies"] else None
 
 
 _SURE = 0.5
@@ -571,7 +571,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         "change", least=least, most=most,
         middle=pl.coalesce("saved_ns", (least + most) / 2),
         is_point=pl.col("saved_ns").is_not_null() & (most - least <= _SURE * pl.col("saved_ns")),
-        saves=(pl.col("edges") > 0) & (pl.coalesce("saved_ns", most) > 0),  # else it is rounding
+        saves=(pl.col("dependencies") > 0) & (pl.coalesce("saved_ns", most) > 0),
     ).filter("saves")  # fmt: skip
     if saved.is_empty():
         return "No change saves anything"

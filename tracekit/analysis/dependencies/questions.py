@@ -140,7 +140,7 @@ _WHATIF_WRITES = Json(
     },
     rows={
         "change": "text: What is changed.",
-        "edges": "count: Number of dependencies that get another length.",
+        "dependencies": "count: Number of dependencies that get another length.",
         "step_ns": "amount or null: A step, mean over the steps that count: the middle of its "
         "range; null where that is wider than a fifth of a measured step.",
         "low_ns": "amount or null: How short it may be, with every bound that the recording leaves "

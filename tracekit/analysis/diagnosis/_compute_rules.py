@@ -66,7 +66,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         win=lost.mean * (1 - 1 / times) / 2,
         low=0.0,
         high=lost.most * (1 - 1 / times),
-        sure="likely",
+        confidence="likely",
         evidence=(
             _most_of(facts, names),
             *facts.where(layers_of_kernels, "fp32_products", able),
@@ -91,7 +91,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
         win=lost.mean * 3 / 4,
         low=0.0,
         high=lost.most,
-        sure="likely",
+        confidence="likely",
         evidence=(
             _most_of(facts, facts.of_rule(named_kernels, "names", "layout_transposes")),
             *facts.where(layers_of_kernels, "layout_transposes"),
@@ -118,7 +118,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         win=saved.mean / 2,
         low=0.0,
         high=saved.most,
-        sure="hint",
+        confidence="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
             *facts.where(layers_of_kernels, "unfused_elementwise"),
@@ -151,7 +151,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         win=0.75 * won,
         low=lost.least / 2,
         high=lost.most + spared.most,
-        sure="likely",
+        confidence="likely",
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
             "each kernel takes no more than 10 us",
@@ -186,7 +186,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
         win=lost.mean / 2,
         low=0.0,
         high=lost.most,
-        sure="perhaps",
+        confidence="perhaps",
         evidence=(
             f"its kernels take {duration(taken.mean)} {facts.per}, {least:.3g} % of that at peaks",
             f"most of it in {each} {facts.per_gpu} of sizes {longest['sizes']}",

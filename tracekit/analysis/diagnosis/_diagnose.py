@@ -18,7 +18,7 @@ from tracekit.analysis.diagnosis import (
     _run_rules,
     _stragglers,
 )
-from tracekit.analysis.diagnosis._facts import WORTH, Facts, Finding, Sure, facts_of
+from tracekit.analysis.diagnosis._facts import WORTH, Confidence, Facts, Finding, facts_of
 from tracekit.analysis.facts import Facts as RunFacts
 from tracekit.analysis.facts import require_ops
 from tracekit.errors import UsageError
@@ -87,12 +87,12 @@ def score() -> Mapping[str, Any]:
     return read_toml(schemas() / "findings" / "score.toml")
 
 
-def at_most(rule: str, sure: Sure) -> Sure:
-    """Lower a finding's certainty `sure` if its rule was often wrong, or rarely tested."""
+def at_most(rule: str, confidence: Confidence) -> Confidence:
+    """Lower a finding's `confidence` if its rule was often wrong, or rarely tested."""
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
         return "perhaps"
-    return "likely" if sure == "measured" and claims < _ENOUGH else sure
+    return "likely" if confidence == "measured" and claims < _ENOUGH else confidence
 
 
 # -- findings ----------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ FINDINGS = pl.Schema(
     {
         "rule": pl.String(), "finding": pl.String(), "win_ns": pl.Float64(),
         "win_low_ns": pl.Float64(), "win_high_ns": pl.Float64(), "share": pl.Float64(),
-        "sure": pl.String(), "evidence": pl.List(pl.String), "advice": pl.String(),
+        "confidence": pl.String(), "evidence": pl.List(pl.String), "advice": pl.String(),
         "win_unknown": pl.String(), "fingerprint": pl.String(),
     }
 )  # fmt: skip
@@ -171,10 +171,10 @@ def diagnose(
         if finding is not None and _is_left(facts, finding)
     ]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
-        pl.col("sure") == _PERHAPS, "share", descending=[False, True], nulls_last=True,
+        pl.col("confidence") == _PERHAPS, "share", descending=[False, True], nulls_last=True,
         maintain_order=True,
     )  # fmt: skip
-    doubtful = rows.filter(pl.col("sure") == _PERHAPS).height
+    doubtful = rows.filter(pl.col("confidence") == _PERHAPS).height
     # Who asks for a rule by its name hears it; nobody reads it among the first five else.
     is_hidden = doubtful and rules is None and top is not None and top <= _TOP
     firm = rows.head(rows.height - doubtful) if is_hidden else rows
@@ -224,7 +224,7 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
     share = bounded[0] / facts.step_ns if bounded[0] is not None and facts.step_ns else None
     return {
         "rule": rule, "finding": found.finding, "win_ns": win, "win_low_ns": low,
-        "win_high_ns": high, "share": share, "sure": at_most(rule, found.sure),
+        "win_high_ns": high, "share": share, "confidence": at_most(rule, found.confidence),
         "evidence": list(found.evidence), "advice": in_words_of(facts.trace, found.advice),
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
         "fingerprint": _fingerprint(rule),
@@ -281,7 +281,9 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
     if "state" in rows.columns:
         before = pl.format("{}, {} ms per step before", "state", _milliseconds("base_win_ns"))
         state = [pl.coalesce(before, "state").alias("state")]
-    return rows.select("rule", *state, "finding", wins.alias("win"), "sure", "evidence", "advice")
+    return rows.select(
+        "rule", *state, "finding", wins.alias("win"), "confidence", "evidence", "advice"
+    )
 
 
 def _milliseconds(name: str) -> pl.Expr:

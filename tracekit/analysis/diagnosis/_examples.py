@@ -10,8 +10,8 @@ from tracekit.analysis.diagnosis._compute_rules import KERNELS_OF
 
 _CAUSES_OF = {
     "input_bound": ("input", "between_steps"), "sync_in_loop": ("waiting_call",),
-    "launch_bound": ("late_launch", "launch"), "tiny_kernels": ("late_launch", "launch"),
-    "busy_host": ("late_launch",),
+    "launch_bound": ("host_delay", "launch_latency"), "busy_host": ("host_delay",),
+    "tiny_kernels": ("host_delay", "launch_latency"),
     "off_cpu": ("off_cpu",), "compilation": ("compiling", "loading"),
     "allocation_in_loop": ("allocation",), "profiler_overhead": ("profiler",),
     "pipeline_bubbles": ("behind_stage",), "stragglers": ("behind_collective",),

@@ -47,7 +47,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
         win=won / 2,
         low=0.0,
         high=facts.lost(each, "exposed").most,
-        sure="likely",
+        confidence="likely",
         evidence=(*_exchanged(facts, each), _waited(facts, each)),
         advice="Hide them: overlap the exchange with the backward pass, order buckets by when "
         "gradients are ready, prefetch shards. If they overlap already, exchange less (half "
@@ -89,7 +89,7 @@ def late_buckets(facts: Facts) -> Finding | None:
         # Of a step's only one, the latency of a last bucket is left, which is not known.
         low=min(lost.least, room.least) / 2 if each.height > facts.cells.height else 0.0,
         high=min(facts.lost(late, "exposed").most, room.most),
-        sure="measured",
+        confidence="measured",
         evidence=(
             *_exchanged(facts, each),
             _waited(facts, each),
@@ -132,7 +132,7 @@ def small_buckets(facts: Facts) -> Finding | None:
         win=win,
         low=win / 2 * is_known,
         high=max(win, facts.lost(starts, "most").most * (1 - needed / number)),
-        sure="likely" if is_known else "hint",
+        confidence="likely" if is_known else "hint",
         evidence=(
             f"as {counted(needed, 'collective')} they would take {duration(saved)} less: modelled",
             *([] if is_known else ["of unknown size: large ones take as long for their bytes"]),
@@ -173,7 +173,7 @@ def stragglers(facts: Facts) -> Finding | None:
         win=min(waited_for(facts, worst["device"]) or lost, slower),
         low=min(*others, slower) / 2,
         high=max(others),
-        sure="measured",
+        confidence="measured",
         evidence=(
             by_chance,
             f"it takes {duration(slower)} {facts.per} longer than its peers for what all ranks do",
@@ -203,8 +203,8 @@ def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
 def _slower(facts: Facts, worst: dict[str, Any]) -> float:
     """Return a rank's excess time per step over the others' median, ns; 0 if not significant."""
     times = own_times(facts, _is_one(worst))
-    usual = pl.col("own_ns").filter(~_is_one(worst)).median().over("iteration")
-    slower = times.with_columns(pl.col("own_ns") - usual).filter(_is_one(worst))["own_ns"]
+    usual = pl.col("local_ns").filter(~_is_one(worst)).median().over("iteration")
+    slower = times.with_columns(pl.col("local_ns") - usual).filter(_is_one(worst))["local_ns"]
     is_told = _exceeds_chance(slower.drop_nulls(), times.select(MEMBER).n_unique())
     return float(slower.mean()) if is_told else 0.0  # type: ignore[arg-type]
 
@@ -241,7 +241,7 @@ def central_update(facts: Facts) -> Finding | None:
         win=lost.mean / 2,
         low=0.0,
         high=lost.most,
-        sure="likely",
+        confidence="likely",
         evidence=tuple(
             f"{duration(time / facts.cells.height)} {facts.per_gpu} behind {name or 'others'}"
             for name, time in who.head(3).rows()
@@ -279,7 +279,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         low=0.0 if is_won else None,
         high=lost.most if is_won else None,
         unknown=None if is_won else "the cost of smaller micro-batches is unknown",
-        sure="likely" if is_won else "hint",
+        confidence="likely" if is_won else "hint",
         evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
         "bubbles` holds it against theory."
@@ -302,7 +302,7 @@ def _split_cost(facts: Facts) -> float:
     """
     lengths = facts.found(kernels)["lengths"]
     number, least = float(lengths["number"].sum()), quantile_of(lengths, _FIXED) or 0.0
-    waits = facts.lost(facts.idle_of("launch", "late_launch")).mean
+    waits = facts.lost(facts.idle_of("launch_latency", "host_delay")).mean
     return number * least / facts.cells.height + waits
 
 

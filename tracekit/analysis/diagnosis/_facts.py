@@ -361,7 +361,7 @@ class Facts:
         """
         if not self.has_steps:
             return gain
-        host = self.lost(self.idle_of("launch", "late_launch", "between_steps", "off_cpu"))
+        host = self.lost(self.idle_of("launch_latency", "host_delay", "between_steps", "off_cpu"))
         late = min(host.least, max(gain - self.waited_for("waiting"), 0.0))
         return max(gain - self.lost(self.idle_of("input")).least - late, 0.0)
 
@@ -482,7 +482,7 @@ def _by_step(windows: pl.DataFrame) -> pl.DataFrame:
 # -- what rules return -------------------------------------------------------------------------
 
 
-Sure = Literal["measured", "likely", "hint", "perhaps"]
+Confidence = Literal["measured", "likely", "hint", "perhaps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,7 +498,7 @@ class Finding:
         unknown.
     unknown
         Why the win is unknown.
-    sure
+    confidence
         ``measured`` (the trace shows it), ``likely`` (it follows from the trace under an
         assumption), or ``hint`` (other causes are possible). ``perhaps`` is for rules that were
         wrong too often, or were never tested.
@@ -515,7 +515,7 @@ class Finding:
     """
 
     finding: str
-    sure: Sure
+    confidence: Confidence
     evidence: tuple[str, ...]
     advice: str
     win: float | None = None

@@ -37,7 +37,9 @@ _HALF = 0.5
 _COPIES = pl.Schema(
     {"rule": pl.String, "device": pl.Int32, "iteration": pl.Int64, "kind": pl.String,
      "is_pageable": pl.Boolean,
-     **dict.fromkeys(("number", "bytes", "time", "exposed", "sure", "gain", "blocking"), pl.Int64)}
+     **dict.fromkeys(
+         ("number", "bytes", "time", "exposed", "earlier", "gain", "blocking"), pl.Int64
+     )}
 )  # fmt: skip
 _SLEEP = (SWITCHES, OS_CALLS)
 _ASLEEP = "asleep in "
@@ -84,7 +86,7 @@ def input_bound(facts: Facts) -> Finding | None:
         win=both.mean,
         low=_SURE * waited.least,
         high=both.most,
-        sure="measured" if is_told else "likely" if is_input else "hint",
+        confidence="measured" if is_told else "likely" if is_input else "hint",
         evidence=(
             *(f"{duration(length)} {facts.per} {why}" for length, why in parts if length >= 1),
             *_asleep(facts, own),
@@ -133,7 +135,7 @@ def off_cpu(facts: Facts) -> Finding | None:
         win=lost.mean,
         low=lost.least / 2,
         high=lost.most,
-        sure="measured" if 2 * seen.mean >= lost.mean else "likely",
+        confidence="measured" if 2 * seen.mean >= lost.mean else "likely",
         evidence=(
             *([turns] if locked.mean else []),
             *_asleep(facts, own),
@@ -207,7 +209,7 @@ def compilation(facts: Facts) -> Finding | None:
         win=lost.mean,
         low=lost.least / 2,
         high=lost.most,
-        sure="measured",
+        confidence="measured",
         evidence=(
             f"{duration(built.mean)} {facts.per} until code that was built was linked or loaded",
             f"{duration(lost.mean - built.mean)} {facts.per} in calls that load code",
@@ -229,7 +231,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     if not (facts.has_steps and facts.is_usual(own)):
         return None
     lost = facts.lost(own)
-    late = facts.idle_of("late_launch", "launch", "between_steps")
+    late = facts.idle_of("host_delay", "launch_latency", "between_steps")
     behind = facts.lost(late.filter(~pl.col("queued").fill_null(value=True)))
     # What it is late by may have other reasons: no more of it counts than is seen.
     hidden = min(facts.waited_for("waiting_in_loop"), behind.mean, lost.mean)
@@ -246,7 +248,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         win=lost.mean + hidden,
         low=lost.least,
         high=lost.most + behind.most,
-        sure="measured" if facts.number > 1 else "hint",  # one step is no loop
+        confidence="measured" if facts.number > 1 else "hint",  # one step is no loop
         evidence=(
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
             *([hidden_text] if hidden >= 1 else []),
@@ -272,7 +274,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
         win=(least.mean + lost.mean) / 2,
         low=least.least,
         high=lost.most,
-        sure="measured" if 2 * recorded.mean >= lost.mean else "likely",
+        confidence="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
             *facts.where(layers_of_copies, "pageable_copies"),
@@ -293,24 +295,24 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         return None
     to_gpu, back = (copies.filter(pl.col("kind") == kind) for kind in ("h2d", "d2h"))
     where = "to the host" if to_gpu.is_empty() else "from and to the host"
-    sure = facts.lost(to_gpu, "sure")
+    earlier = facts.lost(to_gpu, "earlier")
     blocking = int(to_gpu["blocking"].sum())
     held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
     returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
     waited = "they begin when they are launched: whether a batch was there before is unknown"
-    if sure.mean >= 1:
+    if earlier.mean >= 1:
         waited = (
-            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
+            f"{duration(earlier.mean)} {facts.per} for which they waited, and what follows as well"
         )
     return Finding(
         of_gpu=True,
         finding=f"Copies {'to the GPU' if back.is_empty() else where} run for "
         f"{duration(lost.mean)} {facts.per} while it computes nothing, {facts.share(lost.mean)}, "
         f"at {_rate(copies)}.",
-        win=(sure.mean + lost.mean) / 2,
-        low=sure.least,
+        win=(earlier.mean + lost.mean) / 2,
+        low=earlier.least,
         high=lost.most,
-        sure="measured" if 2 * sure.mean >= lost.mean else "likely",
+        confidence="measured" if 2 * earlier.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
             *facts.where(layers_of_copies, "unhidden_copies"),
@@ -343,7 +345,7 @@ def small_copies(facts: Facts) -> Finding | None:
         win=lost.mean / 2,
         low=0.0,
         high=lost.most,
-        sure="likely",
+        confidence="likely",
         evidence=(
             f"{to_gpu:,} from the host, {every - to_gpu:,} to it, at {_rate(copies)}",
             *facts.where(layers_of_copies, "small_copies"),
@@ -366,7 +368,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         win=lost.mean / 2,
         low=0.0,
         high=lost.most,
-        sure="likely",
+        confidence="likely",
         evidence=(_number(copies), *facts.where(layers_of_copies, "unified_memory")),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
         "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
@@ -404,7 +406,7 @@ def host_copies(part: Part) -> Frames:
     """Return sums over the host copies that rules select, with their exposed time.
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
-    ``exposed`` (no other op runs), ``sure`` (how much earlier the copy and the next kernel could
+    ``exposed`` (no other op runs), ``earlier`` (how much earlier the copy and the next kernel could
     have started), ns; ``gain``, how many bytes more pinned memory could have copied in the exposed
     time; and ``blocking``, the number of copies whose launching call waits for them.
     """
@@ -419,7 +421,7 @@ def host_copies(part: Part) -> Frames:
         ).group_by("rule", *CELL, "kind", "is_pageable").agg(
             size.sum(), pl.col("exposed").sum(), number=pl.col("counts").sum(),
             time=LENGTH.sum(), gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
-            sure=pl.col("sure").sum() if "sure" in each.columns else pl.lit(0, pl.Int64),
+            earlier=pl.col("earlier").sum() if "earlier" in each.columns else pl.lit(0, pl.Int64),
         ).select(_COPIES.names()).cast(_COPIES)
         for rule, each in rows.items()
     ]  # fmt: skip
@@ -447,7 +449,7 @@ def _of_rules() -> dict[str, pl.Expr]:
 
 
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``sure``: how much earlier a copy, and the kernel after it, could have started, ns.
+    """Add ``earlier``: how much earlier a copy, and the kernel after it, could have started, ns.
 
     The copy could have started when it was launched; the next kernel could have run at the time of
     the copy, from its own launch on.
@@ -460,9 +462,9 @@ def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     waited = pl.col("start") - pl.col("launch_end")
     replaced = pl.col("end") - pl.max_horizontal("start", "ready")
-    sure = pl.min_horizontal("exposed", waited, replaced).clip(0, None)
+    earlier = pl.min_horizontal("exposed", waited, replaced).clip(0, None)
     known = pl.col("launch_end").is_not_null() & pl.col("ready").is_not_null()
-    return after.with_columns(sure=pl.when(known).then(sure).otherwise(0))
+    return after.with_columns(earlier=pl.when(known).then(earlier).otherwise(0))
 
 
 def launch_bound(facts: Facts) -> Finding | None:
@@ -489,7 +491,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         win=0.75 * won,
         low=lost.least / 2,
         high=facts.lost(short).most,
-        sure="measured" if is_short else "likely",
+        confidence="measured" if is_short else "likely",
         evidence=(
             *pace_texts, f"in {facts.gaps('launch_bound'):,} gaps of no more than 1 ms",
             *_in_ranges(facts, late), *facts.where(places, "launch_bound"),
@@ -513,7 +515,7 @@ def busy_host(facts: Facts) -> Finding | None:
         win=lost.mean / 2,
         low=0.0,
         high=lost.most,
-        sure="likely" if is_seen else "hint",
+        confidence="likely" if is_seen else "hint",
         evidence=(
             f"in {facts.gaps('busy_host'):,} gaps; "
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
@@ -542,8 +544,10 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
         f"{facts.share(lost.mean)}.",
         win=lost.mean,
         low=lost.least / 2,
-        high=facts.lost(facts.idle_of("allocation", "waiting_call", "late_launch", "launch")).most,
-        sure="measured",
+        high=facts.lost(
+            facts.idle_of("allocation", "waiting_call", "host_delay", "launch_latency")
+        ).most,
+        confidence="measured",
         evidence=(
             *_called(facts, _by_time(facts.found(host_calls)["allocations"])),
             *facts.where(places, "allocation_in_loop"),
@@ -577,8 +581,11 @@ def _paces(facts: Facts) -> tuple[float | None, float | None]:
 
 def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:
     by_cause = {cause: facts.lost(late.filter(pl.col("cause") == cause))
-                for cause in ("late_launch", "launch")}  # fmt: skip
-    words = {"late_launch": "before their launching call began", "launch": "from its begin on"}
+                for cause in ("host_delay", "launch_latency")}  # fmt: skip
+    words = {
+        "host_delay": "before their launching call began",
+        "launch_latency": "from its begin on",
+    }
     return tuple(
         f"{duration(lost.mean)} {facts.per} {words[cause]}"
         for cause, lost in by_cause.items() if lost.mean
@@ -596,7 +603,7 @@ def profiler_overhead(facts: Facts) -> Finding | None:
         win=lost.mean,
         low=lost.least,
         high=lost.most,
-        sure="measured",
+        confidence="measured",
         evidence=(f"{duration(lost.mean)} {facts.per} of gaps lie in its own overhead",),
         advice="Nothing in the program: without the profiler this time is not lost. Record less "
         "(fewer traces, a shorter capture) before trusting the other numbers.",

@@ -104,8 +104,8 @@ class Part:
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
         )  # fmt: skip
         pieces = self.found.pieces
-        late = pl.col("cause") == "late_launch"
-        launching = late | (pl.col("cause") == "launch")
+        late = pl.col("cause") == "host_delay"
+        launching = late | (pl.col("cause") == "launch_latency")
         in_all, own = (
             pl.when(of).then(LENGTH).otherwise(0).sum().over("gap") for of in (launching, late)
         )

@@ -39,7 +39,7 @@ def cold_steps(facts: Facts) -> Finding | None:
         finding=f"The first {steps} up to {ratio:.3g} times as long as a usual one, "
         f"{duration(extra)} more in all.",
         unknown="it is lost once in a run, not in each step",
-        sure="measured",
+        confidence="measured",
         evidence=(
             f"{number} of {number + facts.number} recorded steps",
             f"the median of the others takes {duration(usual)}",
@@ -74,7 +74,7 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
         win=lost / 2,
         low=0.0,
         high=lost,
-        sure="measured",
+        confidence="measured",
         evidence=(f"{duration(lost * steps)} in ranges of evaluation with steps after them",),
         advice="Evaluate half as often to win half of it, or on fewer batches, or elsewhere.",
         outside=True,
@@ -104,7 +104,7 @@ def slow_links(facts: Facts) -> Finding | None:
         win=lost / 2,
         low=0.0,
         high=lost,
-        sure="hint",
+        confidence="hint",
         evidence=(
             (
                 f"over {worst['route']}: {worst['transfers']:,} copies, "
@@ -139,7 +139,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
         win=lost,
         low=lost / 2,
         high=longer * worst["pace"],
-        sure="likely" if waited is None else "measured",
+        confidence="likely" if waited is None else "measured",
         evidence=(
             "how long other GPUs wait for it is unknown"
             if waited is None
@@ -163,7 +163,7 @@ def missing_evidence(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"{what[0].upper()}{what[1:]}.",
         unknown="what it would show is unknown",
-        sure="measured",
+        confidence="measured",
         evidence=tuple(what for what, _ in found),
         advice=" ".join(advice for _, advice in found),
     )

@@ -69,7 +69,7 @@ def waited_for(facts: Facts, device: int) -> float | None:
 
 
 def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
-    """Return how long each rank takes in a step for work that all ranks do: ``own_ns``.
+    """Return how long each rank takes in a step for work that all ranks do: ``local_ns``.
 
     The time of an op is its duration plus idle time before it that no other GPU caused. Durations
     of collectives do not count, since they last until the last participant comes. Neither does work
@@ -89,7 +89,7 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     has_more = known["members"].select((own > usual) & (own >= _MORE_KERNELS * usual)).item()
     sums = facts.found(shared_work, shared.sort(same))
     rows = sums["rows"] if has_more else pl.concat(sums.values())
-    return rows.group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL)
+    return rows.group_by(_CELL).agg(pl.col("local_ns").sum()).sort(_CELL)
 
 
 def work_by_name(part: Part) -> Frames:
@@ -116,7 +116,7 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
 
     Returns
     -------
-    ``process, device, iteration, own_ns``, in two tables.
+    ``process, device, iteration, local_ns``, in two tables.
     """
     named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
     own = named.join(shared.lazy(), on=["kind", "name"], how="semi", nulls_equal=True)
@@ -126,7 +126,7 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
     own = own.filter(pl.col("kind") != "collective")
     sums = {"rows": own, "idle": idle.lazy()}
     return {
-        name: each.group_by(_CELL).agg(own_ns=LENGTH.sum()).collect() for name, each in sums.items()
+        name: each.group_by(_CELL).agg(local_ns=LENGTH.sum()).collect() for name, each in sums.items()
     }
 
 
@@ -201,17 +201,17 @@ def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
             pl.col("last").fill_null(0),
             waited_ns=pl.col("waited").fill_null(0) + pl.col("held").fill_null(0),
         )
-        .with_columns(own_ns=pl.col("step_ns") - pl.col("waited_ns"))
+        .with_columns(local_ns=pl.col("step_ns") - pl.col("waited_ns"))
         .drop("waited", "held")
         .sort(_CELL)
     )  # fmt: skip
 
 
 def _by_iteration(times: pl.DataFrame) -> pl.DataFrame:
-    usual = pl.col("own_ns").median().over("iteration")
-    beyond = pl.when(usual > 0).then(100 * (pl.col("own_ns") / usual - 1))
-    return times.with_columns(beyond_percent=beyond).sort("iteration", "rank", "device").select(
-        "iteration", "rank", "device", "step_ns", "waited_ns", "own_ns", "beyond_percent", "last"
+    usual = pl.col("local_ns").median().over("iteration")
+    beyond = pl.when(usual > 0).then(100 * (pl.col("local_ns") / usual - 1))
+    return times.with_columns(excess_percent=beyond).sort("iteration", "rank", "device").select(
+        "iteration", "rank", "device", "step_ns", "waited_ns", "local_ns", "excess_percent", "last"
     )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _by_rank(
     facts: Facts, times: pl.DataFrame, waits: pl.DataFrame, idle: pl.DataFrame
 ) -> pl.DataFrame:
     held = _held_behind(idle)
-    means = times.group_by(*MEMBER, "rank").agg(pl.col("waited_ns", "own_ns").mean())
+    means = times.group_by(*MEMBER, "rank").agg(pl.col("waited_ns", "local_ns").mean())
     number = pl.lit(facts.number)
     in_collectives = waits.group_by(MEMBER).agg(
         *_in_collectives(facts), chance_share=pl.col("chance").mean()
@@ -229,7 +229,7 @@ def _by_rank(
     known = (
         means.join(in_collectives, on=MEMBER, how="left")
         .join(in_gaps, on="device", how="left")
-        .join(_late_in(facts, idle), on=MEMBER, how="left")
+        .join(_excess(facts, idle), on=MEMBER, how="left")
         .with_columns(
             pl.col("collectives", "last").fill_null(0),
             pl.col("caused_ns").fill_null(0) + pl.col("holding").fill_null(0),
@@ -239,7 +239,7 @@ def _by_rank(
     ordered = known.sort("caused_ns", "rank", *MEMBER, descending=first)
     return ordered.with_columns(last_share=_LAST_SHARE).select(
         "rank", "device", "collectives", "last", "last_share", "chance_share", "caused_ns",
-        "waited_ns", "own_ns", "late_in", "late_in_ns", "late_ns",
+        "waited_ns", "local_ns", "excess_in", "excess_ns", "late_ns",
     )  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def _by_group(
     )  # fmt: skip
 
 
-def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
+def _excess(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     """Return the stage, or cause of idle time, in which each rank exceeds the median rank most.
 
     With two ranks, the reference is the other rank.
@@ -296,11 +296,11 @@ def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.col("time").fill_null(0))  # fmt: skip
     middle = pl.col("time").min() if members.height <= _PAIR else pl.col("time").median()
     beyond = whole.with_columns(
-        late_in_ns=(pl.col("time") - middle.over("what")) / facts.number
-    ).filter(pl.col("late_in_ns") > 0)  # fmt: skip
-    return beyond.sort("late_in_ns", "what", descending=[True, False]).unique(
+        excess_ns=(pl.col("time") - middle.over("what")) / facts.number
+    ).filter(pl.col("excess_ns") > 0)  # fmt: skip
+    return beyond.sort("excess_ns", "what", descending=[True, False]).unique(
         MEMBER, keep="first", maintain_order=True
-    ).select(*MEMBER, "late_in_ns", late_in="what")  # fmt: skip
+    ).select(*MEMBER, "excess_ns", excess_in="what")  # fmt: skip
 
 
 def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:

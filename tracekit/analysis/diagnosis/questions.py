@@ -31,7 +31,7 @@ _WRITES = Json(
         "last": "count or null: In how many collectives it, or the straggler, came last.",
         "waited_ns": "amount or null: How long it waited for others, per step; of a group the mean "
         "of its ranks.",
-        "own_ns?": "number or null: Length of a step less waited_ns.",
+        "local_ns?": "number or null: Length of a step less waited_ns.",
         "ranks?": "positive: Ranks of the row.",
         "collectives?": "count: Collectives with others that it took part in; of a group, all.",
         "last_share?": "amount or null: last / collectives; null without any.",
@@ -43,20 +43,20 @@ _WRITES = Json(
         "unknown, or nobody waits.",
         "straggler_device?": "integer or null: Its GPU.",
         "straggler_share?": "share or null: Share of its collectives in which it came last.",
-        "late_in?": "text or null: Stage, or cause of idle time, that takes longest beyond the "
-        "median rank.",
-        "late_in_ns?": "amount or null: By how much longer late_in takes, per step.",
+        "excess_in?": "text or null: Stage, or cause of idle time, in which the rank exceeds the "
+        "median rank most.",
+        "excess_ns?": "amount or null: Excess over the median rank in it, per step.",
         "late_ns?": "amount or null: Median time by which it begins a collective after the first "
         "participant; null without one clock.",
         **columns("iteration?"),
         "step_ns?": "amount or null: Length of the step.",
-        "beyond_percent?": "number or null: Own time over the median of all ranks in this step, "
+        "excess_percent?": "number or null: local_ns over the median of all ranks in this step, "
         "less 100 %.",
     },
     row_rules={
         "oneOf": either(
-            "late_in late_in_ns",
-            "iteration step_ns beyond_percent",
+            "excess_in excess_ns",
+            "iteration step_ns excess_percent",
             "communicators members",
         )
     },
@@ -71,7 +71,7 @@ _WRITES = Json(
     "tracekit stragglers unet --dask tcp://head:8786",
     writes=_WRITES,
     opened=("rules", "iteration", "processes", "dask", "on_missing"),
-    figures={"figure": "Draw the own time of each rank in each step"},
+    figures={"figure": "Draw the length of each step of each rank, without its waiting"},
 )
 def stragglers(
     trace: "Trace",

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 CAUSES = {
     "input": "the host waited for input",
     "between_steps": "the host was outside of its steps",
-    "late_launch": "the host launched late",
+    "host_delay": "the host launched late",
     "allocation": "the host allocated or freed memory",
     "loading": "the driver loaded code",
     "compiling": "code was compiled",
     "off_cpu": "the thread that launches was off the CPU",
     "waiting_call": "the host waited for the GPU",
-    "launch": "launch call, queue and start",
+    "launch_latency": "launch call, queue and start",
     "behind_weight_update": "held behind another GPU's weight update",
     "behind_collective": "held behind a collective",
     "behind_stage": "held behind other work of another GPU",
@@ -63,9 +63,9 @@ CAUSES = {
 """Cause of idle time -> description in words."""
 _CAUSE = pl.Enum(list(CAUSES))
 _RESTS_ON = {
-    "input": "ranges", "between_steps": "ranges", "late_launch": "API calls",
+    "input": "ranges", "between_steps": "ranges", "host_delay": "API calls",
     "allocation": "API calls", "loading": "API calls", "compiling": "API calls",
-    "off_cpu": "OS calls", "waiting_call": "API calls", "launch": "API calls",
+    "off_cpu": "OS calls", "waiting_call": "API calls", "launch_latency": "API calls",
     "behind_weight_update": "work of other GPUs", "behind_collective": "work of other GPUs",
     "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
 }  # fmt: skip
@@ -84,7 +84,7 @@ _SHORT_NS = 1_000_000
 _PASSES = ("FP", "BP", "WU")
 _SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")
-_HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
+_HELD = ("launch_latency", "host_delay", "waiting_call", "between_steps", "off_cpu")
 _NO_RANGE = "(outside push/pop ranges)"
 _BLOCKS = pl.Schema(
     {"held_by": pl.Int32(), "what": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
@@ -290,7 +290,7 @@ def _by_host(
         *phases.columns, "cause", rests_on=_rests_on(), detail=_detail()
     )
     later = phases.filter(~of_host).with_columns(
-        cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
+        cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch_latency"))
         .otherwise(pl.lit("unexplained")).cast(_CAUSE),
         rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("API calls")).cast(_SOURCE),
         detail=pl.lit(None, pl.String),
@@ -350,13 +350,13 @@ def _cause() -> pl.Expr:
         .when(pl.col("message").is_not_null()).then(pl.lit("behind_stage"))
         .when(pl.col("compiling").is_not_null() & ~_IS_IN_INPUT).then(pl.lit("compiling"))
         .when(is_kept_out).then(pl.lit("off_cpu"))
-        .when(pl.col("phase") == "call").then(pl.lit("launch"))
+        .when(pl.col("phase") == "call").then(pl.lit("launch_latency"))
         .when(_IS_IN_INPUT).then(pl.lit("input"))
         .when(between & pl.col("by_loader")).then(pl.lit("input"))
         .when(_IS_ASLEEP & pl.col("brings_input") & ~_IS_IN_PASS).then(pl.lit("input"))
         .when(_IS_ASLEEP).then(pl.lit("off_cpu"))
         .when(between).then(pl.lit("between_steps"))
-        .otherwise(pl.lit("late_launch")).cast(_CAUSE)
+        .otherwise(pl.lit("host_delay")).cast(_CAUSE)
     )  # fmt: skip
 
 
@@ -369,7 +369,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
     hidden = outside & (away * _SHORT <= pl.col("credit")) & (away <= _SHORT_NS)
-    late = (pl.col("cause") == "late_launch") | hidden.fill_null(value=False)
+    late = (pl.col("cause") == "host_delay") | hidden.fill_null(value=False)
     known = pieces.join(credits_, on="gap", how="left", maintain_order="left")
     length = pl.when(late).then(_LENGTH).otherwise(0)
     waited = pl.when(pl.col("cause") == "waiting_call").then(_LENGTH).otherwise(0).cum_sum()
@@ -408,7 +408,7 @@ def _behind(held: pl.DataFrame) -> pl.DataFrame:
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of `idle_pieces`; queued time over `QUEUED_NS` is unexplained."""
-    queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
+    queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch_latency")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)
     return pieces.select(

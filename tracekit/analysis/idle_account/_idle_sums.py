@@ -226,7 +226,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
 
 def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
     """Return idle intervals; where `detail` is missing, it becomes the most sampled function."""
-    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
+    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "host_delay"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (
         met.group_by("gap", "cause", "name").agg(number=pl.len())

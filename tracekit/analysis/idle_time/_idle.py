@@ -288,7 +288,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
     idle = pl.col("idle_ns")
-    host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(idle)
+    host = pl.when(pl.col("cause").is_in(["between_steps", "host_delay"])).then(idle)
     share = pieces.select(host.sum() / idle.sum().clip(1, None)).item() or 0
     if share > _MUCH:
         texts += _unseen(trace)

@@ -36,9 +36,9 @@ _WRITES = Json(
         **keys("shares?", "warnings?"),
     },
     rows={
-        "cause?": "one of input, between_steps, late_launch, allocation, loading, compiling, "
-        "off_cpu, waiting_call, launch, behind_weight_update, behind_collective, behind_stage, "
-        "profiler, unexplained: Why nothing runs; of a gap, of most of it.",
+        "cause?": "one of input, between_steps, host_delay, allocation, loading, compiling, "
+        "off_cpu, waiting_call, launch_latency, behind_weight_update, behind_collective, "
+        "behind_stage, profiler, unexplained: Why nothing runs; of a gap, of most of it.",
         "stage?": f"one of {STAGES} or null: Stage of the op that comes late; null where none "
         "does.",
         "iteration?": "integer or null: Number of the step; null outside of all.",

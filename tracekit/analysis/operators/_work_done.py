@@ -60,12 +60,14 @@ _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")
 _COLUMNS = (
     "range", *_OF_KERNEL, "operator", "sizes", "types", "form", "precision", "flops", "bytes",
     "kernels", "kernel_ns", "recomputed",
-    "tensor_core_ns", "untold_ns",
+    "tensor_core_ns", "tensor_core_unknown_ns",
 )  # fmt: skip
 _NO_TYPES = ("", "Scalar", "ScalarList")
 _ON_TENSOR_CORES = {
     "tensor_core_ns": pl.when("is_on_tensor_cores").then(_LENGTH).otherwise(0),
-    "untold_ns": pl.when(pl.col("is_on_tensor_cores").is_null()).then(_LENGTH).otherwise(0),
+    "tensor_core_unknown_ns": pl.when(pl.col("is_on_tensor_cores").is_null())
+    .then(_LENGTH)
+    .otherwise(0),
 }
 _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
@@ -142,8 +144,8 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
     unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
-    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part for which kernel
-    names leave that open; and ``recomputed``, see `counted_operators`.
+    ``tensor_core_ns`` and ``tensor_core_unknown_ns``: time on Tensor Cores, and time of kernels
+    whose names leave that open; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)

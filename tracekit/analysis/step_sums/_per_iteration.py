@@ -27,7 +27,7 @@ _ALONE = ("cause", "collective", "api", "link", "memory", "phase")
 COMPARE_KEYS = ("stage", "step", "kind", "kernel", "range", "device", "rank", "node", *_ALONE)
 """Keys of comparisons; the last six cannot be combined with others."""
 
-PARTS = (*STAGES, "idle", "between")
+PARTS = (*STAGES, "idle", "between_steps")
 """Parts of the time of a step: exposed time of each stage, and time in which nothing runs:
 while the host is inside an iteration (idle), and while it is in none (between)."""
 
@@ -347,9 +347,10 @@ def step_parts(
     )
     busy = inside.group_by("window").agg(busy=pl.col("exposed_ns").sum())
     idle = _LENGTH - pl.col("busy").fill_null(0)
+    part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     rest = (
         windows.join(busy, on="window", how="left")
-        .group_by(*by, part=pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between")))
+        .group_by(*by, part=part)
         .agg(length_ns=idle.sum(), busy_ns=pl.lit(None, pl.Int64))
     )
     columns = ["part", *by, "length_ns", "busy_ns"]
@@ -382,7 +383,7 @@ def in_one_account(
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
         return list(runs), PARTS
-    part = pl.col("part").replace({"between": "idle"})
+    part = pl.col("part").replace({"between_steps": "idle"})
     found = [
         replace(
             run,
@@ -396,7 +397,7 @@ def in_one_account(
         )
         for run in runs
     ]
-    return found, tuple(name for name in PARTS if name != "between")
+    return found, tuple(name for name in PARTS if name != "between_steps")
 
 
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:

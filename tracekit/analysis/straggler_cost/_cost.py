@@ -349,16 +349,16 @@ def _ideal() -> pl.Expr:
 
 
 def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``worker, step, beyond_percent``: excess of computing time over its ideal time.
+    """Return ``worker, step, excess_percent``: excess of computing time over its ideal time.
 
     Workers with the largest mean excess come first; a worker that computes nothing in a step has no
     row for it.
     """
     whose = ["rank", "stage"]
-    cells = _computing(ops, "step").with_columns(beyond_percent=100 * (pl.col("beyond") - 1))
-    worst = pl.col("beyond_percent").mean().over(whose)
+    cells = _computing(ops, "step").with_columns(excess_percent=100 * (pl.col("beyond") - 1))
+    worst = pl.col("excess_percent").mean().over(whose)
     return cells.sort(-worst, *whose, "step").select(
-        "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
+        "step", "excess_percent", worker=pl.format("rank {}, stage {}", *whose)
     )
 
 

@@ -48,7 +48,7 @@ STALLS = pl.Schema(
         "device": pl.Int64,
         "iterations": pl.Int64,
         **dict.fromkeys(_SUMS, pl.Int64),
-        "outside_ns": pl.Int64,
+        "outside_steps_ns": pl.Int64,
         "utilisation": pl.Float64,
         "data_stall_share": pl.Float64,
         "rests_on": pl.String,
@@ -104,7 +104,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_ns``: time from first to last op, less that of steps."""
+    """Return ``process, device, outside_steps_ns``: time from first to last op, less that of steps."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")
@@ -115,7 +115,7 @@ def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     )
     inside = union_length(steps.filter(_LENGTH > 0), _OWNER)
     return worked.join(inside, on=_OWNER, how="left").select(
-        *_OWNER, outside_ns=pl.col("last") - pl.col("first") - pl.col("length").fill_null(0)
+        *_OWNER, outside_steps_ns=pl.col("last") - pl.col("first") - pl.col("length").fill_null(0)
     )
 
 
@@ -296,7 +296,7 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
     """Return a meta entry that names the runs with much time outside of steps; empty if none."""
     found = []
     for run, table in zip(runs, tables, strict=True):
-        outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)
+        outside, length = table.select(pl.col("outside_steps_ns", "window_ns").max()).row(0)
         if length and outside > _OUTSIDE * length:
             found.append(f"{outside / 1e6:,.3f} ms ({run.name})")
     text = f"up to {', '.join(found)} of a GPU lie in no step that counts"

@@ -40,9 +40,9 @@ _PARTS = {
     "me_exposed_ns": _LENGTH.filter(_PART == "ME"),
     "other_exposed_ns": _LENGTH.filter(_PART == "OTHER"),
     "idle_ns": _LENGTH.filter(_PART == "idle"),
-    "between_ns": _LENGTH.filter(_PART == "between"),
+    "between_steps_ns": _LENGTH.filter(_PART == "between_steps"),
 }
-_IDLE = ("idle_ns", "between_ns")
+_IDLE = ("idle_ns", "between_steps_ns")
 _SUMS = [f"{name.removesuffix('_ns')}_total_ns" for name in ("step_ns", *_PARTS)]
 _QUANTILES = {"step_p5_ns": 0.05, "step_p50_ns": 0.5, "step_p95_ns": 0.95}
 
@@ -141,7 +141,7 @@ def study_row(
     kernels), ``collective`` (kernels of other libraries), ``p2p``, ``staged`` or ``mpi`` (copies
     between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval by `long_run`; null for
     fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
-    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_ns`` (idle
+    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_steps_ns`` (idle
     while it is in none) add up to ``step_ns``. Each participant of a collective counts with an
     equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
 
@@ -284,7 +284,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
         "FP+BP": "fp_bp_ns",
         **{stage: f"{stage.lower()}_exposed_ns" for stage in ("WU", "IO", "ME", "OTHER")},
         "idle": "idle_ns",
-        "between": "between_ns",
+        "between_steps": "between_steps_ns",
     }
     alone = pl.lit(apart) | is_unlabelled() | (pl.len().over(keys) == 1)
     keys.append("run")

@@ -100,7 +100,7 @@ def _studied(
 
 _SUMMED = (
     "step", "fp_bp", "wu", "wu_exposed", "io_exposed", "me_exposed", "other_exposed", "idle",
-    "between",
+    "between_steps",
 )  # fmt: skip
 """Times of a step that are also given as sums."""
 _STUDY = Json(
@@ -138,8 +138,8 @@ _STUDY = Json(
         "bytes_between_gpus?": "number or null: Bytes moved to other GPUs in a step.",
         "bytes_evidence?": "text or null: Whether bytes_between_gpus is measured or modelled.",
         **columns("images_per_s?"),
-        "between_ns?": "number or null: Time of a step in which nothing runs and the host is in "
-        "no iteration, ns.",
+        "between_steps_ns?": "number or null: Time of a step in which nothing runs and the host "
+        "is in no iteration, ns.",
         "devices?": "integer or null: Devices that steps ran on.",
         **{
             f"{name}_total_ns?": "integer or null: Sum over steps and devices, of "

@@ -46,8 +46,8 @@ _STALLS = Json(
         "between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
         "other_idle_ns?": "number or null: idle_ns - wait_ns: idle time of other causes.",
-        "outside_ns?": "integer: Time from the GPU's first op to its last one that lies in no step "
-        "that counts, ns; it is in no other column.",
+        "outside_steps_ns?": "integer: Time from the GPU's first op to its last one that lies in "
+        "no step that counts, ns; it is in no other column.",
         "utilisation?": "number or null: kernel_ns / window_ns.",
         "data_stall_share?": "number or null: data_stall_ns / window_ns.",
         "rests_on?": "text or null: Recorded evidence of wait_ns; null where nothing is.",

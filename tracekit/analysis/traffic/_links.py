@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.machine import Machine
 
 _COLUMNS = {
-    "link": ("link", "src", "dst", "type", "bricks"),
+    "link": ("link", "src", "dst", "type", "nvlinks"),
     "pair": ("src_device", "dst_device", "route"),
     "nic": ("host", "nic", "direction", "nic_by", "memory"),
     "hosts": ("src_host", "dst_host"),

@@ -18,7 +18,7 @@ _TO_HOST = ("h2d", "d2h", "mpi")
 """Methods for which an end without a GPU is host memory; for all others that end is unknown."""
 _ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
 _HOP = {
-    "link": pl.String, "src": pl.String, "dst": pl.String, "type": pl.String, "bricks": pl.Int64,
+    "link": pl.String, "src": pl.String, "dst": pl.String, "type": pl.String, "nvlinks": pl.Int64,
     "bandwidth": pl.Int64, "leg": pl.Int8,
 }  # fmt: skip
 _FIRST_LEG, _BOTH_LEGS, _SECOND_LEG = 1, 0, 2
@@ -62,7 +62,7 @@ def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int
     Returns
     -------
     The columns of `transfers`, with ``start`` and ``end`` of the copy that crosses this link; and
-    ``link, src, dst, type, bricks, bandwidth``: the link, its end nodes in the direction of the
+    ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the direction of the
     transfer, its type, number of bundled links (bricks), and peak per direction in bytes/s.
     """
     marked = _marked(transfers)

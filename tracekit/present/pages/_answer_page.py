@@ -19,7 +19,7 @@ from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
 from tracekit.support.wording import count
 
-_MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
+_MARKED = frozenset({*STAGE_COLOURS, "idle", "between_steps"})
 _KERNELS = ("name", "before", "after")
 _MOST = 400
 _WIDE = 950
