@@ -513,7 +513,7 @@ def _saved(trace: Trace, by: str) -> dict[str, float]:
 def test_a_change_of_nothing_saves_nothing() -> None:
     run = tracekit.open(Path(__file__).parents[2] / "sample_traces" / "closure_1gpu.sqlite")
     rows = run.whatif(bandwidth=["nvlink=2x"])
-    (row,) = rows.filter(edges=0).drop_nulls("low_ns").tail(1).rows(named=True)
+    (row,) = rows.filter(dependencies=0).drop_nulls("low_ns").tail(1).rows(named=True)
     assert (row["saved_ns"], row["speedup"]) == (0, 1)
     assert row["step_ns"] == rows.filter(change=UNCHANGED)["step_ns"].item()
 

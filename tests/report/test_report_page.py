@@ -341,5 +341,5 @@ def test_the_legend_of_steps_names_the_causes_of_idle_time_in_sight() -> None:
         {"kind": "path", "stage": [LOOKS.index("host")]},
     ]
     texts = [entry.text for entry in _legend([{"lanes": lanes}, {"lanes": []}])]
-    assert texts[-2:] == ["idle: off cpu", "idle: launch"]
+    assert texts[-2:] == ["idle: off cpu", "idle: launch latency"]
     assert texts == [entry.text for entry in _legend([])] + texts[-2:]
