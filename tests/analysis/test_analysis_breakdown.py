@@ -267,7 +267,7 @@ def test_what_lies_outside_of_steps_has_a_name_for_people_alone() -> None:
         answer = breakdown(_iterations(), by)
         names = answer.rows["iteration_name"]
         assert names.null_count() > 0
-        people = answer.for_people
+        people = answer.readable_rows
         assert people["iteration_name"].to_list() == names.fill_null("(no step)").to_list()
         assert people["iteration"].equals(answer.rows["iteration"])
 
@@ -442,13 +442,13 @@ def test_percentiles_are_shown_per_gpu() -> None:
     table, meta = answer.rows, answer.meta
     assert table.select(*statistics, "devices").rows() == [(60, 60, 60, 2)]
     assert (meta["sum_over"], meta["percentiles_per"]) == ("2 GPUs", "step/GPU")
-    assert answer.for_people.select("busy_ns", *statistics).rows() == [(180, 30, 30, 30)]
+    assert answer.readable_rows.select("busy_ns", *statistics).rows() == [(180, 30, 30, 30)]
     answer = breakdown(trace, "device", per_iteration=True)
     table, meta = answer.rows, answer.meta
     assert table.select("device", "median_ns", "devices").rows() == [(0, 40, 1), (1, 20, 1)]
     answer = breakdown(trace, "kernel", per_iteration=True)
     table, meta = answer.rows, answer.meta
-    assert answer.for_people.select("median_ns", "iteration_median_ns").rows() == [(30, 30)]
+    assert answer.readable_rows.select("median_ns", "iteration_median_ns").rows() == [(30, 30)]
     assert table["iteration_median_ns"].to_list() == [60]
 
 

@@ -22,7 +22,7 @@ from trace_builder import TraceBuilder, default_rules
 from tracekit.analysis import breakdown, query
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.comparison import Comparison, check_limit, comparability, compare
-from tracekit.analysis.comparison._compare_runs import _for_people, numbers_of
+from tracekit.analysis.comparison._compare_runs import _readable, numbers_of
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.step_sums import PARTS, Measured, parse_compare_keys
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
@@ -134,9 +134,9 @@ def test_what_ran_outside_of_steps_alone_is_listed_beside_them() -> None:
     ]  # fmt: skip
     stages = compare(runs[0], runs[1]).table.select("stage", *columns)
     # Of two columns that belong together none is shown alone, though one holds nothing.
-    alone = _for_people(compare(_run(A), runs[1], "kernel").table)
+    alone = _readable(compare(_run(A), runs[1], "kernel").table)
     assert {"a_outside_steps_ns", "b_outside_steps_ns"} <= {*alone.columns}
-    alike = _for_people(compare(_run(A), _run(A), "kernel").table)
+    alike = _readable(compare(_run(A), _run(A), "kernel").table)
     assert not {"a_outside_steps_ns", "b_outside_steps_ns"} & {*alike.columns}
     assert stages.rows()[:4] == [
         ("FP", 500, 500, 0, 0, 0, None), ("WU", 20, 20, 0, 60, 1, None),

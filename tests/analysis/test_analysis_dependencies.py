@@ -260,8 +260,8 @@ def test_what_no_op_does_has_a_name_for_people_alone() -> None:
     answer = _ask(critical_path, _behind(), "kernel")
     assert None in answer.rows["name"]
     told = answer.rows["name"].fill_null("(no op: host or waiting)")
-    assert answer.for_people["name"].to_list() == told.to_list()
-    assert answer.for_people.drop("name").equals(answer.rows.drop("name"))
+    assert answer.readable_rows["name"].to_list() == told.to_list()
+    assert answer.readable_rows.drop("name").equals(answer.rows.drop("name"))
 
 
 def test_a_run_without_steps_is_called_so() -> None:
@@ -269,7 +269,7 @@ def test_a_run_without_steps_is_called_so() -> None:
     _op(b, "gemm", 0, 7, 200)
     answer = _ask(critical_path, _linked(b), "iteration")
     assert answer.rows["iteration"].to_list() == [None]
-    assert answer.for_people["iteration"].to_list() == ["(whole run)"]
+    assert answer.readable_rows["iteration"].to_list() == ["(whole run)"]
     told = "no steps are known: the whole recording stands for one"
     assert told in answer.warnings
     assert told in _ask(whatif, _linked(b), parse_changes(host="2x")).warnings

@@ -685,7 +685,7 @@ def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
         answer = idle(trace, "iteration")
         found = answer.rows.select("iteration", "idle_ns").rows()
         told = answer.rows["iteration"].cast(pl.String).fill_null("(no step)")
-        assert answer.for_people["iteration"].cast(pl.String).to_list() == told.to_list()
+        assert answer.readable_rows["iteration"].cast(pl.String).to_list() == told.to_list()
         by_step = lost.filter(pl.col("lost") > 0).select("iteration", "lost").rows()
         assert dict(found) == dict(by_step)
     if number > 1:

@@ -203,8 +203,8 @@ def test_what_lies_outside_of_steps_is_a_mean_of_recordings() -> None:
     assert (warm["a_outside_steps_count"], warm["b_outside_steps_count"]) == (1, 1)
     assert rows["fw"]["a_outside_steps_ns"] == 0
     assert any(note.startswith("outside_steps: ") for note in found.meta["notes"])
-    assert found.for_people.filter(name="warm")["a_outside_steps_ns"].item() == 101
-    assert "a_outside_steps_count" not in found.for_people.columns
+    assert found.readable_rows.filter(name="warm")["a_outside_steps_ns"].item() == 101
+    assert "a_outside_steps_count" not in found.readable_rows.columns
 
 
 def test_times_are_of_one_gpu_in_the_mean() -> None:

@@ -57,7 +57,7 @@ def test_a_range_holds_what_was_published_or_not(answers: dict[str, Answer]) -> 
 
 
 def test_a_row_of_people_says_what_an_assumption_moves(answers: dict[str, Answer]) -> None:
-    people = answers["sensitivity"].people
+    people = answers["sensitivity"].readable
     assert people is not None
     assert people.select("assumption", "low", "high", "most_of", "reaches").rows() == [
         ("hop_ns", "10", "20", "lenet nccl 8", "lenet nccl 8"),

@@ -79,7 +79,7 @@ def _printed(text: str) -> dict[str, dict[str, float | None]]:
 @settings(max_examples=examples(8, thorough=200), deadline=None)
 @given(found=_comparisons())
 def test_a_change_is_printed_inside_of_its_own_interval(width: int, found: Answer) -> None:
-    rows = _printed(terminal(found.people, found.meta, "t", width=width))
+    rows = _printed(terminal(found.readable, found.meta, "t", width=width))
     assert {"FP", "WU", "step"} <= rows.keys()
     for name, row in rows.items():
         low, high = row.get("low"), row.get("high")

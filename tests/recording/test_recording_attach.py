@@ -101,7 +101,7 @@ def test_all_ranks_record_the_same_steps(tmp_path: Path, monkeypatch: pytest.Mon
     told: list[str] = []
     with _job(tmp_path, 3) as recorded:
         _begun(tmp_path, 3)
-        found = [attach(tmp_path, length, told=told.append) for length in (3, 5)]
+        found = [attach(tmp_path, length, report=told.append) for length in (3, 5)]
     assert all(len(each) == 3 for each in found)
     steps = []
     for length, each in zip((3, 5), found, strict=True):

@@ -133,7 +133,7 @@ def test_numbers_are_those_of_json(
         shown = page.evaluate(NUMBERS, key)
         if shown is None:
             continue
-        rows = json.loads(to_json("", "", {}, ask(run).for_people))["rows"]
+        rows = json.loads(to_json("", "", {}, ask(run).readable_rows))["rows"]
         for one, row in zip(shown, rows, strict=False):
             assert one == {name: row[name] for name in one}
             compared += len(one)

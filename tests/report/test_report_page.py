@@ -145,7 +145,7 @@ def test_tables_hold_the_numbers_of_data_formats(
     names: list[str],
 ) -> None:
     answer = getattr(hostile_run, question).answer(**options)
-    rows = json.loads(to_json("", "", {}, answer.for_people))["rows"]
+    rows = json.loads(to_json("", "", {}, answer.readable_rows))["rows"]
     assert rows
     for name in names:
         shown = [None if text is None else float(text) for text in parsed.column(key, name)]

@@ -54,8 +54,8 @@ def variables(
         Whether to keep stages timed by CUDA events in a second ring file.
     """
     of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
-    given = ((RING, ring), (ATTACH, attach), (EVENTS, "1" if cuda_events else None))
-    more = {name: text for name, text in given if text is not None}
+    options = ((RING, ring), (ATTACH, attach), (EVENTS, "1" if cuda_events else None))
+    more = {name: text for name, text in options if text is not None}
     return {**_on_path(environment, folder), LAYERS: str(layers), **of_windows, **more}
 
 

@@ -533,8 +533,8 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 def _lasting(recording: Recording) -> tuple[str, ...]:
     """Return a recording's warnings without those that an earlier attribution added."""
     earlier = set(stored_findings(recording.tables))
-    said = (*recording.warnings, *recording.late())
-    return without_unmatched(tuple(warning for warning in said if warning not in earlier))
+    warnings = (*recording.warnings, *recording.late())
+    return without_unmatched(tuple(warning for warning in warnings if warning not in earlier))
 
 
 def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:

@@ -132,12 +132,12 @@ class Offset:
             if self.by > 0
             else ("waits return before the GPU work that they wait for has ended", "taken off")
         )
-        told = (
+        sentence = (
             f"{seen}, by as much throughout the recording:"
             f" {abs(self.by) / _NS_PER_US:,.1f} us were {done} all times of GPU work, which are"
             f" then right to about {THRESHOLDS.lead_steady_ns / _NS_PER_US:,.0f} us"
         )
-        return (told,)
+        return (sentence,)
 
 
 def steady_offset(

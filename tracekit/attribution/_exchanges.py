@@ -127,9 +127,17 @@ def find_places(
     if streams.is_empty():
         return Places(*np.empty((3, 0), np.int64))
     found = _placed(ops, roles, streams, exchanges)
-    told = _told(_with_stages(found, ops, launches, evidence, structures, rules)).sort("op")
-    stage = told["place"].replace_strict({s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8)
-    return Places(told["op"].to_numpy(), stage.to_numpy(), told["process"].to_numpy())
+    exchanges_by_stage = _told(
+        _with_stages(found, ops, launches, evidence, structures, rules)
+    ).sort("op")
+    stage = exchanges_by_stage["place"].replace_strict(
+        {s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8
+    )
+    return Places(
+        exchanges_by_stage["op"].to_numpy(),
+        stage.to_numpy(),
+        exchanges_by_stage["process"].to_numpy(),
+    )
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
@@ -336,10 +344,10 @@ def find_handing(
     forward = ranges.filter((pl.col("stage") == "FP") & ~pl.col("covered")).select(
         "thread", "start", launch="start"
     )
-    told = copies.with_columns(team=teams.of(copies)).sort("launch").join_asof(
+    placed = copies.with_columns(team=teams.of(copies)).sort("launch").join_asof(
         forward.sort("launch"), on="launch", by="thread", check_sortedness=False
     )  # fmt: skip
-    pairs = told.group_by(_PAIR).agg(hands_on=_hands_on())
+    pairs = placed.group_by(_PAIR).agg(hands_on=_hands_on())
     return pairs.group_by("process").agg(pl.col("hands_on").all()).filter("hands_on")["process"]
 
 

@@ -104,11 +104,11 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield f"stages told by structure are contradicted: {verdict['contradictions']}"
 
 
-def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Warn of forward passes that take far longer than the backward passes."""
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return
-    decided = told.filter(
+    decided = opinions.filter(
         pl.col("stage_source").cast(pl.String) == pl.col("other_source").cast(pl.String)
     )
     forward, backward = (
@@ -123,11 +123,11 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Warn of gradients exchanged in a range, or by a thread, named after forward passes."""
     if verdict["verdict"] != "training":
         return
-    exchanged = told.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
+    exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
     source = pl.col("other_source").cast(pl.String)
     total = int(exchanged.filter(source == "gradient_exchange")["ops"].sum())
     forward = (
@@ -148,14 +148,14 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
             )
 
 
-def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Warn where two sources of evidence give ops different stages, by GPU time of a process."""
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
-    total = int(told.filter(source == other)["total_ns"].sum())
+    total = int(opinions.filter(source == other)["total_ns"].sum())
     lengths = (
-        told.filter(~source.is_in(_APART), source != other)
+        opinions.filter(~source.is_in(_APART), source != other)
         .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))
         .group_by("stage_source", "other_source", "other_stage", "stage")
         .agg(pl.col("total_ns").sum())
@@ -171,9 +171,11 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
             THRESHOLDS.disagreement_by_names if differs in _BY_NAMES else THRESHOLDS.disagreement
         )
         if (length := sum(parts.values())) >= least * total > 0:
-            said = [f"{part} {ns / total:.0%}" for part, ns in parts.items() if 100 * ns >= total]
+            percentages = [
+                f"{part} {ns / total:.0%}" for part, ns in parts.items() if 100 * ns >= total
+            ]
             others.setdefault(decides, []).append(
-                f"{differs} about {length / total:.0%} ({', '.join(said)})"
+                f"{differs} about {length / total:.0%} ({', '.join(percentages)})"
             )
     for decides, shares in others.items():
         yield (

@@ -236,13 +236,13 @@ def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
     # As copies: a series of some of an array holds all of it.
     kept, around = (column[: bones.total[0]].copy() for column in bones[:2])
     flags, given_names = chunk.found.flags[kept], rows.name[kept]
-    told = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
+    bits = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
     columns = (
         pl.Series("range", kept + rows.first),
         *chunk.frame.drop("style")[kept].cast({"name": pl.String, "domain": pl.String}),
         pl.Series("pushes", rows.pushes[kept]),
         pl.Series("around", around).set(pl.Series(around < 0), None),
-        *(pl.Series(name, flags & flag != 0) for name, flag in told.items()),
+        *(pl.Series(name, flags & flag != 0) for name, flag in bits.items()),
         *names.table.select("base", "stage", "rule", "number")[given_names],
     )
     return pl.DataFrame(columns)

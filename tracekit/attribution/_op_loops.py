@@ -185,7 +185,7 @@ def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
     return slot
 
 
-def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
+def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, cases: Told) -> int:
     """Group ops with equal evidence into cases, numbered in order of first occurrence.
 
     Parameters
@@ -196,7 +196,7 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
         Duration of each op, ns.
     slots
         Hash table of cases, all -1: a power of two of slots, more than the room for cases.
-    told
+    cases
         Output: the case of each op, and the sums of each case; `ops` and `total_ns` must be 0.
 
     Returns
@@ -208,17 +208,17 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
         who, what = keys.who[row], keys.what[row]
         # Many an op is as the one before it.
         if case < 0 or who != last_who or what != last_what:
-            slot = case_slot(who, what, told.keys, slots)
+            slot = case_slot(who, what, cases.keys, slots)
             if slots[slot] < 0:
-                if count == len(told.ops):
+                if count == len(cases.ops):
                     return -1
                 slots[slot] = count
-                told.keys.who[count], told.keys.what[count] = who, what
+                cases.keys.who[count], cases.keys.what[count] = who, what
                 count += 1
             case, last_who, last_what = slots[slot], who, what
-        told.case[row] = case
-        told.ops[case] += 1
-        told.total_ns[case] += took_ns[row]
+        cases.case[row] = case
+        cases.ops[case] += 1
+        cases.total_ns[case] += took_ns[row]
     return count
 
 

@@ -28,9 +28,9 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         return passes.filter(~pl.col("covered"))
     is_container = pl.col("range").is_in(containers.implode())
     in_container = pl.col("around").is_in(containers.implode()).fill_null(value=False)
-    said = passes.filter(~is_container & (~pl.col("covered") | in_container))
+    marked = passes.filter(~is_container & (~pl.col("covered") | in_container))
     ended = passes.filter(is_container & (pl.col("stage") == "WU") & ~pl.col("covered"))
-    return pl.concat([_without_clearing(said, in_container), ended.with_columns(start="end")])
+    return pl.concat([_without_clearing(marked, in_container), ended.with_columns(start="end")])
 
 
 def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Series:

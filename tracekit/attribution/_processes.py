@@ -192,17 +192,17 @@ class Verdicts:
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
         """Return the iteration of ops in processes whose steps are inferred from launch order."""
         steps = pl.Series(step, dtype=pl.Int64)
-        told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
-        return steps.set(~told, None)
+        in_steps = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
+        return steps.set(~in_steps, None)
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
         """Return the canonical table ``verdicts``; `cut` is the result of `cuts`."""
-        told = [self._told(process) for process in self.verdicts["process"]]
+        rows = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
             self.verdicts.drop("trains", "infers")
             .with_columns(
-                pl.DataFrame(told, schema=_TOLD, orient="row"),
+                pl.DataFrame(rows, schema=_TOLD, orient="row"),
                 report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
             )
             .join(cut, on="process", how="left")
@@ -329,8 +329,8 @@ def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
     """Return processes in which ranges and threads give no stage for over `left` of kernel time."""
-    told = _time_of_launches(ops, launches, known, processes, rules)
-    sums = told.group_by("process").agg(
+    times = _time_of_launches(ops, launches, known, processes, rules)
+    sums = times.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
     )
     return set(sums.filter(pl.col("left") > THRESHOLDS.left * pl.col("ns"))["process"])
@@ -354,12 +354,12 @@ def _filled(
     """
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")
-    told = _time_of_launches(ops, launches, known, processes, rules, structures)
-    own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
+    times = _time_of_launches(ops, launches, known, processes, rules, structures)
+    own = times.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
         agrees=pl.col("stage")
         == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
     )
-    sums = told.select("process", "thread").unique().join(
+    sums = times.select("process", "thread").unique().join(
         own.group_by("process", "thread").agg(
             pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
         ),
@@ -390,13 +390,13 @@ def _time_of_launches(
     parts = []
     for number, height in enumerate(ops.heights if processes else ()):
         launch = launches(number)
-        says = -1 if structures is None else structures.read(number, height)[0]
+        structure = -1 if structures is None else structures.read(number, height)[0]
         read = ops.read(number, "process", "name", "kind", "start", "end")
         rows = read.select(
             "process", ns=pl.col("end") - pl.col("start"),
             computes=roles_of(read, known.roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
             thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
-            structure=pl.Series(np.broadcast_to(np.asarray(says, np.int8), height)),
+            structure=pl.Series(np.broadcast_to(np.asarray(structure, np.int8), height)),
         )  # fmt: skip
         own = rows.filter("computes", pl.col("process").is_in(list(processes)))
         parts.append(own.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))

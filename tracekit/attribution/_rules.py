@@ -135,15 +135,15 @@ class Rules:
             raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(_SAID)}")
         if step is not None and step not in STEP_READINGS:
             raise RuleError(f"no step by {step!r}", f"there are {', '.join(STEP_READINGS)}")
-        told = verdict is not None or step is not None
-        return replace(rules, verdict=verdict, step=step) if told else rules
+        has_choice = verdict is not None or step is not None
+        return replace(rules, verdict=verdict, step=step) if has_choice else rules
 
     def canonical(self) -> str:
         """Return a text that is equal for equal rules."""
         lists: dict[str, Any] = {name: list(map(dict, self.lists[name])) for name in _LISTS}
-        said = {"verdict": self.verdict, "step": self.step}
-        given = {name: value for name, value in said.items() if value is not None}
-        return json.dumps({**lists, **given}, sort_keys=True)
+        options = {"verdict": self.verdict, "step": self.step}
+        chosen = {name: value for name, value in options.items() if value is not None}
+        return json.dumps({**lists, **chosen}, sort_keys=True)
 
     def __getitem__(self, name: str) -> tuple[Entry, ...]:
         return self.lists[name]
@@ -235,13 +235,13 @@ def by_distinct(
     """Add columns that depend on `rules` and the texts of `keys`, once per distinct value."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
     meant = make()
-    told = frame.select(**texts)
+    named = frame.select(**texts)
     meaning = rules.meaning(
         f"{', '.join(meant)} of {', '.join(keys)}",
-        told.unique(),
+        named.unique(),
         lambda names: names.with_columns(**meant),
     )
-    found = told.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")
+    found = named.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")
     return frame.hstack(found.get_columns()[len(texts) :])
 
 
@@ -302,9 +302,9 @@ def _check_entry(entry: Entry, name: str, where: str) -> None:
         _check_value(key, value, allowed, where)
     if not set(matchers) & set(entry):
         raise RuleError(f"{where} matches nothing", f"give {' or '.join(matchers)}")
-    said = [key for key in outcomes if key in entry]
-    if said and entry.get("ignore"):
-        raise RuleError(f"{where} says both {said[0]} and ignore", "leave out either")
+    outcomes_set = [key for key in outcomes if key in entry]
+    if outcomes_set and entry.get("ignore"):
+        raise RuleError(f"{where} says both {outcomes_set[0]} and ignore", "leave out either")
     means = set(outcomes) & set(entry) or any(entry.get(flag) for flag in flags)
     if (outcomes or flags) and not means:
         raise RuleError(f"{where} has no outcome", f"give {' or '.join((*outcomes, *flags))}")

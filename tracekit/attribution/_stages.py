@@ -229,11 +229,11 @@ class Stages:
         """
         keys = self._described(ops, launch)
         took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
-        told = told_apart(keys, took_ns, ops.height)
+        cases = told_apart(keys, took_ns, ops.height)
         with self._lock:
-            numbers = self._cases.add(told)
+            numbers = self._cases.add(cases)
             self._decide()
-            return Staged(told.case, self._said[numbers])
+            return Staged(cases.case, self._said[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
         """Return the packed evidence (case key) of each op."""
@@ -308,10 +308,10 @@ class Stages:
             return _NOTHING_TOLD
         sums = pl.DataFrame({"ops": self._cases.ops, "total_ns": self._cases.total_ns})
         sources = {name: source for name, (source, _) in zip(_NAMES, _SOURCES, strict=True)}
-        told = pl.concat([pl.concat(self._opinions), sums], how="horizontal")
+        opinions = pl.concat([pl.concat(self._opinions), sums], how="horizontal")
         found = (
             # Launches make many cases, of which few differ in what is said.
-            told.group_by(self._opinions[0].columns)
+            opinions.group_by(self._opinions[0].columns)
             .agg(pl.col("ops", "total_ns").sum())
             .with_row_index("case")
             .unpivot(
@@ -420,11 +420,11 @@ def _may_exchange() -> pl.Expr:
 
     It may exchange gradients, or be the pass's own.
     """
-    told = pl.coalesce(
+    stage = pl.coalesce(
         "range_stage", "thread_stage", "process_stage", "backward_stage",
         pl.when("differentiates").then(pl.lit("BP")), pl.when("structured").then("structure_stage"),
     )  # fmt: skip
-    return pl.col("trains") & (pl.col("collective") == "unknown") & (told == "BP")
+    return pl.col("trains") & (pl.col("collective") == "unknown") & (stage == "BP")
 
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
@@ -450,8 +450,8 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
         on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
     )  # fmt: skip
     known = evidence.of(different.select(pl.col("code", "thread", "process").cast(pl.Int32)))
-    told = _opinions(pl.concat([cases, known], how="horizontal"), rules).select(**_DECIDED)
-    stage = different.with_columns(told["stage"].cast(pl.String))
+    decided = _opinions(pl.concat([cases, known], how="horizontal"), rules).select(**_DECIDED)
+    stage = different.with_columns(decided["stage"].cast(pl.String))
     return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
 
 
@@ -461,8 +461,8 @@ _NO_TEXT = pl.lit(None, pl.String)
 def _by_place(rules: Rules) -> pl.Expr:
     """Mask collectives whose stage the layers around them may decide: no user rule covers them."""
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
-    said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
-    return pl.col("trains") & pl.col("place").is_not_null() & ~said
+    by_user = pl.any_horizontal(pl.lit(value=False), *spoken_of)
+    return pl.col("trains") & pl.col("place").is_not_null() & ~by_user
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
@@ -540,8 +540,8 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
     while True:
         who, what, ops, total_ns = np.zeros((4, room), np.int64)
         slots = np.full(4 * room, -1, np.int32)
-        told = Told(case, CaseKeys(who, what), ops, total_ns)
-        count = compiled(tell_apart, height)(keys, took_ns, slots, told)
+        found = Told(case, CaseKeys(who, what), ops, total_ns)
+        count = compiled(tell_apart, height)(keys, took_ns, slots, found)
         if count >= 0:
             return Told(case, CaseKeys(who[:count], what[:count]), ops[:count], total_ns[:count])
         room *= 8
@@ -559,15 +559,15 @@ class Cases:
         self.total_ns = none
         """Total duration of the ops of each case, ns."""
 
-    def add(self, told: Told) -> Array:
+    def add(self, cases: Told) -> Array:
         """Add the cases of a chunk to the sums; return their ids in the report."""
-        both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
+        both = CaseKeys(*map(np.concatenate, zip(self.keys, cases.keys, strict=True)))
         known = self.ops.size
-        took_ns = np.concatenate([self.total_ns, told.total_ns])
+        took_ns = np.concatenate([self.total_ns, cases.total_ns])
         # A case that came before has its number already, for they are numbered as they come.
-        again = told_apart(both, took_ns, told.case.size)
+        again = told_apart(both, took_ns, cases.case.size)
         numbers = again.case[known:]
         self.keys, self.total_ns = again.keys, again.total_ns
         self.ops = np.pad(self.ops, (0, again.ops.size - known))
-        np.add.at(self.ops, numbers, told.ops)
+        np.add.at(self.ops, numbers, cases.ops)
         return numbers

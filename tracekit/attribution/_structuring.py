@@ -144,16 +144,16 @@ def _counts(threads: Array) -> dict[int, int]:
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
-def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
+def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
     """Write findings about ops, given by op id, into the chunks that contain these ops."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
         rows = order[chunk == number]
-        columns = dict(zip(_TOLD, told.read(number, *_TOLD), strict=True))
+        columns = dict(zip(_TOLD, waiting.read(number, *_TOLD), strict=True))
         for name, values in found.items():
             columns[name][op[rows] - first[number]] = values[rows]
-        told.replace(number, columns)
+        waiting.replace(number, columns)
 
 
 def _part(
@@ -241,9 +241,9 @@ class _Names:
         named = own.join(self._codes, on="name", how="left", maintain_order="left")
         kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
         meant = pl.when(kernel).then(pl.col("meant").cast(pl.String))  # null where it has no name
-        told = pl.coalesce(meant, pl.col("kind").cast(pl.String)).cast(KIND)
+        role = pl.coalesce(meant, pl.col("kind").cast(pl.String)).cast(KIND)
         columns = named.select(
-            told.to_physical().cast(pl.Int8).alias("kind"),
+            role.to_physical().cast(pl.Int8).alias("kind"),
             "device", "start", "end", "launch", "thread",
             pl.struct("context", "stream").rank("dense").cast(pl.Int64).alias("context_stream"),
             pl.when(kernel).then("code").fill_null(_NOTHING).alias("name"),

@@ -259,9 +259,9 @@ def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
         ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
         for numbers in counts.select("own", "weights").iter_rows()
     ]
-    told = counts.select("process", said=pl.Series(texts, dtype=pl.String))
+    counted_places = counts.select("process", said=pl.Series(texts, dtype=pl.String))
     evidence = pl.concat_str("evidence", "said", separator="; by place ", ignore_nulls=True)
-    joined = verdicts.join(told, on="process", how="left", maintain_order="left")
+    joined = verdicts.join(counted_places, on="process", how="left", maintain_order="left")
     return joined.with_columns(evidence=evidence).drop("said")
 
 
@@ -289,14 +289,14 @@ def _counts(
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
     """Return the evidence for a verdict as a sentence."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
-    told = [
+    parts = [
         counted(signs[name], word)
         for name, word in words.items()
         if signs[name] and found in _TELLS.get(name, (found,))
     ]
     if signs["claimed"]:
-        told.append("the structure of its GPU work")
-    return ", ".join(told) or "no sign of a network"
+        parts.append("the structure of its GPU work")
+    return ", ".join(parts) or "no sign of a network"
 
 
 def counted(number: int, noun: str) -> str:

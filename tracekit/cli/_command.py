@@ -228,7 +228,7 @@ def _writing(
         with allowing(options.pop(_MEMORY) if is_limited else None):
             found = function(**options)
         answer, code, quiet = found if isinstance(found, Judged) else Judged(found, 0)
-        if not (quiet and target.is_for_people):
+        if not (quiet and target.is_for_readers):
             target.write(answer.choosing(**which))
         _draw(answer, wanted)
         if code:

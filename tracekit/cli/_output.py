@@ -66,7 +66,7 @@ class Target:
     verbose: bool = False
 
     @property
-    def is_for_people(self) -> bool:
+    def is_for_readers(self) -> bool:
         """True for a table on standard output."""
         return self.path is None and self.format is Format.TABLE
 
@@ -150,27 +150,27 @@ class Target:
         }
         return ways[self.format]()
 
-    def _for_people(self, answer: "Answer") -> "pl.DataFrame":
-        rows = answer.for_people
+    def _readable(self, answer: "Answer") -> "pl.DataFrame":
+        rows = answer.readable_rows
         return rows if self.full_names else present.with_readable_names(rows)
 
     def _markdown(self, answer: "Answer") -> str:
         return present.to_markdown(
-            self._for_people(answer), answer.meta, answer.title, is_whole=answer.is_whole
+            self._readable(answer), answer.meta, answer.title, is_whole=answer.is_whole
         )
 
     def _table(self, answer: "Answer") -> str:
         width, colours = _terminal() if self.path is None else (None, None)
         if answer.as_records:
             return present.records(
-                self._for_people(answer),
+                self._readable(answer),
                 present.with_headline(answer),
                 width=width,
                 colours=colours,
                 empty=answer.empty,
             )
         return present.terminal(
-            self._for_people(answer),
+            self._readable(answer),
             present.with_headline(answer),
             answer.title,
             width=width,

@@ -88,8 +88,8 @@ def _of_run(spec: Declaration, run: str, *, store: Path | None = None, **options
 
 def _of_files(spec: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
     ask = getattr(tracekit, spec.name).answer
-    given = {name: value for name, value in options.items() if value is not None}
-    found: Answer = ask(**given | _opened(spec, options, store))
+    chosen = {name: value for name, value in options.items() if value is not None}
+    found: Answer = ask(**chosen | _opened(spec, options, store))
     return found
 
 

@@ -280,7 +280,7 @@ def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
     def tell(text: str) -> None:
         typer.echo(text, err=True)
 
-    steps = recording.attach(what.attach, what.length or STEPS, told=tell)
+    steps = recording.attach(what.attach, what.length or STEPS, report=tell)
     for rank, (first, behind) in sorted(steps.items()):
         typer.echo(f"{rank}: {behind - first:,} steps, {first:,} to {behind - 1:,}")
     raise typer.Exit

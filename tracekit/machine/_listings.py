@@ -88,8 +88,8 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
     Returns
     -------
-    ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` and ``best``: whether no other relay
-    of this pair has more NVLinks on its hop with the fewest; one row per pair and relay.
+    ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` and ``best``: whether no other
+    relay of this pair has more NVLinks on its hop with the fewest; one row per pair and relay.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):

@@ -69,7 +69,7 @@ class Answer:
         Further tables: name -> table.
     listed
         Names of those of `tables` that JSON and pages list below the rows.
-    people
+    readable
         A version of `rows` for display on a terminal or a page; None to display `rows` themselves.
     empty
         Text displayed if there are no rows.
@@ -103,7 +103,7 @@ class Answer:
     title: str = ""
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     listed: Sequence[str] = ()
-    people: pl.DataFrame | None = None
+    readable: pl.DataFrame | None = None
     empty: str = "no rows"
     is_whole: bool = True
     parts: Mapping[str, Answer] = field(default_factory=dict)
@@ -123,9 +123,9 @@ class Answer:
         object.__setattr__(self, "tables", tables)
 
     @property
-    def for_people(self) -> pl.DataFrame:
+    def readable_rows(self) -> pl.DataFrame:
         """The rows as displayed on a terminal or a page."""
-        return self.rows if self.people is None else self.people
+        return self.rows if self.readable is None else self.readable
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -166,16 +166,16 @@ class Answer:
             return self
         kept = _places(self.rows, conditions, sort, top)
         leaves_out = bool(conditions) or top is not None
-        said = [
+        notes = [
             *([f"{kept.len():,} of {self.rows.height:,} rows"] if leaves_out else []),
             *([f"by {sort}"] if sort is not None else []),
         ]
         return replace(
             self,
             rows=self.rows[kept],
-            people=None if self.people is None else self.people[kept],
+            readable=None if self.readable is None else self.readable[kept],
             is_whole=not leaves_out,
-            title=" · ".join(filter(None, [self.title, *said])),
+            title=" · ".join(filter(None, [self.title, *notes])),
             empty=f"no row meets {', '.join(conditions)}" if conditions else self.empty,
         )
 

@@ -162,16 +162,16 @@ class Clock:
         )  # fmt: skip
 
 
-def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
-    pairs = (step.split(":") for step in (said or "").split())
+def _steps_of(text: str | None) -> tuple[tuple[int, int], ...]:
+    pairs = (step.split(":") for step in (text or "").split())
     return tuple((int(at), int(by)) for at, by in pairs)
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
     """Return the table `reports` with the clock correction of each recorded file in its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
-    said = pl.DataFrame([clock.row() for clock in clocks], schema)
-    return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
+    rows = pl.DataFrame([clock.row() for clock in clocks], schema)
+    return TABLES["reports"].conform(reports.with_columns(rows.get_columns()))
 
 
 def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:

@@ -452,12 +452,12 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
     is_set = pl.col("clock_source").is_in(["collectives", "messages", "given"])
     first = pl.lit(reports[0]["session_start"].first(), pl.Int64)
     own = pl.col("session_start") - pl.col("clock_offset")
-    said = clocks_told(rows, list(compress(clocks, single))).with_columns(
+    described = clocks_told(rows, list(compress(clocks, single))).with_columns(
         session_start=pl.when(is_set).then(first).otherwise(own)
     )
-    told = (said[row : row + 1] for row in range(said.height))
+    singles = (described[row : row + 1] for row in range(described.height))
     return [
-        next(told) if is_one else each.with_columns(clock=pl.lit(None, pl.String))
+        next(singles) if is_one else each.with_columns(clock=pl.lit(None, pl.String))
         for each, is_one in zip(reports, single, strict=True)
     ]
 
@@ -573,9 +573,9 @@ def _described(
     number: int, gpus: Sequence[_Seen], firsts: Sequence[Mapping[str, int]]
 ) -> dict[str, Any]:
     """Return the table row of a device; each value is from the first file that has the value."""
-    told = sorted(gpus, key=lambda each: not each.row["active"])
+    active_first = sorted(gpus, key=lambda each: not each.row["active"])
     row = {
-        name: next((each.row[name] for each in told if each.row[name] is not None), None)
+        name: next((each.row[name] for each in active_first if each.row[name] is not None), None)
         for name in TABLES["devices"].schema
     }
     reports = [firsts[each.gpu[0]]["report"] + each.row["report"] for each in gpus]

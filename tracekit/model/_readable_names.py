@@ -54,8 +54,10 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
     families: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         families.setdefault(_short(name), []).append(name)
-    told = {name: text for short, family in families.items() for name, text in _told(short, family)}
-    return _numbered(told)
+    short_names = {
+        name: text for short, family in families.items() for name, text in _told(short, family)
+    }
+    return _numbered(short_names)
 
 
 def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:

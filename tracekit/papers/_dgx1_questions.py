@@ -181,7 +181,7 @@ def _told(
     rows: pl.DataFrame,
     figure: str,
     *,
-    people: pl.DataFrame | None = None,
+    readable: pl.DataFrame | None = None,
     claims: Mapping[str, bool | None] | None = None,
     more: Mapping[str, Any] | None = None,
     tables: Mapping[str, pl.DataFrame] | None = None,
@@ -190,7 +190,7 @@ def _told(
         rows=rows,
         meta={"headline": headline, "claims": claims or {}, **(more or {})},
         title=title,
-        people=people,
+        readable=readable,
         figures={"figure": figure},
         tables=tables or {},
     )
@@ -207,14 +207,14 @@ def _scales(measured: Measured) -> Answer:
         f"{ends(several.filter(_gpus == measured.most), 'speedup', '{:.2f}')} times as fast as on "
         f"one. {_agreement(several)}"
     )
-    people = without_empty(several.select(*_KEY, "speedup", "efficiency", *_BESIDE), _BESIDE)
+    readable = without_empty(several.select(*_KEY, "speedup", "efficiency", *_BESIDE), _BESIDE)
     claims = {
         f"alexnet's speedup is like lenet's (taken as at most {ALIKE:.0f} % apart)": holds(
             _off_lenet(several), lambda percent: (percent <= ALIKE).all()
         )
     }
     return _told(
-        "speedup and efficiency", headline, rows, "speedup", people=people, claims=claims,
+        "speedup and efficiency", headline, rows, "speedup", readable=readable, claims=claims,
         more={"mode": "strong"},
     )  # fmt: skip
 
@@ -257,13 +257,13 @@ def _methods(measured: Measured) -> Answer:
         f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published of NCCL are "
         f"{ends(known, 'published', '{:+.1f} %')}, of a number of GPUs that is not told."
     )
-    people = rows.select(
+    readable = rows.select(
         *_KEY, "time_ns", "baseline_ns", "overhead_percent", "from_percent", "to_percent",
         _PUBLISHED,
     )  # fmt: skip
     claim = _any_shown(rows.filter(_gpus > 1), _SLOWER)
     return _told(
-        f"{name} against P2P", headline, rows, "overheads", people=people,
+        f"{name} against P2P", headline, rows, "overheads", readable=readable,
         # What was published is of NCCL, whatever stands for it here.
         claims={"NCCL takes longer than P2P on several GPUs in some cases": claim}
         if name == "NCCL"
@@ -333,10 +333,10 @@ def _batch_size(measured: Measured) -> Answer:
 
 def _stages(measured: Measured) -> Answer:
     rows = measured.epochs()
-    people = rows.filter(_gpus > 1).select(*_KEY, "speedup_fp_bp", "speedup_wu")
-    two = people.filter(_gpus == 2)  # noqa: PLR2004 - the slides tell of the step from 1 to 2
+    readable = rows.filter(_gpus > 1).select(*_KEY, "speedup_fp_bp", "speedup_wu")
+    two = readable.filter(_gpus == 2)  # noqa: PLR2004 - the slides tell of the step from 1 to 2
     small = two.filter(pl.col("network").is_in(_SMALL))
-    most = people.filter(_gpus == measured.most)
+    most = readable.filter(_gpus == measured.most)
     headline = (
         f"On two GPUs FP and BP of an epoch are {ends(two, 'speedup_fp_bp', '{:.2f}')} times as "
         f"fast as on one; on {number_of_gpus(measured.most)} the weight update is "
@@ -346,7 +346,9 @@ def _stages(measured: Measured) -> Answer:
         f"FP and BP of lenet and alexnet are more than twice (taken as {2 + _NOISE}) as fast on "
         "two GPUs": holds(small["speedup_fp_bp"], lambda times: (times > 2 + _NOISE).all())
     }
-    return _told("speedup of stages", headline, rows, "stage speedup", people=people, claims=claims)
+    return _told(
+        "speedup of stages", headline, rows, "stage speedup", readable=readable, claims=claims
+    )
 
 
 def _memory(measured: Measured) -> Answer:
@@ -366,12 +368,12 @@ def _memory(measured: Measured) -> Answer:
             _apart(rows), lambda percent: (percent <= most).all()
         ),
     }
-    people = rows.select(
+    readable = rows.select(
         *_MEMORY, "root_bytes", "extra_percent", _PUBLISHED, "increase_percent",
         "published_increase_percent",
     )  # fmt: skip
     found = _told(
-        "memory of GPU 0", headline, rows, "memory extra", people=people, claims=claims,
+        "memory of GPU 0", headline, rows, "memory extra", readable=readable, claims=claims,
         more={"peak_of": "GPU 0 in training"},
     )  # fmt: skip
     return replace(found, source={"root": 0, "capacity": None})
@@ -411,9 +413,9 @@ def _weak(measured: Measured) -> Answer:
             rows["reduction_percent"], lambda percent: percent.is_between(_POINTS, most).all()
         )
     }
-    people = rows.select(*_KEY, "speedup", "efficiency", "reduction_percent")
+    readable = rows.select(*_KEY, "speedup", "efficiency", "reduction_percent")
     return _told(
-        "weak scaling", headline, rows, "speedup", people=people, claims=claims,
+        "weak scaling", headline, rows, "speedup", readable=readable, claims=claims,
         more={"mode": "weak"},
     )  # fmt: skip
 

@@ -122,7 +122,7 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
             "most_of": "{network} {method} {gpus}".format_map(most),
             "reaches": _names(new) or "none",
         })  # fmt: skip
-    people = pl.DataFrame(each).sort("change_percent", descending=True, maintain_order=True)
+    readable = pl.DataFrame(each).sort("change_percent", descending=True, maintain_order=True)
     as_it_is = rows.filter("reached_as_assumed").unique(_FIGURE, maintain_order=True)
     count = rows.select(_FIGURE).unique().height
     never = rows.group_by(_FIGURE, maintain_order=True).agg(pl.col("reached").any())
@@ -136,7 +136,7 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
     meta = {"question": "Which assumption reaches which published speedup?", "headline": headline,
             "claims": {}}  # fmt: skip
     return Answer(
-        rows=rows.drop("reached_as_assumed"), meta=meta, people=people,
+        rows=rows.drop("reached_as_assumed"), meta=meta, readable=readable,
         title="speedups over ranges of assumptions", figures={"figure": "sensitivity"},
         command=COMMAND,
     )  # fmt: skip

@@ -273,7 +273,7 @@ class _Renderer:
         """Return the answer as an HTML table with its notes."""
         from tracekit.model import with_readable_names
 
-        return html(with_readable_names(answer.for_people), answer.meta, answer.title)
+        return html(with_readable_names(answer.readable_rows), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
         """Draw the figure `drawing` of an answer; without data it tells how to record these."""

@@ -251,7 +251,7 @@ def _stragglers(answer: Answer) -> go.Figure:
 def _breakdown(answer: Answer) -> go.Figure:
     what = answer.title.rpartition(" · ")[2]
     return breakdown_figure(
-        answer.for_people, answer.meta, title=what.capitalize(), subtitle=answer.run or ""
+        answer.readable_rows, answer.meta, title=what.capitalize(), subtitle=answer.run or ""
     )
 
 

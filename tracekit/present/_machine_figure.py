@@ -98,8 +98,8 @@ def machine_figure(
     figure.update_yaxes(visible=False, range=[bottom, bottom + height], scaleanchor="x")
     figure.add_traces(_wire_traces(drawing.wires, flows, unplaced, is_plain=links is None))
     figure.add_traces([trace for flow in flows for trace in _flow_traces(flow)])
-    said = "" if links is None else "<br>traffic unknown" if unplaced else "<br>not used"
-    figure.add_traces([_arrows(flows), _hovers(machine, drawing, flows, said)])
+    note = "" if links is None else "<br>traffic unknown" if unplaced else "<br>not used"
+    figure.add_traces([_arrows(flows), _hovers(machine, drawing, flows, note)])
     if flows:
         figure.add_trace(_bar())
     _draw_boxes(figure, dict.fromkeys(drawing.boxes.values()))
@@ -286,12 +286,12 @@ def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
     )  # fmt: skip
 
 
-def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], said: str) -> go.Scatter:
+def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], note: str) -> go.Scatter:
     """Return invisible markers on lines and boxes, with the hover texts of these."""
     busy = {id(flow.wire) for flow in flows}
     spots = [(*_at(flow.points, 0.5)[:2], _flow_text(flow)) for flow in flows]
     spots += [
-        (*_at(wire.points, 0.5)[:2], _wire_text(wire) + said)
+        (*_at(wire.points, 0.5)[:2], _wire_text(wire) + note)
         for wire in drawing.wires
         if id(wire) not in busy
     ]

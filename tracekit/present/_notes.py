@@ -89,13 +89,13 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
     """Return entries without special wording: on one line, except for long entries."""
-    told = {
+    texts = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()
         if value is None or not _says_nothing(value)
     }
-    short = [text for text in told.values() if len(text) <= _SHORT]
-    long = [text for text in told.values() if len(text) > _SHORT]
+    short = [text for text in texts.values() if len(text) <= _SHORT]
+    long = [text for text in texts.values() if len(text) > _SHORT]
     return [*([" · ".join(short)] if short else []), *long]
 
 

@@ -83,8 +83,8 @@ def terminal(
             frame, meta, width, has_marks=bool(width or colours), is_whole=is_whole
         )
         lines += body
-    told, has_more = (notes(meta), False) if verbose else brief(meta)
-    below = [*told, *_explained(frame)]
+    below_table, has_more = (notes(meta), False) if verbose else brief(meta)
+    below = [*below_table, *_explained(frame)]
     below += unknown_note(unknown)
     if hidden:
         below.append(f"left out to fit {width or _PIPED} columns: {printable(', '.join(hidden))}")

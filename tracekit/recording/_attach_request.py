@@ -41,14 +41,14 @@ class _Job:
         """Return each rank's answer: rank -> (kind, step); None if it is to another request."""
         found: dict[str, tuple[str, int] | None] = {}
         for path in self.folder.iterdir():
-            told = (
+            answer = (
                 None
                 if path.name.startswith(REQUEST) or path.suffix == ".new"
                 else _ANSWER.fullmatch(path.read_text(errors="replace"))
             )
-            if told:
-                is_own = identity in {None, told[1]}
-                found[path.name] = (told[2], int(told[3])) if is_own else None
+            if answer:
+                is_own = identity in {None, answer[1]}
+                found[path.name] = (answer[2], int(answer[3])) if is_own else None
         return found
 
     def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
@@ -81,7 +81,7 @@ def attach(
     length: int,
     *,
     patience: float = 300,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, tuple[int, int]]:
     """Make all ranks of a job record the same steps, and wait until they have.
 
@@ -93,7 +93,7 @@ def attach(
         Number of steps.
     patience
         Seconds to wait for a rank without an answer.
-    told
+    report
         Called with a sentence about the steps to be recorded.
 
     Returns
@@ -113,7 +113,7 @@ def attach(
             f"no job has begun with {folder}", "tracekit record --attachable DIR -- PROGRAM"
         )
     for _ in range(_ATTEMPTS):
-        at, replies = _recorded(job, length, told)
+        at, replies = _recorded(job, length, report)
         late = [rank for rank, (kind, _) in replies.items() if kind == LATE]
         if len(late) < len(replies):
             break
@@ -126,7 +126,7 @@ def attach(
 
 
 def _recorded(
-    job: _Job, length: int, told: Callable[[str], None]
+    job: _Job, length: int, report: Callable[[str], None]
 ) -> tuple[int, dict[str, tuple[str, int]]]:
     """Request future steps; return the first step, and the answers of the ranks."""
     first = _steps(job)
@@ -135,7 +135,7 @@ def _recorded(
     second = _steps(job)
     rate = max(second[rank] - first[rank] for rank in first) / (time.monotonic() - since)
     at = max(second.values()) + max(int(rate * _AHEAD), _LEAST)
-    told(f"{len(second):,} ranks record steps {at:,} to {at + length - 1:,}")
+    report(f"{len(second):,} ranks record steps {at:,} to {at + length - 1:,}")
     steps = _LEAST + length
     seconds = job.patience + 2 * (_AHEAD + steps / max(rate, 1 / job.patience))
     return at, job.wait(job.ask(RECORD, at, length), seconds, DONE, LATE)

@@ -60,15 +60,17 @@ class Cost:
         what = "steps" if self.has_steps else "the whole program"
         makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
         if high > _WIDEST * low:
-            said = f"the cost of recording cannot be measured here: it {makes}; take longer runs"
+            sentence = (
+                f"the cost of recording cannot be measured here: it {makes}; take longer runs"
+            )
         elif low <= 1 <= high:
-            said = f"recording {makes}, which may be no cost at all"
+            sentence = f"recording {makes}, which may be no cost at all"
         else:
-            said = f"recording {makes}"
+            sentence = f"recording {makes}"
         alone = f"{self.alone_ns / _NS_PER_MS:,.2f} ms without"
         if not self.has_steps:
             alone += f"; steps are unknown: no optimizer of PyTorch makes {_FEWEST_STEPS} or more"
-        return f"{said}\n({len(self.ratios)} pairs of runs, without and with nsys; {alone})"
+        return f"{sentence}\n({len(self.ratios)} pairs of runs, without and with nsys; {alone})"
 
 
 def in_turn(times: int) -> list[bool]:

@@ -236,7 +236,7 @@ def _python_of(command: Sequence[str]) -> str:
 
 def implementation(launcher: str) -> str:
     """Return the MPI of a launcher: ``openmpi``, or ``mpich`` and those compatible with it."""
-    said = PurePath(launcher).name
+    output = PurePath(launcher).name
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user is about to run
             [launcher, "--version"],
@@ -245,10 +245,10 @@ def implementation(launcher: str) -> str:
             timeout=_SECONDS,
             check=False,
         )
-        said += (done.stdout + done.stderr).decode("utf-8", "replace")
+        output += (done.stdout + done.stderr).decode("utf-8", "replace")
     except (OSError, subprocess.TimeoutExpired):
         pass  # what runs it will say so
-    is_open = any(each in said.lower() for each in (*_OPEN_MPI, "openmpi", "orterun", "prterun"))
+    is_open = any(each in output.lower() for each in (*_OPEN_MPI, "openmpi", "orterun", "prterun"))
     return "openmpi" if is_open else "mpich"
 
 

@@ -232,8 +232,8 @@ def _stderr_number() -> int:
 def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
     """Wait for the end of the program, and return its exit code."""
     code = process.wait()
-    if said := ours.recv(_LONGEST_NUMBER):
-        raise RecordingError(f"{program} does not run ({os.strerror(int(said))})")
+    if answer := ours.recv(_LONGEST_NUMBER):
+        raise RecordingError(f"{program} does not run ({os.strerror(int(answer))})")
     if code < 0:
         raise RecordingError(f"what watches over {program} was ended by signal {-code}")
     return code

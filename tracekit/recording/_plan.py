@@ -140,8 +140,8 @@ def plan(
     wanted = _with_mpi(wanted, launch)
     library = wanted.mpi_library if wanted.mpi else None
     if one_report:
-        told = _telling(launch.program, launch.local_rank_at)
-        whole = (*launch.before, *launch.launcher, *_loaded(library), *told)
+        command = _telling(launch.program, launch.local_rank_at)
+        whole = (*launch.before, *launch.launcher, *_loaded(library), *command)
         launch, library = Launch((), whole), None
     elif not launch.launcher:
         library = None

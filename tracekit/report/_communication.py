@@ -170,12 +170,12 @@ def _machine(machine: Machine, links: pl.DataFrame, unplaced: int) -> Markup | N
     ]
     width, height = right - left + 2 * _EDGE, top - bottom + 2 * _EDGE
     title = f"The machine: {machine.name} ({machine.origin})"
-    told = {
+    looks = {
         "nvlink": "NVLink", "pcie": "PCIe and host", "used": "carried traffic",
         "untold": "unknown: collectives on no link",
     }  # fmt: skip
     seen = {look for wire in wires for look in wire.look.split()}
-    legend = [Entry(look, text) for look, text in told.items() if look in seen]
+    legend = [Entry(look, text) for look, text in looks.items() if look in seen]
     return fragment(
         "drawing",
         _Drawing(title, title, f"0 0 {width:.0f} {height:.0f}", round(width), wires, boxes, legend),

@@ -54,14 +54,14 @@ def verdict(subject: Subject) -> Markup:
     """State whether the step time changed, by how much, and in which part of a step."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
-    said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
+    sentences = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
     if step.get("a_ns") is None:
-        said += [str(answer.meta.get("headline") or "No step of both runs is known.")]
-        return fragment("paragraphs", said, "lead")
-    said.append(_change_told(step, answer.tables["outliers"]))
-    said += _carried(answer.contributions, step)
-    said += _kinds(_sides(subject))
-    return joined(fragment("paragraphs", said, "lead"), fragment("tiles", list(_tiles(step))))
+        sentences += [str(answer.meta.get("headline") or "No step of both runs is known.")]
+        return fragment("paragraphs", sentences, "lead")
+    sentences.append(_change_told(step, answer.tables["outliers"]))
+    sentences += _carried(answer.contributions, step)
+    sentences += _kinds(_sides(subject))
+    return joined(fragment("paragraphs", sentences, "lead"), fragment("tiles", list(_tiles(step))))
 
 
 def _kinds(sides: Mapping[str, Close]) -> list[str]:
@@ -301,7 +301,7 @@ def aligned(subject: Subject) -> Markup:
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:
     """List the values of the key `by`, such as kernels, whose time changed most."""
     answer = _compared(subject, by)
-    rows = answer.for_people.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
+    rows = answer.readable_rows.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
     return frame_table(rows, key, title, is_open=True)
 
 

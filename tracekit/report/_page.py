@@ -104,12 +104,12 @@ def fastest(subject: Subject) -> Markup:
     known, headline = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
     if headline is None:
         return fragment("unknown", "Steps of none of the runs are known.")
-    said = [
+    texts = [
         f"{headline}.",
         "Runs of different networks, batches or numbers of GPUs do not take the same steps.",
     ]
     alike = known.select("network", "batch", "gpus").unique().height == 1
-    return fragment("paragraphs", said[:1] if alike else said, "lead")
+    return fragment("paragraphs", texts[:1] if alike else texts, "lead")
 
 
 STUDY_SECTIONS = (

@@ -67,9 +67,9 @@ def provenance(subject: Subject) -> Markup:
         "clock_reason",
     ]
     table = frame_table(reports.select(names), "reports", "Files", is_open=True)
-    said = run.breakdown.answer(by="stage").meta
+    meta = run.breakdown.answer(by="stage").meta
     labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items())) or "none"
-    coverage = {name: said[name] for name in ("coverage", "launched", "verdict") if name in said}
+    coverage = {name: meta[name] for name in ("coverage", "launched", "verdict") if name in meta}
     facts = [f"Run {run.name}, id {run.id}; labels: {labels}", *notes(coverage)]
     return joined(fragment("notes", facts), table)
 

@@ -122,9 +122,9 @@ def steps(subject: Subject) -> Markup:
     tags = [step_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
     close = subject.close
     medians = [float(own["step_ns"].quantile(0.5, "nearest") or 0) for own in close.kinds]
-    said = close.of_kinds or f"median {duration(medians[0])}"
+    text = close.of_kinds or f"median {duration(medians[0])}"
     over_time = Plot(
-        "Steps over time", f"Length of {lengths.height} steps, {said}", x, y,
+        "Steps over time", f"Length of {lengths.height} steps, {text}", x, y,
         [*(curve("guide", [(x.low, each), (x.high, each)], x, y) for each in medians),
          dots("dots", points, x, y), dots("odd", far, x, y)],
         tags[:_NAMED], links=_links(subject.close, x, y),
@@ -242,7 +242,7 @@ def ranks(subject: Subject) -> Markup | None:
         return None
     answer = run.breakdown.answer(by="device,iteration")
     rows = answer.rows.drop_nulls("iteration")
-    shown = answer.for_people.drop_nulls("iteration").head(_MOST_CELLS)
+    shown = answer.readable_rows.drop_nulls("iteration").head(_MOST_CELLS)
     table = answer_table(answer, "gpus-by-step", "Time by GPU and step", rows=shown)
     return joined(_busy_map(rows), table)
 
@@ -270,8 +270,8 @@ def _busy_map(rows: pl.DataFrame) -> Markup:
 
 def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float) -> HeatCell:
     text = "-" if busy is None else f"{busy / 1e6:.1f}"
-    said = "unknown" if busy is None else duration(busy)
-    return HeatCell(heat_level(busy, low, high), text, f"GPU {device}, step {step}: busy {said}")
+    length = "unknown" if busy is None else duration(busy)
+    return HeatCell(heat_level(busy, low, high), text, f"GPU {device}, step {step}: busy {length}")
 
 
 def findings(subject: Subject) -> Markup | None:
@@ -280,6 +280,6 @@ def findings(subject: Subject) -> Markup | None:
     if answer.rows.is_empty():
         return fragment("paragraphs", [f"{answer.empty[:1].upper()}{answer.empty[1:]}."], "")
     return joined(
-        fragment("findings", answer.for_people.to_dicts(), places(subject.close)),
-        frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),
+        fragment("findings", answer.readable_rows.to_dicts(), places(subject.close)),
+        frame_table(answer.readable_rows, "findings", "The same as a table", meta=answer.meta),
     )

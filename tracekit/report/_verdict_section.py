@@ -110,10 +110,10 @@ def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
     return "the forward and backward passes" if has_backward else "the forward pass"
 
 
-def _listed(told: list[str]) -> str:
-    if not told:
+def _listed(shares: list[str]) -> str:
+    if not shares:
         return "No stage is known"
-    first, *others = told
+    first, *others = shares
     number, _, name = first.partition(" % ")
     return ", ".join([f"Of the mean step {number} % is {name}", *others])
 
@@ -128,10 +128,10 @@ def _hidden(facts: Mapping[str, Any]) -> str:
 def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     idle = _idle(facts)
     share = percent(idle / facts["step_ns"])
-    said = f"Nothing runs for {share} of it"
+    sentence = f"Nothing runs for {share} of it"
     if facts["basis"] == "host":
-        said = f"none of a stage is open for {share} of a step"
-        return f"These are NVTX ranges on the host, as no GPU work was recorded; {said}."
+        sentence = f"none of a stage is open for {share} of a step"
+        return f"These are NVTX ranges on the host, as no GPU work was recorded; {sentence}."
     causes = subject.close.idle.rows.filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
     outside = subject.close.idle.meta.get("step_outside_window_ns", 0)
     length, because = outside, " before or after a GPU's own ops"  # which no row of the window has
@@ -139,8 +139,8 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
         cause, length, rests_on = causes.select("cause", "step_ns", "rests_on").row(0)
         because = f": {_because(cause, rests_on)}"
     if not length:
-        return f"{said}."
-    return f"{said}, the longest part ({duration(length)} of a step){because}."
+        return f"{sentence}."
+    return f"{sentence}, the longest part ({duration(length)} of a step){because}."
 
 
 def _because(cause: str, rests_on: str | None) -> str:
@@ -197,8 +197,8 @@ def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
 def _does(kinds: pl.DataFrame) -> str:
     """Name the kinds of ops that take most time; several may run at once."""
     some = kinds.filter(pl.col("share") >= _LEAST)
-    told = some.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
-    return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in told)
+    longest = some.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
+    return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in longest)
 
 
 def _communication(subject: Subject, of: str = "of a step") -> Tile:

@@ -62,18 +62,18 @@ def _named(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> Answer:
     found = ask(run)
-    said = of_run(run, found).saying(**facts_of([run, *others]))
+    answer = of_run(run, found).saying(**facts_of([run, *others]))
     if not others:
-        return said
+        return answer
     names = " against ".join(map(called, (run, *others)))
-    return replace(said, title=f"{names} · {found.title}")
+    return replace(answer, title=f"{names} · {found.title}")
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Ask a run, and add what each process does: training, inference or other work."""
     found = ask(run)
-    said = of_run(run, found.saying(**verdicts_of(run)))
-    return said.saying(warnings=[*run.warnings, *found.warnings])
+    answer = of_run(run, found.saying(**verdicts_of(run)))
+    return answer.saying(warnings=[*run.warnings, *found.warnings])
 
 
 def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:

@@ -181,8 +181,10 @@ def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
     named = {name: table.with_columns(whatif=text) for name, table in answer.tables.items()}
     replay = pl.format("By replay: {}.", text)
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
-    people = answer.for_people.with_columns(advice=advice)
-    return replace(answer, rows=answer.rows.with_columns(whatif=text), tables=named, people=people)
+    readable = answer.readable_rows.with_columns(advice=advice)
+    return replace(
+        answer, rows=answer.rows.with_columns(whatif=text), tables=named, readable=readable
+    )
 
 
 def diagnosed_against(

@@ -36,12 +36,12 @@ def of_files(
     signature, text = spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")
 
     def answer(*args: Any, **options: Any) -> Answer:
-        given = signature.bind(*args, **options).arguments
-        require_valid(given, spec.signature)
+        arguments = signature.bind(*args, **options).arguments
+        require_valid(arguments, spec.signature)
         files = next(iter(signature.parameters.values()))
-        paths, ask = given.pop(files.name, ()), cast("Any", asked)
+        paths, ask = arguments.pop(files.name, ()), cast("Any", asked)
         is_without = not paths and files.default is not files.empty
-        found: Answer = ask(() if is_without else read(paths), **given)
+        found: Answer = ask(() if is_without else read(paths), **arguments)
         return replace(found, renderer=present.RENDERER)
 
     whole: Any = answer

@@ -235,9 +235,9 @@ def said(trace: Trace, name: str) -> Said:
     """Read from the tables of a report the facts about its job; `name` is the report's file."""
     reports = trace.read("reports")
     # Names that PyTorch gives its groups are those of every job.
-    told = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
-    members = told.drop_nulls("rank").group_by("communicator").agg(pl.col("rank").unique())
-    sizes = told.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
+    nccl = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
+    members = nccl.drop_nulls("rank").group_by("communicator").agg(pl.col("rank").unique())
+    sizes = nccl.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
     began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
     work = _span(trace, began)
     return Said(
@@ -254,7 +254,7 @@ def said(trace: Trace, name: str) -> Said:
         frozenset(map(_program, trace.read("processes")["name"].drop_nulls())),
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
-        frozenset(told["communicator"]) | _called(trace),
+        frozenset(nccl["communicator"]) | _called(trace),
     )
 
 

@@ -88,7 +88,7 @@ def gate(
     return replace(
         compared,
         rows=rows,
-        people=rows.select("rule", "outcome", "state", "finding"),
+        readable=rows.select("rule", "outcome", "state", "finding"),
         meta={
             "headline": f"{outcome}: {'; '.join(_told(rows, outcome))}",
             "outcome": outcome,

@@ -170,23 +170,23 @@ class OpenedRun:
         spans = parse_ranks(ranks)
         there = known["rank"].sort()
         chosen = known.filter(pl.any_horizontal(pl.col("rank").is_between(*span) for span in spans))
-        told = ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
+        wanted = ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
         if chosen.is_empty():
             raise UsageError(
-                f"the run has no rank {told}",
+                f"the run has no rank {wanted}",
                 f"there are {there[0]} to {there[-1]}" if len(there) else "none is known",
             )
         numbers = chosen["report"].unique().sort()
-        said = (
-            f"looked at are {len(numbers)} of {len(self._reports)} reports, those of ranks {told}:"
-            " what other ranks did is not known, and nobody is seen to wait for them"
+        warning = (
+            f"looked at are {len(numbers)} of {len(self._reports)} reports, those of ranks "
+            f"{wanted}: what other ranks did is not known, and nobody is seen to wait for them"
         )
         others = trace.read("reports").filter(~pl.col("report").is_in(numbers.implode()))
         left_out, earlier = {*others["file"]}, {*_found_in(self._reports)}
         lasting = (text for text in self.record.warnings
                    if text not in earlier and text.partition(": ")[0] not in left_out)  # fmt: skip
         self._reports = [self._reports[number] for number in numbers]
-        warnings = (*lasting, *_found_in(self._reports), said)
+        warnings = (*lasting, *_found_in(self._reports), warning)
         self.record = replace(self.record, warnings=warnings)
         for of_all in ("trace", "kept"):
             self.__dict__.pop(of_all, None)

@@ -167,11 +167,11 @@ def project(
     """
     from tracekit.runs._projections import projected
 
-    told = {
+    options = {
         "flops": flops, "memory_bytes": memory_bytes, "input_bytes": input_bytes,
         "weight_bytes": weight_bytes, "architecture": architecture, "workers": workers,
     }  # fmt: skip
-    known = {key: value for key, value in told.items() if value is not None}
+    known = {key: value for key, value in options.items() if value is not None}
     return projected(
         runs, {**(features or {}), **known}, jobs=jobs, what=what, hardware=hardware, to=to,
         sweep=sweep or {}, pcie_share=pcie_share, skip=skip,

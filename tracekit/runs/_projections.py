@@ -126,7 +126,7 @@ def projected(
         rows=rows,
         meta={**modelled, "warnings": _asked_for(table)},
         title=title if what == "jobs" else f"modelled · {title}",
-        people=_for_people(rows),
+        readable=_readable(rows),
         empty="no jobs",
         command="project",
         figures={"figure": drawing} if drawing else {},
@@ -164,11 +164,11 @@ def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
         return "The step of no job is known"
     best = known.sort("speedup", descending=True, maintain_order=True).row(0, named=True)
     on = best.get("to") or f"{best['resource']} of {best['value']}"
-    said = f"On {on} a step of {best['job']} is {best['speedup']:.3g} times as fast, the most"
+    sentence = f"On {on} a step of {best['job']} is {best['speedup']:.3g} times as fast, the most"
     samples = best.get("throughput_speedup")
     if samples is None:
-        return said
-    return f"{said}; all replicas handle {samples:.3g} times as many samples per second"
+        return sentence
+    return f"{sentence}; all replicas handle {samples:.3g} times as many samples per second"
 
 
 def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
@@ -251,7 +251,7 @@ def _gain(means: pl.DataFrame) -> str:
     )
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     """Leave out columns of nulls, and `evidence`, `peak` and `samples_per_s`."""
     hidden = {"evidence", "peak", "samples_per_s"}
     unknown = {

@@ -65,9 +65,9 @@ def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
     """
     ends = direction.str.to_uppercase().str.extract_groups(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)")
     one, other = (ends.struct.field(part).replace_strict(_SHORT, default=None) for part in "12")
-    told = pl.concat_str(one, pl.lit("to"), other)
-    kind = told.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)
-    ops = ops.with_columns(copy_kind=told, kind=kind)
+    copy_kind = pl.concat_str(one, pl.lit("to"), other)
+    kind = copy_kind.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)
+    ops = ops.with_columns(copy_kind=copy_kind, kind=kind)
     between = (pl.col("kind") == "d2d") & (pl.col("src_device") != pl.col("dst_device"))
     kind = pl.when(between).then(pl.lit("p2p")).otherwise("kind")
     ops = ops.with_columns(kind=kind)
@@ -97,8 +97,8 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
     counts_threads
         Whether the grid of a launch counts threads instead of blocks.
     """
-    given = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
-    return launch_size(sizes.with_columns(given))
+    blocks = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
+    return launch_size(sizes.with_columns(blocks))
 
 
 def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:

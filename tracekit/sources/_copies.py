@@ -64,8 +64,8 @@ class Copies:
             "dstKind"
         )  # fmt: skip
         is_migration = pl.col("copy_kind").cast(pl.String).str.starts_with("Unified")
-        told = side.replace_strict(names, default=None, return_dtype=HOST_MEMORY)
-        return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(told)
+        memory = side.replace_strict(names, default=None, return_dtype=HOST_MEMORY)
+        return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(memory)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in missing source and target GPUs of copies, correct their kind, and name them.

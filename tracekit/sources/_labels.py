@@ -54,12 +54,12 @@ def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 def _job(variables: Mapping[str, str]) -> str | None:
     """Return digests of the job's ids, to compare jobs without revealing ids; None without ids."""
-    told = [
+    digests = [
         f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
         for name in _JOBS
         if variables.get(name)
     ]
-    return " ".join(told) or None
+    return " ".join(digests) or None
 
 
 class RunLabels:

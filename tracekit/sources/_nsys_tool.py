@@ -118,11 +118,11 @@ def export_report(
         *_known(path, program), str(path.absolute()),
     ]  # fmt: skip
     progress("export with nsys", 0, 100)
-    with (folder / "said").open("w+b") as said, _running(path, command, said) as process:
+    with (folder / "said").open("w+b") as output, _running(path, command, output) as process:
         _follow(path, process, exported, progress)
-        said.seek(0)
+        output.seek(0)
         if process.returncode or not exported.is_file():
-            why = _last_of(said.read()) or f"nsys gave up with code {process.returncode}"
+            why = _last_of(output.read()) or f"nsys gave up with code {process.returncode}"
             raise _too_new(path, program) or _failed(path, why)
     progress("export with nsys", 100, 100)
     return exported
@@ -191,7 +191,7 @@ def _said(path: Path, program: str, *words: str) -> str:
 
 @contextmanager
 def _running(
-    path: Path, command: Sequence[str], said: IO[bytes]
+    path: Path, command: Sequence[str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that runs `command`; afterwards end it and everything it started."""
     try:
@@ -199,7 +199,7 @@ def _running(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=output,
             start_new_session=True,
         )
     except OSError as error:
@@ -242,6 +242,6 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _last_of(said: bytes) -> str:
+def _last_of(output: bytes) -> str:
     """Return the last part of nsys's output, as one line."""
-    return " ".join(said.decode("utf-8", "replace").split())[-_LONGEST:]
+    return " ".join(output.decode("utf-8", "replace").split())[-_LONGEST:]

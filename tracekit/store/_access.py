@@ -97,9 +97,11 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
     """Return content and modes of a ``store.json`` that replaces a lost one."""
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
-    said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
+    settings = {"format": version, "id": identity} | (
+        {_GROUP: str(status.st_gid)} if is_shared else {}
+    )
     access = access_of(root).shared(is_shared=is_shared)
-    return (json.dumps(said) + "\n").encode(), access
+    return (json.dumps(settings) + "\n").encode(), access
 
 
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
@@ -210,11 +212,11 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     if me not in (0, owner):
         raise StoreError(f"the store {root} belongs to {_user(owner)}", "ask them to share it")
     number = -1 if group is None else group_number(group)
-    said = {key: value for key, value in settings(root).items() if key != _GROUP}
-    said |= {} if group is None else {_GROUP: group}
+    content = {key: value for key, value in settings(root).items() if key != _GROUP}
+    content |= {} if group is None else {_GROUP: group}
     # First, so that what an ingest makes meanwhile is shared too.
     access = access_of(root).shared(is_shared=group is not None)
-    put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), access)
+    put_file(root, ID_FILE, (json.dumps(content) + "\n").encode(), access)
     for path in own:
         if is_plain_file(path) or is_real_folder(path):
             if me not in (0, path.lstat().st_uid):

@@ -207,8 +207,8 @@ def check_tables(kinds: Mapping[str, str], where: str) -> bool:
 
 def damaged(where: str, why: str | None = None) -> StoreError:
     """Return the error for a catalogue with invalid rows."""
-    said = f"the catalogue {where} is damaged" + (f" ({why})" if why else "")
-    return StoreError(said, _ELSEWHERE if "://" in where else REBUILT)
+    message = f"the catalogue {where} is damaged" + (f" ({why})" if why else "")
+    return StoreError(message, _ELSEWHERE if "://" in where else REBUILT)
 
 
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:

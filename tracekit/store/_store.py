@@ -233,8 +233,8 @@ class Store:
             found = [Trace.scan(folder / str(each), reports=len(whole)) for each in whole]
         missing = [file for number, file in enumerate(files) if number not in whole]
         share = f"{len(whole)} of {len(files)} reports answer ({len(whole) / len(files):.1%})"
-        said = f"{share}: {listed(missing)} lack files or have damaged ones"
-        told = entry.record.warnings + ((said,) if missing else ())
+        warning = f"{share}: {listed(missing)} lack files or have damaged ones"
+        told = entry.record.warnings + ((warning,) if missing else ())
         return replace(entry.record, warnings=told), found
 
     def rename(self, reference: str, name: str) -> RunRecord:

@@ -158,10 +158,10 @@ def _tell_of_parts() -> None:
 def kept(loop: Callable[P, R]) -> Callable[P, R]:
     """Return `loop` compiled by Numba, with a cache in a folder that only this user can write."""
     numba = _numba()
-    compiler, told = numba.njit, numba.config.CACHE_DIR
+    compiler, folder = numba.njit, numba.config.CACHE_DIR
     _tell_of_parts()
     with suppress(RuntimeError):  # neither this package nor the user's cache can be written
-        if not told or Path(told).is_absolute():
+        if not folder or Path(folder).is_absolute():
             dispatcher = compiler(cache=True, nogil=True, **_UNCOUNTED)(loop)
             if _is_cache_closed(Path(dispatcher.stats.cache_path)):
                 return cast("Callable[P, R]", dispatcher)

@@ -75,7 +75,7 @@ class Arguments:
     values: list[int]
 
 
-def arguments(given: Sequence[Any]) -> Arguments:
+def arguments(passed: Sequence[Any]) -> Arguments:
     """Flatten arguments as Numba does: tuples into items, arrays into pointers and sizes.
 
     The field names of a named tuple are part of its type, since the loop accesses them by name.
@@ -91,7 +91,7 @@ def arguments(given: Sequence[Any]) -> Arguments:
     types: list[str] = []
     codes: list[str] = []
     values: list[int] = []
-    _take_apart(given, types, codes, values)
+    _take_apart(passed, types, codes, values)
     return Arguments("".join(types), "".join(codes), values)
 
 
@@ -234,8 +234,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _own_folders() -> list[Path]:
     """Return the folders in which this user's code is stored and searched."""
-    if told := os.environ.get("NUMBA_CACHE_DIR"):
-        return [Path(told)]
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        return [Path(folder)]
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not home.is_absolute():
         home = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - raises nothing without a home

@@ -49,12 +49,12 @@ STAGE_SOURCES = (
 )
 
 
-def one(said: str | Schema) -> Schema:
+def one(text: str | Schema) -> Schema:
     """Return the JSON Schema for the declaration of one key or column; the meaning is optional."""
-    if not isinstance(said, str):
-        return said
-    match = _LINE.fullmatch(said)
-    choices, kinds, meaning = match.groups() if match else (None, said, None)
+    if not isinstance(text, str):
+        return text
+    match = _LINE.fullmatch(text)
+    choices, kinds, meaning = match.groups() if match else (None, text, None)
     holds = _choice(kinds) if choices else _either_kind(kinds.split(" or "))
     return {"description": meaning, **holds} if meaning else holds
 
@@ -73,20 +73,20 @@ def _either_kind(kinds: list[str]) -> Schema:
     return {name: rule for each in found for name, rule in each.items()} | types
 
 
-def record(said: Said, **rules: Any) -> Schema:
+def record(fields: Said, **rules: Any) -> Schema:
     """Return the schema of an object with exactly these keys; `rules` are further keywords."""
     return {
         "type": "object",
-        "required": [name for name in said if not name.endswith("?")],
-        "properties": {name.removesuffix("?"): one(each) for name, each in said.items()},
+        "required": [name for name in fields if not name.endswith("?")],
+        "properties": {name.removesuffix("?"): one(each) for name, each in fields.items()},
         "additionalProperties": False,
         **rules,
     }
 
 
-def records(meaning: str, said: Said, **rules: Any) -> Schema:
-    """Return the schema of a list of objects that have exactly the keys of `said`."""
-    return {"description": meaning, "type": "array", "items": record(said, **rules)}
+def records(meaning: str, fields: Said, **rules: Any) -> Schema:
+    """Return the schema of a list of objects that have exactly the keys of `fields`."""
+    return {"description": meaning, "type": "array", "items": record(fields, **rules)}
 
 
 def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Schema:
@@ -134,17 +134,17 @@ class Column:
         return f"{self.type or 'list of records'}{null}. {self.meaning}"
 
 
-def _column(name: str, said: str | Schema) -> Column:
+def _column(name: str, text: str | Schema) -> Column:
     """Return a column from its declaration."""
     plain = name.removesuffix("?")
     unit = next((unit for end, unit in _UNITS.items() if f"_{plain}".endswith(f"_{end}")), None)
     is_always = plain == name
-    if not isinstance(said, str):
-        kind = "String" if isinstance(said.get("const"), str) else None
-        is_nullable = "null" in said.get("type", ())
-        return Column(plain, kind, unit, said.get("description", ""), is_nullable, is_always)
-    match = _LINE.fullmatch(said)
-    choice, kinds, meaning = match.groups() if match else (None, said, "")
+    if not isinstance(text, str):
+        kind = "String" if isinstance(text.get("const"), str) else None
+        is_nullable = "null" in text.get("type", ())
+        return Column(plain, kind, unit, text.get("description", ""), is_nullable, is_always)
+    match = _LINE.fullmatch(text)
+    choice, kinds, meaning = match.groups() if match else (None, text, "")
     *_, null = parts = kinds.split(" or ")
     named = ["one of"] if choice else [part for part in parts if part != "null"]
     kind = " or ".join(_TYPES[part] for part in named)
@@ -187,7 +187,7 @@ class Json:
     @functools.cached_property
     def columns(self) -> list[Column]:
         """Columns of the rows, from their declarations."""
-        return [_column(name, said) for name, said in self.rows.items()]
+        return [_column(name, text) for name, text in self.rows.items()]
 
     def schema(self) -> Schema:
         """Return the declaration as a JSON Schema."""

@@ -177,9 +177,9 @@ class AskedRuns:
             places["cold_steps"] = 0, start, end
         where = f"The longest of it in {'the recording' if step is None else f'step {step}'}"
         rows = [
-            (printable(said), "The first step" if rule == "cold_steps" else where,
+            (printable(finding), "The first step" if rule == "cold_steps" else where,
              places.get(rule, (0, 0, 0))[1:])
-            for rule, said in answer.rows.select("rule", "finding").iter_rows()
+            for rule, finding in answer.rows.select("rule", "finding").iter_rows()
         ]  # fmt: skip
         return {"findings": rows, "empty": answer.empty}
 
@@ -306,13 +306,13 @@ class AskedRuns:
         """Return all details of an op."""
         seen, found = self._op(query)
         details = seen.details(found)
-        told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
+        shown = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
         same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
         name = printable(str(found["name"][0] or "(no name)"))
         row = found.row(0, named=True)
         launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
-        return {**told, **alike, **launch, "name": name, **_place(seen, row)}
+        return {**shown, **alike, **launch, "name": name, **_place(seen, row)}
 
     def waited(self, query: Query) -> dict[str, Any]:
         """Return the causes of idle time up to an op, and the ops of its collective on all ranks.

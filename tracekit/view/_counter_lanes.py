@@ -135,8 +135,8 @@ def counters_of(trace: Trace, edges: tuple[int, int]) -> list[Counter]:
 
     The bins of a long run are cached.
     """
-    given = pl.DataFrame({"first": edges[0], "last": edges[1]})
-    found = trace.sums_of_parts([partial(_binned, trace, given)])[0]
+    extent = pl.DataFrame({"first": edges[0], "last": edges[1]})
+    found = trace.sums_of_parts([partial(_binned, trace, extent)])[0]
     width = int(found["width"].item())
     own = found["bins"].partition_by(*KEY, as_dict=True, maintain_order=True)
     return [Counter(key, edges[0], width, rows.select(*BINS)) for key, rows in own.items()]

@@ -334,14 +334,14 @@ class RunLanes:
             stage=cause, name=cause, number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
         )
         names: dict[str, int] = {}
-        told = {n: _Drawn.of(found.filter(device=device)) for n, device in lanes.items()}
+        drawn = {n: _Drawn.of(found.filter(device=device)) for n, device in lanes.items()}
         width = width_below(_PIXELS * (end - start) / pixels)
         return {
             "lanes": {
                 number: own.told(names)
                 if len(own.start) <= min(_MOST_SPANS, pixels)
                 else self._binned(own, width, start, end)
-                for number, own in told.items()
+                for number, own in drawn.items()
             },
             "names": [*names],
         }

@@ -238,7 +238,7 @@ def breakdown(
         rows=table,
         meta=meta,
         title=f"time by {', '.join(keys)}{within}",
-        people=_for_people(table, meta),
+        readable=_readable(table, meta),
         empty="no ops in this window",
         command="breakdown",
         figures={"figure": "breakdown"},
@@ -320,7 +320,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
     return {"sum_over": f"{number} {noun if number == 1 else plural}"}
 
 
-def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+def _readable(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     """Return the rows as printed: times that are sums over GPUs become means over GPUs."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
@@ -410,7 +410,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return ``between_steps_ns`` by `own` keys: GPU idle time while the host is in no iteration."""
+    """Return ``between_steps_ns`` by `own` keys: GPU idle time with the host in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (

@@ -656,13 +656,13 @@ def _mpi_bytes() -> pl.Expr:
 
 
 def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFrame:
-    given = (
+    user_sizes = (
         pl.col("collective").replace_strict(dict(sizes), default=None, return_dtype=pl.Int64)
         if sizes
         else pl.lit(None, pl.Int64)
     )
     applies = pl.col("bytes").is_null() & pl.col("given").is_not_null()
-    return rows.with_columns(given=given).with_columns(
+    return rows.with_columns(given=user_sizes).with_columns(
         bytes=pl.coalesce("bytes", "given"),
         bytes_source=pl.when(applies).then(pl.lit("user")).otherwise("bytes_source"),
         collective=pl.col("collective").cast(COLLECTIVE),

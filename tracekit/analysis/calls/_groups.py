@@ -98,9 +98,9 @@ class GroupSearch:
             verdicts = [_verdict(starts, ends, own, other) for other in others]
             told = list(zip(verdicts, others, strict=True))
             own = np.sort(
-                np.concatenate([own, *(each for said, each in told if said == "together")])
+                np.concatenate([own, *(each for verdict, each in told if verdict == "together")])
             )
-            others = [each for said, each in told if said != "together"]
+            others = [each for verdict, each in told if verdict != "together"]
         is_clear = "unknown" not in verdicts and _is_proven(
             starts, ends, own, of_messages=of_messages
         )
@@ -252,10 +252,10 @@ def group_members(trace: Trace) -> pl.DataFrame:
     own = ["process", "communicator"]
     made = communicators(trace).select(*own, "rank", "ranks").drop_nulls("communicator")
     called = read_calls(trace).drop_nulls(["communicator", "collective"])
-    said = called.select(
+    named = called.select(
         *own, "rank", size=pl.concat_str("collective", "message_bytes", separator=" ")
     )
-    places = pl.concat([made, said], how="diagonal_relaxed").group_by(own).agg(
+    places = pl.concat([made, named], how="diagonal_relaxed").group_by(own).agg(
         place=pl.col("rank").max().cast(pl.Int64), ranks=pl.col("ranks").max().cast(pl.Int64),
         sizes=pl.col("size").drop_nulls().unique(),
     )  # fmt: skip
@@ -279,7 +279,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     if groups.is_empty() or ours.is_empty():
         return _NONE
     texts = pl.col("group").str.extract(r"\[(.*)\]").str.replace_all(" ", "").str.split(",")
-    told = (
+    listed_groups = (
         groups.group_by(group="communicator")
         .agg(listed_sizes=pl.col("sizes").explode().unique())
         .with_columns(listed=texts.cast(pl.List(pl.Int64), strict=False))
@@ -288,7 +288,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     fits = (pl.col("listed").list.len() == pl.col("ranks")) & (at == pl.col("rank"))
     shares = pl.col("sizes").list.set_intersection("listed_sizes").list.len() > 0
     pairs = (
-        ours.join(told, how="cross")
+        ours.join(listed_groups, how="cross")
         .group_by("group", "communicator")
         .agg(fits=(fits & shares).fill_null(value=False).all())
         .filter("fits")

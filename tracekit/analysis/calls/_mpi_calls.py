@@ -56,10 +56,10 @@ def annotated_calls(trace: Trace) -> pl.LazyFrame:
 
     The column ``bytes`` is the size from a name such as ``MPI_Allreduce 4096 bytes``, else null.
     """
-    said = pl.col("name").str.extract_groups(_SAYS_SIZE).struct
+    fields = pl.col("name").str.extract_groups(_SAYS_SIZE).struct
     return excerpt(trace).ranges.filter(IS_MPI, pl.col("style") == "push_pop").with_columns(
-        name=pl.coalesce(said.field("function"), "name"),
-        bytes=said.field("bytes").cast(pl.Int64, strict=False),
+        name=pl.coalesce(fields.field("function"), "name"),
+        bytes=fields.field("bytes").cast(pl.Int64, strict=False),
     )  # fmt: skip
 
 

@@ -92,11 +92,11 @@ def unnamed_groups(rows: pl.DataFrame) -> list[str]:
 
 def _parallelism(name: pl.Expr) -> pl.Expr:
     words = name.str.to_lowercase().str.extract_all(r"[a-z]+")
-    said = [
+    kinds = [
         pl.when(words.list.set_intersection(list(known)).list.len() > 0).then(pl.lit(kind))
         for kind, known in PARALLELISMS.items()
     ]
-    text = pl.concat_list(said).list.drop_nulls().list.join(" and ")
+    text = pl.concat_list(kinds).list.drop_nulls().list.join(" and ")
     return pl.when(text != "").then(text)
 
 

@@ -139,9 +139,9 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
     active = tables.active.select("process").collect().join(named, on="process", how="left")
     if ranks and not active["rank"].has_nulls():
-        said = tables.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
+        marks = tables.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
         sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
-                 said.collect()["name"].cast(pl.Int32)]  # fmt: skip
+                 marks.collect()["name"].cast(pl.Int32)]  # fmt: skip
         size = max(each.max() or 0 for each in sizes)
         first = [-1] * (active["rank_source"] != "file").any()
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]

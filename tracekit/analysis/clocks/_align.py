@@ -183,9 +183,9 @@ class _Aligning:
         return Clock(f"host {row['host']}" if named else f"report {index}", bound=0)
 
     def _by_user(self, index: int) -> Alignment:
-        given, first = self._given[index], self._found[0].clock
+        chosen, first = self._given[index], self._found[0].clock
         clock = replace(
-            given, name=first.name, offset=(self._apart(0, index) or 0) + given.offset
+            chosen, name=first.name, offset=(self._apart(0, index) or 0) + chosen.offset
         )  # fmt: skip
         check = self._check(0, index, first.inverse().after(clock))
         if check:

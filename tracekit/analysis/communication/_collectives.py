@@ -492,12 +492,12 @@ def describe_groups(groups: pl.DataFrame) -> list[str]:
     keys = ("size", "parallelism")
     parts = [_described(some) for some in groups.partition_by(keys, maintain_order=True)]
     ends, arrivals = groups["ends_ns"].max(), groups["arrivals_ns"].median()
-    told = (
+    sentence = (
         f"no communicator is named: {'; '.join(parts)} were found by the ends of their calls,"
         f" which differ by at most {_microseconds(ends)} in the median where arrivals differ by"
         f" {_microseconds(arrivals)}"
     )
-    return [told]
+    return [sentence]
 
 
 def _described(groups: pl.DataFrame) -> str:

@@ -109,7 +109,7 @@ def nccl_inspector(
     rows = _with_groups(rows, records)
     return Answer(
         rows=rows,
-        people=_for_people(rows),
+        readable=_readable(rows),
         meta={
             "records": records.height,
             "collectives": calls.filter(pl.col("message").is_null()).height,
@@ -262,7 +262,7 @@ def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     known = [each.name for each in rows if each.null_count() < rows.height]
     return rows.select(name for name in known if name not in _SPARE)
 
@@ -388,7 +388,7 @@ def _collectives(count: int) -> str:
 
 
 def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
-    told = []
+    gaps = []
     rows = records.filter(pl.col("message").is_null())
     absent = (
         rows.group_by("communicator")
@@ -399,22 +399,22 @@ def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
     if absent.height:
         named = ", ".join(f"{count:,} of {name}" for name, count in absent.head(_NAMED).rows())
         more = ", ..." if absent.height > _NAMED else ""
-        told.append(f"ranks without records ({named}{more}): give the logs of all hosts")
+        gaps.append(f"ranks without records ({named}{more}): give the logs of all hosts")
     collectives = calls.filter(pl.col("message").is_null())
     partial = collectives.filter(~pl.col("compared")).height
     if partial:
-        told.append(
+        gaps.append(
             f"who waits in {partial:,} of {_collectives(collectives.height)}, of which not all "
             "ranks have a record timed by the GPU, or ranks do not wait for all others"
         )
     if rows["start"].null_count() == rows.height:
-        told.append("when collectives began, and so their skew: NCCL_INSPECTOR_DUMP_VERBOSE=1")
+        gaps.append("when collectives began, and so their skew: NCCL_INSPECTOR_DUMP_VERBOSE=1")
     elif collectives["skew"].null_count():
-        told.append(
+        gaps.append(
             f"skew of {_collectives(collectives['skew'].null_count())}: clocks of hosts are not "
             "compared, and each record must say when its kernel began"
         )
-    return told
+    return gaps
 
 
 def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) -> list[str]:
@@ -517,16 +517,16 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
         )
     pairs = _joined(kernels, own, shifts)
     call = ["communicator", "collective", "sequence"]
-    told = pairs.group_by(call).agg(
+    places = pairs.group_by(call).agg(
         pl.col("stage").first(), pl.col("iteration").drop_nulls().first()
     )
     found = (
         rows.select("row", *call)
-        .join(told, on=call, how="left", maintain_order="left")
+        .join(places, on=call, how="left", maintain_order="left")
         .select(*_FOUND)
     )
     joined = records.with_columns(found["stage"], found["iteration"])
-    return joined, _said(pairs, told.height, kernels)
+    return joined, _said(pairs, places.height, kernels)
 
 
 def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
@@ -616,8 +616,8 @@ def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> p
     numbered = kernels.join(shifts, on=_LANE).with_columns(
         sequence=pl.col("place") + pl.col("shift")
     )
-    said = own.select(*_LANE, "sequence", said="length", size_said="message_bytes")
-    pairs = numbered.join(said, on=[*_LANE, "sequence"])
+    logged = own.select(*_LANE, "sequence", said="length", size_said="message_bytes")
+    pairs = numbered.join(logged, on=[*_LANE, "sequence"])
     one = pl.col("sequence").n_unique().over("match") == 1
     sound = (one | pl.col("match").is_null()) & (
         (pl.col("message_bytes") == pl.col("size_said")).fill_null(value=True)

@@ -224,7 +224,7 @@ def compare(
         asked, found, ([of_a], [of_b]), names,
         headline=first, step=step, notes=_notes(found, asked.keys, steps, step, odd),
         method=_METHOD_OF_PHASES if asked.keys == ("phase",) else METHOD,
-        rows=table, people=_for_people(table),
+        rows=table, readable=_readable(table),
         tables={
             "contributions": parts,
             "devices": _by_device(of_a, of_b),
@@ -277,7 +277,7 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
     )
 
 
-def _for_people(table: pl.DataFrame) -> pl.DataFrame:
+def _readable(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table as printed: without the columns of sums and of numbers of steps and devices.
 
     Time outside of steps is printed as a mean over devices; columns that are all 0 are left out.

@@ -110,7 +110,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
             "method": METHOD,
         },
         title=f"history by {label}{order}",
-        people=_for_people(rows),
+        readable=_readable(rows),
         command="history",
         figures={"figure": "history"},
     )
@@ -151,7 +151,7 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
     return [*reversed(unlike.values())]
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     empty = [name for name in ("run", "low_ns", "high_ns") if rows[name].null_count() == len(rows)]
     return rows.drop(empty)
 
@@ -178,8 +178,8 @@ def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     best = max(orders, key=lambda name: following[name])
     ways = {name: sorted(range(len(keys)), key=keys.__getitem__) for name, keys in orders.items()}
     others = [name for name, way in ways.items() if way != ways[best]]
-    said = f", as {best} (as {' or '.join(others)} in another order)" if others else ""
-    return points[ways[best]], said
+    note = f", as {best} (as {' or '.join(others)} in another order)" if others else ""
+    return points[ways[best]], note
 
 
 def _orders(values: Sequence[str]) -> dict[str, list[Any]]:

@@ -224,7 +224,7 @@ def answered(
     notes: Sequence[str],
     method: str,
     rows: pl.DataFrame,
-    people: pl.DataFrame,
+    readable: pl.DataFrame,
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
@@ -253,7 +253,7 @@ def answered(
         meta=meta,
         title=f"by {', '.join(keys)}",
         tables=dict(tables),
-        people=people,
+        readable=readable,
         empty="nothing ran in either",
         command="compare",
         figures={"figure": "step parts", "changes": "changes", "steps": "steps"},

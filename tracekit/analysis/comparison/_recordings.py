@@ -207,7 +207,7 @@ def compare_recordings(
     return answered(
         asked, found, sides, names,
         headline=first, step=step, notes=notes, method=_METHOD, rows=table,
-        people=_for_people(table, sides), more={"recordings": own},
+        readable=_readable(table, sides), more={"recordings": own},
         tables={"contributions": parts, "steps": _all_steps(a, b, found.measured)},
     )  # fmt: skip
 
@@ -276,7 +276,7 @@ def _table(
     return arranged(table.with_columns(only_in=only_in), columns, last)
 
 
-def _for_people(
+def _readable(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
     """Return the table as printed: without standard deviations; time outside steps per device."""

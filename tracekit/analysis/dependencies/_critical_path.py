@@ -48,14 +48,14 @@ def critical_path(
     parts = _parts(job)
     meta = _meta(job, parts)
     if kernels is not None:
-        rows, people = _by_kernel(job, meta).head(kernels), None
+        rows, readable = _by_kernel(job, meta).head(kernels), None
         title = f"the {kernels} ops that take longest on the critical path"
     else:
         columns = ["name" if key == "kernel" else key for key in keys]
         rows = _shared(parts, columns, meta)
-        people, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
+        readable, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
     return Answer(
-        rows=rows, meta=meta, people=people, title=title, command="critical-path",
+        rows=rows, meta=meta, readable=readable, title=title, command="critical-path",
         figures={"figure": "critical path"}, source=functools.partial(_by_step, parts),
     )  # fmt: skip
 
@@ -244,12 +244,12 @@ def _kinds(lengths: pl.Series) -> list[str]:
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if "segments" not in rows.columns or "iteration" in rows.columns:
         return None
-    said = f"The critical path is {most_by_share(rows, leading_keys(rows))}"
+    sentence = f"The critical path is {most_by_share(rows, leading_keys(rows))}"
     if untold := meta.get("host_or_wait_ns"):
         may_wait = f"host includes {percent(untold / meta['steps_ns'])} that may be waiting"
-        said += f"; {may_wait} for the GPU, as no synchronisation was recorded"
+        sentence += f"; {may_wait} for the GPU, as no synchronisation was recorded"
     lost: float = 1 - meta.get("launched", 1)
-    return said + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
+    return sentence + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
 
 note("steps_ns")(lambda value: [f"these steps: {time_text(value)}"])

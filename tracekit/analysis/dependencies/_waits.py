@@ -200,7 +200,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
     )  # fmt: skip
     held = _recorded(trace, moments, holding.drop_nulls("target").rename({"began": "ended"}))
     recorded = _records(trace, waits).rename({"record": "correlation"})
-    given = recorded.select("process", "correlation", wait="wait").join(
+    events = recorded.select("process", "correlation", wait="wait").join(
         calls.select("process", "correlation", giver="thread", source="finish", given="end"),
         on=["process", "correlation"],
     ).join(
@@ -209,9 +209,9 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
         on=["process", "wait"],
     )  # fmt: skip
     sound = (pl.col("giver") != pl.col("taker")) & (pl.col("given") <= pl.col("taken"))
-    given = given.filter(sound)
+    events = events.filter(sound)
     lag = pl.col("taken") - pl.col("given")
-    return held.select("source", "target"), given.select("target", lag=lag, giver="source")
+    return held.select("source", "target"), events.select("target", lag=lag, giver="source")
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
@@ -405,13 +405,13 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     servers = trace.read("verdicts").filter(verdict="inference")
     periods = pl.concat([ranges, _between(iterations.join(servers, on="process", how="anti"))])
     naps = _asleep(trace).join(ranges, on="thread", how="anti")
-    known, told = (
+    known, by_ranges = (
         covered(driving, merged(blocks, ["thread"]), ["thread"], "loading")
         for blocks in (pl.concat([periods, naps]), periods)
     )
     own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
                              how="left")  # fmt: skip
-    others = told.filter(pl.col("loading") >= _AWAITED_NS).join(own, on="thread", how="anti")
+    others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(own, on="thread", how="anti")
     columns = ["process", "thread", "target", "source", "end", "length", "loading"]
     both = [own.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")

@@ -184,7 +184,7 @@ def diagnose(
         meta=_meta(facts, rows.height, len(asked)) | ({_PERHAPS: doubtful} if is_hidden else {}),
         title="what takes time",
         tables={"findings": rows},
-        people=_for_people(listed),
+        readable=_readable(listed),
         empty=f"nothing found that takes {100 * worth:g} % of a step or more"
         + (", but by rules that are often wrong: --all lists them" if is_hidden else ""),
         as_records=True,
@@ -270,7 +270,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
     }
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     """Return findings as printed: win and its interval in one text, and (if compared) the state."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
@@ -335,18 +335,18 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     if before_ns > _LONGER * now_ns:
         times = f"{before_ns / now_ns:.3g} times"
         there = f"; in the base, whose step is {times} as long, waits may hide it."
-        said = pl.col("finding").str.strip_suffix(".") + there
+        finding = pl.col("finding").str.strip_suffix(".") + there
         is_worse = pl.col("state").is_in(WORSE)
         rise = pl.col("win_ns") - pl.col("base_win_ns").fill_null(0)
         is_hidden = is_worse & (rise <= before_ns - now_ns)
         rows = rows.with_columns(
-            finding=pl.when(is_worse).then(said).otherwise("finding"),
+            finding=pl.when(is_worse).then(finding).otherwise("finding"),
             state=pl.when(is_hidden).then(pl.lit("uncovered")).otherwise("state"),
         )
     rows = rows.sort(order, "share", descending=[False, True], nulls_last=True, maintain_order=True)
     listed = rows if top is None else rows.head(top)
     return replace(
-        found[0], rows=listed, tables={"findings": rows}, people=_for_people(listed),
+        found[0], rows=listed, tables={"findings": rows}, readable=_readable(listed),
         empty="nothing found in either run",
     )  # fmt: skip
 
@@ -401,14 +401,14 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
     on = f"on {count(meta['devices'], 'GPU')}"
     steps = f"{count(meta['steps'], 'usual step')} {on}, {time_text(meta['step_ns'])} in the mean"
-    said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
+    sentence = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
     if "perhaps" in meta:
-        said += f", {meta['perhaps']} by rules that are often wrong (--all)"
+        sentence += f", {meta['perhaps']} by rules that are often wrong (--all)"
     if "last_step_ns" in meta:
         steps += (
             f" (without the last, {time_text(meta['last_step_ns'])}: it ends with its own work)"
         )
-    return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
+    return [f"{steps if meta['steps'] else f'no steps {on}'} · {sentence}"]
 
 
 note("wins")(lambda text: [text_of(text)])

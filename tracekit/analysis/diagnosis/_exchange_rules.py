@@ -59,14 +59,16 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
     """Return text: how long collectives are exposed, and how much of that could be hidden."""
     exposed = facts.lost(each, "exposed").mean
-    said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
-    said += facts.share(exposed)
+    sentence = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
+    sentence += facts.share(exposed)
     others = ["waiting for other ranks"] if _is_wait_known(facts, each) else []
     others += ["the last of a step"] if facts.has_steps else []
     if not others:
-        return f"{said}."
+        return f"{sentence}."
     neither = " nor ".join(others)
-    return f"{said}; {duration(lost)} of that is {'neither' if others[1:] else 'not'} {neither}."
+    return (
+        f"{sentence}; {duration(lost)} of that is {'neither' if others[1:] else 'not'} {neither}."
+    )
 
 
 def late_buckets(facts: Facts) -> Finding | None:

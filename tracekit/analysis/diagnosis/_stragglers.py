@@ -126,7 +126,8 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
     own = own.filter(pl.col("kind") != "collective")
     sums = {"rows": own, "idle": idle.lazy()}
     return {
-        name: each.group_by(_CELL).agg(local_ns=LENGTH.sum()).collect() for name, each in sums.items()
+        name: each.group_by(_CELL).agg(local_ns=LENGTH.sum()).collect()
+        for name, each in sums.items()
     }
 
 

@@ -131,7 +131,7 @@ def find_hang(
             answer = _with_stages(answer, found, tables["collectives"])
     return Answer(
         rows=answer,
-        people=for_people(answer),
+        readable=readable_rows(answer),
         meta={
             "ranks": ranks.height,
             "entries": entries.height,
@@ -150,12 +150,12 @@ def find_hang(
 
 
 def _with_stages(
-    rows: pl.DataFrame, told: Sequence[Problem], collectives: pl.DataFrame
+    rows: pl.DataFrame, problems: Sequence[Problem], collectives: pl.DataFrame
 ) -> pl.DataFrame:
     """Add stage and step to rows whose collective is also in the trace (table `collectives`)."""
     call = ["party", "sequence"]
     known = collectives.unique(call, keep="first").select(*call, "stage", "iteration")
-    of_rows = pl.Series("party", [each.get("party") for each in told], dtype=pl.String)
+    of_rows = pl.Series("party", [each.get("party") for each in problems], dtype=pl.String)
     joined = rows.with_columns(of_rows).join(known, on=call, how="left", maintain_order="left")
     return joined.drop("party")
 
@@ -346,7 +346,7 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {rank_texts(ranks)}"
 
 
-def for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def readable_rows(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows for display: ranks as text, without the column of sentences and empty ones."""
     texts = {
         name: pl.Series([rank_texts(each) for each in rows[name].to_list()], dtype=pl.String)

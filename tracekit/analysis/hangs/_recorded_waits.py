@@ -27,8 +27,8 @@ from tracekit.analysis.hangs._dump_calls import last_work
 from tracekit.analysis.hangs._hang import (
     SCHEMA,
     collective_problems,
-    for_people,
     last_of,
+    readable_rows,
     row_of,
     they,
 )
@@ -116,7 +116,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
     answer = pl.DataFrame(rows, schema={**SCHEMA, **_OF_RUN}, orient="row")
     return Answer(
         rows=answer,
-        people=for_people(answer),
+        readable=readable_rows(answer),
         meta={"ranks": ranks.height, "entries": calls.height, "groups": members.height,
               "warnings": notes},
         title=answer["says"][0] if rows else "",

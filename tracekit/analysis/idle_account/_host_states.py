@@ -75,7 +75,7 @@ def waits(trace: Trace) -> pl.DataFrame:
         "process", "correlation"
     ).drop_nulls("correlation").unique()  # fmt: skip
     asking = _is_named(trace, _NAME.str.contains("Query"))  # they return at once
-    told = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
+    by_records = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
     is_copy = pl.col("copy_kind").is_not_null()
     takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
@@ -83,7 +83,7 @@ def waits(trace: Trace) -> pl.DataFrame:
         thread="launch_thread", start="launch_start", end="launch_end",
         name=_copy_name(),
     )  # fmt: skip
-    named = [own.select("thread", "start", "end", _NAME) for own in (by_name, told)]
+    named = [own.select("thread", "start", "end", _NAME) for own in (by_name, by_records)]
     found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
 

@@ -179,8 +179,8 @@ def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """
     pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
     first = pieces.filter(pl.col("device") == pl.col("device").min().over("process"))
-    told = first.select("process", "start", "end", idle=pl.col("cause").cast(pl.String))
-    return split_at(spans, states(told, "process", "idle"), "process", "idle")
+    causes = first.select("process", "start", "end", idle=pl.col("cause").cast(pl.String))
+    return split_at(spans, states(causes, "process", "idle"), "process", "idle")
 
 
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:

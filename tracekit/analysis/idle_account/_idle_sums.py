@@ -195,8 +195,8 @@ class _IdleOfPart:
         known = around.join(before, on="before", how="left").join(
             names.rename({"op": "ended_by"}), on="ended_by", how="left"
         )
-        told = _with_samples(part, chosen.with_ranges(part))
-        return told.join(known.drop("before", "ended_by"), on="gap", maintain_order="left")
+        with_causes = _with_samples(part, chosen.with_ranges(part))
+        return with_causes.join(known.drop("before", "ended_by"), on="gap", maintain_order="left")
 
 
 def _added(pieces: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -83,7 +83,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
             "shares": _SHARES,
         },
         title=f"idle time by {', '.join(keys)}",
-        people=with_words(rows, {"iteration": OUTSIDE_STEPS}),
+        readable=with_words(rows, {"iteration": OUTSIDE_STEPS}),
         empty="no idle time",
         command="idle",
         figures={"figure": "idle"},
@@ -308,14 +308,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not meta.get("window_ns") or meta.get("idle_ns") is None:
         return None
     share = percent(meta["idle_ns"] / meta["window_ns"])
-    said = f"Nothing runs for {share} of the time{unseen(meta)}"
+    sentence = f"Nothing runs for {share} of the time{unseen(meta)}"
     cold = meta.get("cold", {}).get("idle_ns", 0)
     if cold >= _SAID_OF_COLD * meta["idle_ns"] > 0:
-        said += f", {percent(cold / meta['idle_ns'])} of it in cold first steps"
+        sentence += f", {percent(cold / meta['idle_ns'])} of it in cold first steps"
     if leading_keys(rows) != ["cause"] or not meta["idle_ns"]:
-        return said
+        return sentence
     longest = rows.sort("idle_ns", descending=True)
-    return f"{said}: {most_by_share(longest, ['cause'])} of that{_evidence_named(longest)}"
+    return f"{sentence}: {most_by_share(longest, ['cause'])} of that{_evidence_named(longest)}"
 
 
 def _evidence_named(rows: pl.DataFrame) -> str:

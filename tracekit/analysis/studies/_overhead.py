@@ -98,7 +98,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
         rows=rows,
         meta=_meta(study, rows, baseline, apart=apart),
         title=f"overhead against {baseline}",
-        people=without_empty(rows, _OF_SEVERAL),
+        readable=without_empty(rows, _OF_SEVERAL),
         empty="nothing to compare",
         command="overhead",
         figures={"figure": "overheads", "heat-map": "overhead map"},

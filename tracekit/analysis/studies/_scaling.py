@@ -119,7 +119,7 @@ def scaling(
             "warnings": [*pooling_warnings(study, apart=apart), *_warnings(timed, apart=apart)],
         },
         title=f"{mode} scaling",
-        people=without_empty(rows, _OF_SEVERAL),
+        readable=without_empty(rows, _OF_SEVERAL),
         empty="no timed runs",
         command="scaling",
         figures={"figure": "speedup", "efficiency": "efficiency"},

@@ -104,7 +104,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_steps_ns``: time from first to last op, less that of steps."""
+    """Return ``process, device, outside_steps_ns``: from first to last op, less steps."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")

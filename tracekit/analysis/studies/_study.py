@@ -141,9 +141,9 @@ def study_row(
     kernels), ``collective`` (kernels of other libraries), ``p2p``, ``staged`` or ``mpi`` (copies
     between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval by `long_run`; null for
     fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
-    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_steps_ns`` (idle
-    while it is in none) add up to ``step_ns``. Each participant of a collective counts with an
-    equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
+    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_steps_ns``
+    (idle while it is in none) add up to ``step_ns``. Each participant of a collective counts with
+    an equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
 
     Raises
     ------
@@ -500,15 +500,15 @@ def runs_answer(
         epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
         rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
         drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
-    people = rows.drop(
+    readable = rows.drop(
         "devices", "step_se_ns", "step_effective", "slow_every", cs.ends_with("_total_ns")
     )
     optional = ("step_low_ns", "step_high_ns", "parameters")
-    people = people.drop(name for name in optional if not rows[name].count())
+    readable = readable.drop(name for name in optional if not rows[name].count())
     if not rows["skipped"].sum():
-        people = people.drop("skipped")
+        readable = readable.drop("skipped")
     if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
-        people = people.drop("window_ns")
+        readable = readable.drop("window_ns")
     return Answer(
         rows=rows,
         meta={
@@ -519,7 +519,7 @@ def runs_answer(
         },
         title="study",
         tables={"stages": study_stages(drawn, apart=apart)},
-        people=people,
+        readable=readable,
         empty="no runs",
         command="study",
         figures={"figure": "stages"},

@@ -411,7 +411,9 @@ def overhead(
         )
     drawn = replace(found, tables={"overheads": found.rows})
     if as_matrix:
-        return of_study(replace(drawn, rows=studies.overhead_matrix(found.rows), people=None), rows)
+        return of_study(
+            replace(drawn, rows=studies.overhead_matrix(found.rows), readable=None), rows
+        )
     is_of_steps = set(found.rows["time"].drop_nulls()) == {"step"}
     return of_study(drawn.saying(**(per_step(rows) if is_of_steps else {})), rows)
 

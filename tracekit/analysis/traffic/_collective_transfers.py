@@ -408,11 +408,11 @@ def rank_devices(
     here = log_processes(log.writers, processes, str(log.path))
     own = calls.filter(pl.col("device").n_unique().over("process") == 1)
     by_process = here.join(own.select("process", "device").unique(), on="process")
-    told = (
+    logged = (
         _at_buses(ranks, here, devices),
         ranks.join(by_process, on=["host", "pid"], nulls_equal=True),
     )
-    found = pl.concat([seen, *(some.select(seen.columns) for some in told)])
+    found = pl.concat([seen, *(some.select(seen.columns) for some in logged)])
     return found.unique(["communicator", "rank"], keep="first", maintain_order=True)
 
 

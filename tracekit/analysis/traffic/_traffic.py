@@ -538,7 +538,7 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
     of = f"{rows.height} {'NICs' if is_nic else 'GPUs'}"
     if is_nic and rows["nic"].null_count():
         of = f"all NICs of {rows.height} hosts"
-    said = (
+    sentence = (
         f"modelled traffic held against {metric} of {of}: {attributed:,} bytes are attributed,"
         f" {modelled:,} of them by a model, and {counted:,} were counted"
         f" ({attributed / counted - 1:+.1%})"
@@ -549,9 +549,9 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
         where = f"GPU {worst['device']}"
         if is_nic:
             where = f"{worst['nic'] or 'NICs'} of {worst['host'] or 'an unnamed host'}"
-        said += f", most on {where}: {worst['difference_share']:+.1%}"
+        sentence += f", most on {where}: {worst['difference_share']:+.1%}"
     covered = rows["sampled_share"].drop_nulls().to_list()
-    return f"{said}; samples cover {min(covered):.0%} of the time" if covered else said
+    return f"{sentence}; samples cover {min(covered):.0%} of the time" if covered else sentence
 
 
 # -- where measured traffic and the machine that it is put on contradict each other ------------

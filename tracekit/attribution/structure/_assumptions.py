@@ -99,12 +99,12 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
     name = NAMED if pair.by_names else LAUNCHED
     if not outside + inside:
         return Assumption(name, "untested", None, "no kernel is named after gradients")
-    said = (
+    evidence = (
         f"of the time of kernels that are named after gradients {outside / 1e6:,.3f} of "
         f"{(outside + inside) / 1e6:,.3f} ms lie in forward passes"
     )
     fails = outside > THRESHOLDS.named_before * (outside + inside)
-    return Assumption(name, "fails" if fails else "holds", outside, said)
+    return Assumption(name, "fails" if fails else "holds", outside, evidence)
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
@@ -114,12 +114,12 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
     length = total_in(spent * lane.layer * (stage == WU), first, first + parts.head[1:])
     if held.any():
-        said = (
+        evidence = (
             f"{int(held.sum()):,} updates hold layers ({int(length.sum()) / 1e6:,.3f} ms), by"
             f" what forward passes begin with ({parts.cut.fed}): an optimizer that multiplies, or"
             " passes alone"
         )
-        return Assumption(LAYERS, "fails", int(length.sum()), said)
+        return Assumption(LAYERS, "fails", int(length.sum()), evidence)
     if parts.cut.fed:
         return Assumption(LAYERS, "holds", 0, f"none before {parts.cut.fed}")
     return Assumption(
@@ -140,18 +140,20 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     spent = int((lane.work.end - lane.work.start)[alone].sum())
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
-    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
+    evidence = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
     if times >= THRESHOLDS.few_usual * steps:
-        return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
+        return Assumption(ALONE, "untested", spent, f"{evidence}: they may be part of each step")
     inputs, fetches = lane.work.kind == H2D, int((lane.work.kind[alone] == D2H).sum())
     fed = lane.work.bytes[alone][inputs[alone]]
     batches = lane.work.bytes[lane.batch & inputs & (stage != ME)]
     most, usual = int(fed.max(initial=0)), int(np.median(batches)) if batches.size else 0
     is_less = most < THRESHOLDS.acting_input * usual
     if not is_less or fetches < max(int((fed == most).sum()), 1):
-        return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
-    said += f", with copies of input of at most {most:,} bytes, usual ones of steps {usual:,} bytes"
-    return Assumption(ALONE, "untested", spent, f"{said}: they may choose actions")
+        return Assumption(ALONE, "holds", None, evidence)  # they may be of no evaluation
+    evidence += (
+        f", with copies of input of at most {most:,} bytes, usual ones of steps {usual:,} bytes"
+    )
+    return Assumption(ALONE, "untested", spent, f"{evidence}: they may choose actions")
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
@@ -164,9 +166,9 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     fed = total_in(turns.lane.batch & (turns.lane.work.kind == H2D), turns.first, turns.stop) > 0
     if not begins.size or not fed[begins].any():
         return Assumption(UPDATE, "untested", None, "no input is copied from the host")
-    said = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
+    evidence = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
     holds = fed[begins].mean() >= THRESHOLDS.rhythm
-    return Assumption(UPDATE, "holds" if holds else "untested", None, said)
+    return Assumption(UPDATE, "holds" if holds else "untested", None, evidence)
 
 
 def _accumulated(
@@ -188,8 +190,8 @@ def _accumulated(
     begin = turns.first[np.searchsorted(numbered.bursts, more)]
     end = turns.ends[np.searchsorted(numbered.bursts, more, side="right") - 1]
     spent = np.where(np.isin(stage, (FP, BP)), turns.lane.work.end - turns.lane.work.start, 0)
-    said = f"{more.size:,} of {passes.size:,} steps have more than the usual {usual}"
-    yield Assumption(ACCUMULATED, "untested", int(total_in(spent, begin, end).sum()), said)
+    evidence = f"{more.size:,} of {passes.size:,} steps have more than the usual {usual}"
+    yield Assumption(ACCUMULATED, "untested", int(total_in(spent, begin, end).sum()), evidence)
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
@@ -198,12 +200,14 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
     beside = int(spent[known & (lane.work.thread != thread)].sum())
-    said = f"other threads launch {beside / 1e6:,.3f} of {layers / 1e6:,.3f} ms of layers"
+    evidence = f"other threads launch {beside / 1e6:,.3f} of {layers / 1e6:,.3f} ms of layers"
     if beside > THRESHOLDS.readings * layers:
-        return Assumption(ALL, "fails", beside, said)
+        return Assumption(ALL, "fails", beside, evidence)
     if beside + unknown > THRESHOLDS.readings * layers:
-        return Assumption(ALL, "untested", None, f"{said}, unknown ones {unknown / 1e6:,.3f} ms")
-    return Assumption(ALL, "holds", beside, said)
+        return Assumption(
+            ALL, "untested", None, f"{evidence}, unknown ones {unknown / 1e6:,.3f} ms"
+        )
+    return Assumption(ALL, "holds", beside, evidence)
 
 
 def of_period(
@@ -211,8 +215,8 @@ def of_period(
 ) -> Iterator[Assumption]:
     """Yield the tested assumptions behind stages estimated from the launch order of one thread."""
     yield _others_launch(lane, thread)
-    said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
-    yield Assumption(PERIOD, "holds", differ_ns, said)
+    evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
+    yield Assumption(PERIOD, "holds", differ_ns, evidence)
     share = f"{recomputed:.0%} of the layers of a backward pass stand as they do in forward"
     backward = int((lane.work.end - lane.work.start)[stage == BP].sum())
     yield Assumption(NEW, "holds", int(recomputed * backward), share)

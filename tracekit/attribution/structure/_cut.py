@@ -112,8 +112,8 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
     inside = ", with layers in the update" if multiplies else ""
     alone = f", a pass alone from {head} on" if head < front else ""
     named = f"optimizer kernels until {low}, " if low else ""
-    said = f"{named}{why}{inside}{alone}"
-    return Cut(front, low, front, said, head, multiplies, fed=why)
+    evidence = f"{named}{why}{inside}{alone}"
+    return Cut(front, low, front, evidence, head, multiplies, fed=why)
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:

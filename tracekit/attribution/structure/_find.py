@@ -103,15 +103,15 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
     spent = lane.work.end - lane.work.start
     both = (by_period.stage != NOTHING) & (by_names.stage != NOTHING)
     differ = int(spent[both & (by_period.stage != by_names.stage)].sum())
-    said = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
+    contradiction = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
     if differ > THRESHOLDS.readings * spent.sum():
-        apart = Assumption(READINGS, "fails", differ, said)
+        apart = Assumption(READINGS, "fails", differ, contradiction)
         return replace(by_names, assumptions=(*by_names.assumptions, apart))
     stage = np.where(by_period.stage != NOTHING, by_period.stage, by_names.stage)
     # Names looked for what the period takes for granted.
     tested = {each.name for each in by_names.assumptions}
     left = (each for each in by_period.assumptions if each.name not in tested)
-    agree = Assumption(READINGS, "holds", differ, said)
+    agree = Assumption(READINGS, "holds", differ, contradiction)
     return replace(
         by_names if asked else _steadier(by_period, by_names), stage=stage,
         doubts=by_period.doubts, assumptions=(*by_names.assumptions, *left, agree),
@@ -131,8 +131,8 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
         return by_period
     if others >= THRESHOLDS.order_alike * steps:
         return by_names
-    said = f"{others:,} of {steps:,} steps repeat: what counts as a step may be part of one"
-    return replace(by_names, contradictions=(*by_names.contradictions, said))
+    note = f"{others:,} of {steps:,} steps repeat: what counts as a step may be part of one"
+    return replace(by_names, contradictions=(*by_names.contradictions, note))
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
@@ -159,11 +159,11 @@ def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
             break
     if not beside:
         return result
-    said = (
+    sentence = (
         f"several trainings run beside each other: steps are those of the largest, and {beside:,}"
         " steps of others lie within these"
     )
-    return replace(result, contradictions=(*result.contradictions, said))
+    return replace(result, contradictions=(*result.contradictions, sentence))
 
 
 def _joined(
@@ -312,11 +312,11 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     layers = int((work.end - work.start)[beside & lane.layer].sum())
     if not forward:
         return (Assumption(INPUT, "holds", layers, f"{layers / 1e6:,.3f} ms of layers on these"),)
-    said = (
+    sentence = (
         f"threads that copy from the host run layers on streams of their own ({forward / 1e6:,.3f}"
         " ms): taken for forward passes without backward (ME), not for input"
     )
-    return (Assumption(INPUT, "fails", forward, said),)
+    return (Assumption(INPUT, "fails", forward, sentence),)
 
 
 def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:

@@ -65,13 +65,13 @@ class Pair:
 def find_pair(lane: Lane) -> Pair | None:
     """Return the two groups of threads whose launches alternate most clearly; None if none do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
-    told = [
+    clear = [
         pair
         for pair in pairs
         if pair.steady >= THRESHOLDS.begin_share and pair.agreed >= THRESHOLDS.votes
     ]
     return max(
-        told, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
+        clear, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
     )
 
 

@@ -69,8 +69,8 @@ class Pieces:
         self._found.append(replace(found, stage=nothing, step=nothing, again=nothing, steps=steps))
         is_told = (found.stage != NOTHING) & (found.method == "threads")
         again = np.where(is_told, found.again, NOTHING)[~is_open].astype(np.int8)
-        told = {"stage": found.stage[~is_open], "step": step, "again": again}
-        return ops["op"].to_numpy()[~is_open], told
+        columns = {"stage": found.stage[~is_open], "step": step, "again": again}
+        return ops["op"].to_numpy()[~is_open], columns
 
     def joined(self, most: int) -> Structure:
         """Join the findings of all pieces, each of up to `most` ops.
@@ -86,10 +86,10 @@ class Pieces:
         if len(self._found) == 1:
             return joined
         texts = chain.from_iterable(found.contradictions for found in same)
-        said = f"looked at in {len(self._found)} pieces of up to {most:,} ops, for --memory"
+        evidence = f"looked at in {len(self._found)} pieces of up to {most:,} ops, for --memory"
         return replace(
             joined,
-            evidence=(*joined.evidence, said),
+            evidence=(*joined.evidence, evidence),
             contradictions=tuple(dict.fromkeys(texts)),
             usual_gaps=sum(found.usual_gaps for found in same),
             gaps=sum(found.gaps for found in same),

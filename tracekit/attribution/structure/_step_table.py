@@ -90,8 +90,8 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     unfed = _unfed(turns, begins, inputs)
     found = Numbered(_counted(begins, count), unfed=unfed)
     if not inputs.size and _searches(turns, parts, begins, inputs):
-        said = "the host decides by results in the midst of updates, and copies no input"
-        found = replace(found, unfed=said)
+        reason = "the host decides by results in the midst of updates, and copies no input"
+        found = replace(found, unfed=reason)
     elif unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
         found = Numbered(_counted(inputs, count), several, steady=False, reading="input")
@@ -108,8 +108,8 @@ def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> 
     if asked == found.reading:
         found = replace(found, unfed=None)
     elif asked in steps:
-        said = None if asked == "update" else f"{STEP_READINGS[asked]}, as asked"
-        found = Numbered(steps[asked], said, steady=asked != "input", reading=asked)
+        reason = None if asked == "update" else f"{STEP_READINGS[asked]}, as asked"
+        found = Numbered(steps[asked], reason, steady=asked != "input", reading=asked)
     others = (name for name, each in steps.items() if (each != found.bursts).any())
     return replace(found, others=tuple(others))
 

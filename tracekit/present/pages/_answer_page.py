@@ -69,10 +69,10 @@ def answer_table(
     is_open: bool = False,
 ) -> Markup:
     """Return the rows of an answer, or `rows` in their place, as a table with notes."""
-    shown = answer.for_people if rows is None else rows
-    said = {name: value for name, value in answer.meta.items() if name != "warnings"}
-    left_out = answer.for_people.height - shown.height
-    return frame_table(shown, key, title, meta=said, left_out=left_out, is_open=is_open)
+    shown = answer.readable_rows if rows is None else rows
+    facts = {name: value for name, value in answer.meta.items() if name != "warnings"}
+    left_out = answer.readable_rows.height - shown.height
+    return frame_table(shown, key, title, meta=facts, left_out=left_out, is_open=is_open)
 
 
 def frame_table(
@@ -102,12 +102,12 @@ def frame_table(
         Whether the table is unfolded at first.
     """
     head = frame.head(_MOST)
-    said = dict(meta or {})
-    known, unknown = with_values(shown_with_totals(head, said))
+    facts = dict(meta or {})
+    known, unknown = with_values(shown_with_totals(head, facts))
     columns, equal = _each_once(_in_sight(known))
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
-    below = notes({name: value for name, value in said.items() if name not in _SHOWN})
+    below = notes({name: value for name, value in facts.items() if name not in _SHOWN})
     below += [f"{name}: the same as {other}" for name, other in equal.items()]
     below += unknown_note(unknown)
     left_out += frame.height - head.height
@@ -207,13 +207,15 @@ def _body(name: str, part: Answer, caption: str) -> Markup:
 
 def _table(name: str, part: Answer, caption: str) -> Markup | None:
     """Return the rows as a table; without rows a sentence, unless there is a headline."""
-    if part.for_people.is_empty():
+    if part.readable_rows.is_empty():
         line = part.meta.get("headline")
         return (
-            None if line or not part.for_people.width else fragment("paragraphs", [part.empty], "")
+            None
+            if line or not part.readable_rows.width
+            else fragment("paragraphs", [part.empty], "")
         )
     meta = {key: value for key, value in part.meta.items() if key not in _SAID}
-    return frame_table(part.for_people, name, caption or "Rows", meta=meta, is_open=True)
+    return frame_table(part.readable_rows, name, caption or "Rows", meta=meta, is_open=True)
 
 
 _LEGEND = {

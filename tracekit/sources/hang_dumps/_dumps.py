@@ -110,13 +110,13 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
         If a named pickle could run code.
     """
     rows, warnings = _Rows(), []
-    for given in map(Path, paths):
+    for source in map(Path, paths):
         before = len(rows.ranks) + len(rows.events) + rows.queries
-        if not given.is_dir():
-            for value in _values(given):
-                rows.add(value, given)
+        if not source.is_dir():
+            for value in _values(source):
+                rows.add(value, source)
             continue
-        for path in _files(given):
+        for path in _files(source):
             try:
                 for value in _values(path):
                     rows.add(value, path)
@@ -126,7 +126,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
                 warnings.append(f"{path.name} was left out: {error}")
         if len(rows.ranks) + len(rows.events) + rows.queries == before:
             found = f" ({warnings[-1]})" if warnings else ""
-            raise NotATraceError(f"no dump lies in {given}{found}")
+            raise NotATraceError(f"no dump lies in {source}{found}")
     ranks = pl.DataFrame(rows.ranks, schema=dict(RANK_SCHEMA), orient="row").sort("rank")
     _check_once(ranks)
     return Dumps(
@@ -280,8 +280,8 @@ def _peer(
     peer: Mapping[str, Any], communicator: Mapping[str, Any], query: int, *, is_missing: bool
 ) -> dict[str, Any]:
     status = _record(peer.get("status"))
-    given = _record(peer.get("collective_counts"))
-    counts = {str(name): int(count) for name, count in given.items() if _number(count) is not None}
+    record = _record(peer.get("collective_counts"))
+    counts = {str(name): int(count) for name, count in record.items() if _number(count) is not None}
     total = sum(counts.values())
     return {
         "query": query,

@@ -155,8 +155,8 @@ def _entry(
     }
 
 
-def _group(given: Any) -> tuple[str | None, str | None]:
-    match given:
+def _group(value: Any) -> tuple[str | None, str | None]:
+    match value:
         case [name, description]:
             return str(name), str(description)
         case _:
@@ -171,17 +171,17 @@ def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
     return (one, other) if name["way"] == "->" else (other, one)
 
 
-def _sizes(given: Any) -> list[list[int]] | None:
+def _sizes(value: Any) -> list[list[int]] | None:
     """Return the sizes of tensors; None if they are no lists of integers, or implausibly large."""
-    if not isinstance(given, list) or len(given) > _MOST_TENSORS:
+    if not isinstance(value, list) or len(value) > _MOST_TENSORS:
         return None
     fits = all(
         isinstance(each, list)
         and len(each) <= _MOST_DIMENSIONS
         and all(type(size) is int and size in _INT64 for size in each)
-        for each in given
+        for each in value
     )
-    return given if fits else None
+    return value if fits else None
 
 
 def _text(sizes: list[list[int]] | None) -> str | None:
@@ -200,11 +200,11 @@ def _elements(sizes: list[list[int]] | None) -> int | None:
     return total if total in _INT64 else None
 
 
-def _types(given: Any) -> str | None:
+def _types(value: Any) -> str | None:
     """Return the distinct element types of tensors as text; None if there are none, or too many."""
-    if not isinstance(given, list) or len(given) > _MOST_TENSORS:
+    if not isinstance(value, list) or len(value) > _MOST_TENSORS:
         return None
-    return ", ".join(sorted({str(each) for each in given})) or None
+    return ", ".join(sorted({str(each) for each in value})) or None
 
 
 def _place(frames: Any) -> str | None:

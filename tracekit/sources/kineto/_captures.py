@@ -125,9 +125,9 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
 
 def _operators(inside: pl.DataFrame) -> pl.DataFrame:
     """Return ``graph, operators``: by capture, names and tensor sizes of operators as one text."""
-    told = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
+    text = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
     own = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
-    return own.group_by("graph").agg(operators=told.str.join("\n"))
+    return own.group_by("graph").agg(operators=text.str.join("\n"))
 
 
 def _replays(gathered: Gathered) -> pl.DataFrame:

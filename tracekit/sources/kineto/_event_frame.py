@@ -194,8 +194,8 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
             ) from error
     if not isinstance(event, dict):  # it says nothing, as an event without any field
         event = {}
-    given = event.get("args")
-    arguments = given if isinstance(given, dict) else {}
+    args = event.get("args")
+    arguments = args if isinstance(args, dict) else {}
     return {
         # What is no number is no time, which is another thing than none.
         **{name: text_of(event.get(name)) for name in _FIELDS},

@@ -280,8 +280,8 @@ def gpu_work(events: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
 
 def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """Return threads per launch and per block of kernels, from texts such as ``[512, 1, 1]``."""
-    given = ops.select(pl.when(pl.col("group") == "kernel").then(pl.col(*_SIZES)))
-    distinct = given.unique()
+    of_kernels = ops.select(pl.when(pl.col("group") == "kernel").then(pl.col(*_SIZES)))
+    distinct = of_kernels.unique()
     sizes = distinct.select(
         pl.col(name).str.extract_groups(numbers).struct.unnest().cast(pl.Int64)
         for name, numbers in _SIZES.items()
@@ -289,7 +289,9 @@ def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     grid = [pl.lit(1, pl.Int64).alias(name) for name in LAUNCH_SIZE[:3]]
     blocks = launch_size(sizes.with_columns(grid)).alias("block_size")
     made = distinct.with_columns(launch_size(sizes), blocks)
-    found = given.join(made, on=list(_SIZES), how="left", nulls_equal=True, maintain_order="left")
+    found = of_kernels.join(
+        made, on=list(_SIZES), how="left", nulls_equal=True, maintain_order="left"
+    )
     return found["launch_size"], found["block_size"]
 
 

@@ -84,8 +84,8 @@ class HostRanges:
 
     def _collectives(self, records: pl.DataFrame) -> pl.DataFrame:
         """Convert PyTorch's records of collectives to the form of NCCL's own ranges."""
-        told = records.with_columns(_function(), **self._group(records))
-        told = told.with_columns(_bytes().alias("Message size [bytes]"))
+        named = records.with_columns(_function(), **self._group(records))
+        named = named.with_columns(_bytes().alias("Message size [bytes]"))
         between = pl.col("function").is_in(_MESSAGES)
         payload = pl.struct(
             "Message size [bytes]", "NCCL communicator ID", "commRank",
@@ -99,8 +99,8 @@ class HostRanges:
             .alias("seqNumber"),
         ).struct.json_encode()  # fmt: skip
         known = pl.col("function").is_not_null()
-        self.sized += told["Message size [bytes]"].count()
-        return told.with_columns(
+        self.sized += named["Message size [bytes]"].count()
+        return named.with_columns(
             name=pl.coalesce("function", "name"),
             domain=pl.when(known).then(pl.lit("NCCL")),
             payload=pl.when(known).then(payload).cast(pl.Categorical()),

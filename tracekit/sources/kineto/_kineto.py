@@ -247,10 +247,10 @@ def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
     Ops on AMD's GPUs carry the driver's index, which also counts CPUs, so it is not known which
     description belongs to which GPU: they are described only if all descriptions are alike.
     """
-    given = around.get("deviceProperties")
+    properties = around.get("deviceProperties")
     described = {
         each["id"]: each
-        for each in (given if isinstance(given, list) else ())
+        for each in (properties if isinstance(properties, list) else ())
         if isinstance(each, dict) and isinstance(each.get("id"), int)
     }
     how = "ordinal"
@@ -274,13 +274,13 @@ def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns)
 
 
-def _described(given: Mapping[str, Any]) -> dict[str, object]:
-    name = given.get("name")
-    capability = [_whole(given.get(key)) for key in ("computeMajor", "computeMinor")]
+def _described(properties: Mapping[str, Any]) -> dict[str, object]:
+    name = properties.get("name")
+    capability = [_whole(properties.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
         "name": text_of(name) if isinstance(name, str) and name else None,
-        "memory_bytes": _whole(given.get("totalGlobalMem"), (1 << 63) - 1),
-        "sm_count": _whole(given.get("numSms")),
+        "memory_bytes": _whole(properties.get("totalGlobalMem"), (1 << 63) - 1),
+        "sm_count": _whole(properties.get("numSms")),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),
     }
 

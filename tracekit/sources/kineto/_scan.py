@@ -104,9 +104,9 @@ class Scanner:
             if codes[slot].any():
                 columns[name] = texts[pl.Series(codes[slot])]
         there = np.flatnonzero((numbers[:rows] != loops.NONE).any(axis=0)).tolist()
-        given = {self.numbers[slot]: pl.Series(numbers[:rows, slot]) for slot in there}
-        value = pl.col(given.keys())
-        known = pl.DataFrame(given).select(pl.when(value != loops.NONE).then(value))
+        numeric = {self.numbers[slot]: pl.Series(numbers[:rows, slot]) for slot in there}
+        value = pl.col(numeric.keys())
+        known = pl.DataFrame(numeric).select(pl.when(value != loops.NONE).then(value))
         columns |= known.to_dict()
         # A constant takes no room for each row.
         absent = [each for name, each in self._absent.items() if name not in columns]

@@ -160,20 +160,20 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
 def _logs(paths: Sequence[StrPath]) -> Sequence[Path]:
     """Return the files to read, each once."""
     found: dict[Path, Path] = {}
-    for given in map(Path, paths):
-        if given.is_dir():
-            inside = [each for each in sorted(given.iterdir()) if _is_log(each)]
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = [each for each in sorted(path.iterdir()) if _is_log(each)]
             if not inside:
-                raise NotATraceError(f"no log of NCCL's inspector lies in {given}")
-        elif not given.exists():
-            raise InputError(f"no file {given}", "check the path")
-        elif not _is_log(given, if_damaged=True):
+                raise NotATraceError(f"no log of NCCL's inspector lies in {path}")
+        elif not path.exists():
+            raise InputError(f"no file {path}", "check the path")
+        elif not _is_log(path, if_damaged=True):
             raise NotATraceError(
-                f"{given} is no log of NCCL's inspector",
+                f"{path} is no log of NCCL's inspector",
                 "its lines are JSON with coll_perf: NCCL_INSPECTOR_ENABLE=1",
             )
         else:
-            inside = [given]
+            inside = [path]
         found.update({each.resolve(): each for each in inside})
     if not found:
         raise InputError("no log was given", "name files, or a folder of them")

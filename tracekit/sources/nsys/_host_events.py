@@ -161,10 +161,10 @@ class Nvtx:
 
     def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
         """Add ``extended``, the extended payload as JSON."""
-        given = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
+        payloads = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
         if self._payloads:
-            given.append(self._payloads.of(ranges["binaryData"]))
-        held = [texts for texts in given if texts.null_count() < ranges.height] or given[:1]
+            payloads.append(self._payloads.of(ranges["binaryData"]))
+        held = [texts for texts in payloads if texts.null_count() < ranges.height] or payloads[:1]
         extended = held[0] if len(held) == 1 else pl.select(pl.coalesce(held)).to_series()
         self.extended += extended.count()
         return ranges.with_columns(extended.alias("extended"))
@@ -293,8 +293,8 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
         "extended", "uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value",
         "floatValue",
     )  # fmt: skip
-    given = [name for name in columns if rows[name].null_count() < rows.height]
-    texts = [values.get(name, pl.col(name)).cast(pl.String) for name in given]
+    present = [name for name in columns if rows[name].null_count() < rows.height]
+    texts = [values.get(name, pl.col(name)).cast(pl.String) for name in present]
     return pl.coalesce(*texts, pl.lit(None, pl.String))
 
 

@@ -129,10 +129,10 @@ class Metrics:
 
 
 def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
-    given = samples if unit is None else samples.with_columns(unit=pl.lit(unit))
+    labelled = samples if unit is None else samples.with_columns(unit=pl.lit(unit))
     columns = ("device", "nic", "metric", "recorded_name", "start", "time", "value", "unit")
-    present = [name for name in columns if name in given.columns]
-    return given.select(present)
+    present = [name for name in columns if name in labelled.columns]
+    return labelled.select(present)
 
 
 def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:

@@ -243,8 +243,8 @@ class Payloads:
     def of(self, blobs: pl.Series) -> pl.Series:
         """Return each payload as JSON; null if there is none or it cannot be decoded."""
         rows = pl.DataFrame({"blob": blobs}).with_row_index("row")
-        given = rows.drop_nulls()
-        declared = _with_header(given).join(self._keys, on=["domain", "schema"], how="semi")
+        known = rows.drop_nulls()
+        declared = _with_header(known).join(self._keys, on=["domain", "schema"], how="semi")
         parts = [pl.DataFrame(schema={"row": pl.UInt32, "json": pl.String})]
         unclear = 0
         for key, part in declared.partition_by("domain", "schema", as_dict=True).items():
@@ -256,7 +256,7 @@ class Payloads:
                 parts.append(self._decoded(part, layout))
         decoded = pl.concat(parts)
         self._unclear += unclear
-        self._lost += given.height - unclear - decoded.height
+        self._lost += known.height - unclear - decoded.height
         return rows.join(decoded, on="row", how="left", maintain_order="left")["json"]
 
     def _decoded(self, rows: pl.DataFrame, layout: _Layout) -> pl.DataFrame:

@@ -123,9 +123,9 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
     kept = []
     for batch in export.file.batches(FRAMES, dict.fromkeys(_FRAME, "int"), rows):
         own = batch.filter(pl.col("id").is_in(wanted.implode()))
-        told = own.with_columns(file=modules.of(own["module"]).str.extract(r"([^/\\]*)$"))
+        with_files = own.with_columns(file=modules.of(own["module"]).str.extract(r"([^/\\]*)$"))
         is_python = pl.col("file").str.ends_with(".py").fill_null(value=False)
-        innermost = told.with_columns(python=is_python).filter(
+        innermost = with_files.with_columns(python=is_python).filter(
             pl.col("python") | (pl.col("stackDepth") == 0)
         )
         symbol = symbols.of(innermost["symbol"]).str.slice(0, _LONGEST)

@@ -269,10 +269,10 @@ class _Work:
         marks = pl.select(pl.lit(lines).str.starts_with("==") | words).to_series().arg_true()
         begin = 0
         for at in marks:
-            if said := _PROCESS_LINE.match(lines[at]):
-                self._pid = int(said[1])
-                if said[2]:
-                    self.programs[self._pid] = PurePath(said[2]).name or None
+            if match := _PROCESS_LINE.match(lines[at]):
+                self._pid = int(match[1])
+                if match[2]:
+                    self.programs[self._pid] = PurePath(match[2]).name or None
             elif set(header := _row(lines[at])) >= _TELLING:
                 yield from self._rows(lines[begin:at])
                 self._open(header)
@@ -293,8 +293,8 @@ class _Work:
 
     def _rows(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
         """Read the lines of the open section; the first line gives the units."""
-        said = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
-        lines = lines.filter(~said)
+        is_comment = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
+        lines = lines.filter(~is_comment)
         if not self._header:
             self._lost["foreign"] += len(lines)
             return

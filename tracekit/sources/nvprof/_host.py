@@ -301,12 +301,12 @@ class Markers:
         columns: dict[str, SqlType] = {"id": "int", "payloadKind": "int", "payload": "blob"}
         found = [pl.DataFrame(schema={"id": pl.Int64, "payload": pl.String})]
         for batch in self._file.batches(MARKER_DATA, columns):
-            given = batch.filter(
+            payloads = batch.filter(
                 pl.col("payloadKind").is_in(list(_PAYLOADS))
                 & (pl.col("payload").bin.size() == _PAYLOAD_BYTES)
                 & ((pl.col("payloadKind") != 0) | (pl.col("payload") != bytes(_PAYLOAD_BYTES)))
             )
-            found.append(given.select("id", payload=pl.coalesce(_values())))
+            found.append(payloads.select("id", payload=pl.coalesce(_values())))
         return pl.concat(found).unique("id", keep="none")
 
 

@@ -58,8 +58,8 @@ def _description(gpu: Mapping[str, Any]) -> dict[str, object]:
     name = gpu.get("product_name") or gpu.get("name")
     banks = gpu.get("mem_banks")
     bank = mapping(banks[0]) if isinstance(banks, list) and banks else {}
-    given = mapping(mapping(gpu.get("uuid")).get("bytes"))
-    parts = [whole(given.get(f"value{place}"), 1 << 8) for place in range(8)]
+    uuid = mapping(mapping(gpu.get("uuid")).get("bytes"))
+    parts = [whole(uuid.get(f"value{place}"), 1 << 8) for place in range(8)]
     known = [part for part in parts if part is not None]
     location, domain = whole(gpu.get("location_id"), 1 << 16), whole(gpu.get("domain"), 1 << 16)
     return {

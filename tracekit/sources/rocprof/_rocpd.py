@@ -154,10 +154,10 @@ class _Set:
     def processes(self) -> pl.DataFrame:
         """``id, pid, command`` of processes, and the launcher's variables from the environment."""
         rows = self.read("info_process", id="int", pid="int", command="text", environment="text")
-        said = [
+        names = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
         ]
-        return _once(rows).with_columns(said).drop("environment")
+        return _once(rows).with_columns(names).drop("environment")
 
     @cached_property
     def pids(self) -> pl.DataFrame:
@@ -465,7 +465,7 @@ def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False
 def _devices(sets: list[_Set]) -> pl.DataFrame:
     """Return the GPUs as described in the file; all processes of a machine see the same."""
     rows = pl.concat([each.agents for each in sets]).filter(pl.col("type") == _GPU)
-    told = []
+    agents = []
     for index, name, product, text in rows.select(
         "type_index", "name", "product_name", "extdata"
     ).iter_rows():
@@ -474,8 +474,8 @@ def _devices(sets: list[_Set]) -> pl.DataFrame:
         except (ValueError, RecursionError):
             known = {}
         names = {"product_name": product, "name": name}
-        told.append({**names, **known, "type": 2, "logical_node_type_id": index})
-    return described([{"agents": told}])
+        agents.append({**names, **known, "type": 2, "logical_node_type_id": index})
+    return described([{"agents": agents}])
 
 
 # -- texts that rocprofv3 packs with LZ4: a mark, their length, and an LZ4 frame

@@ -183,26 +183,26 @@ def _one_by_one(part: Part, path: Path) -> list[dict[str, Any]]:
 
 
 def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    given = value if isinstance(value, dict) else {}
+    fields_given = value if isinstance(value, dict) else {}
     return {
-        name: _projected(given.get(name), kind)
+        name: _projected(fields_given.get(name), kind)
         if isinstance(kind, dict)
-        else text_of(given.get(name))
+        else text_of(fields_given.get(name))
         for name, kind in fields.items()
     }
 
 
 def _told(text: bytes) -> dict[str, list[Any]]:
     """Extract the lists that `_TOLD` names (such as agents) from JSON text, by name."""
-    told = {}
+    lists = {}
     for name, pattern in _TOLD.items():
         if found := pattern.search(text):
             try:
                 after = text[found.end() :].decode("utf-8", "replace")
-                told[name] = json.JSONDecoder(strict=False).raw_decode(after)[0]
+                lists[name] = json.JSONDecoder(strict=False).raw_decode(after)[0]
             except (ValueError, RecursionError):
                 continue
-    return told
+    return lists
 
 
 FORMAT = "rocprofv3 JSON"
@@ -281,11 +281,11 @@ class _Gathered:
     def _learn(self, process: int, symbols: pl.DataFrame) -> None:
         """Store the readable name of each kernel id of a process."""
         names = ("formatted", "demangled", "truncated")
-        given = [pl.col(f"{name}_kernel_name") for name in names]
+        names_given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
             process=pl.lit(process, pl.Int64),
             kernel=_whole(pl.col("kernel_id")),
-            name=pl.coalesce(*given, "kernel_name").str.strip_suffix(".kd"),
+            name=pl.coalesce(*names_given, "kernel_name").str.strip_suffix(".kd"),
         ).drop_nulls()
         self._symbols = pl.concat([self._symbols, known]).unique(
             ["process", "kernel"], keep="first", maintain_order=True
@@ -385,8 +385,8 @@ class _Gathered:
         else:
             self._lost["backward"] += near.filter(pl.col("end") < pl.col("start")).height
             timed = near.with_columns(end=pl.max_horizontal("start", "end"))
-        told = known.height - near.height  # of what is far off `Times` tells
-        self._lost["untimed" if is_gpu else "untimed calls"] += head.height - timed.height - told
+        far_off = known.height - near.height  # of what is far off `Times` tells
+        self._lost["untimed" if is_gpu else "untimed calls"] += head.height - timed.height - far_off
         return timed
 
     def _operation(self, part: Part) -> pl.Expr:
@@ -405,12 +405,14 @@ class _Gathered:
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
             raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
-        told = [mapping(each.get("metadata")) for each in processes]
-        pids = {number: whole(each.get("pid")) for number, each in enumerate(told)}
+        described_processes = [mapping(each.get("metadata")) for each in processes]
+        pids = {number: whole(each.get("pid")) for number, each in enumerate(described_processes)}
         who = Identities(ops, calls, ranges)
         real = pl.col("pid").replace_strict(pids, default=None, return_dtype=pl.Int64)
-        table = who.processes({number: _executable(each) for number, each in enumerate(told)})
-        named = [mapping(each.get("node")).get("hostname") for each in told]
+        table = who.processes(
+            {number: _executable(each) for number, each in enumerate(described_processes)}
+        )
+        named = [mapping(each.get("node")).get("hostname") for each in described_processes]
         hosts = {name for name in named if isinstance(name, str)}
         host = hosts.pop() if len(hosts) == 1 else None
         warnings = (

@@ -180,9 +180,9 @@ class _Launches:
         linked = ops.join(
             self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
         )
-        for told in (self._callers, self._sizes, self._copies):
+        for known in (self._callers, self._sizes, self._copies):
             linked = linked.join(
-                told, left_on="api_id", right_on="id", how="left", maintain_order="left"
+                known, left_on="api_id", right_on="id", how="left", maintain_order="left"
             )
         return linked.rename({"api_id": "correlation"})
 
@@ -249,16 +249,16 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     check_columns(file, _REQUIRED, f"record again with {_RECORD}")
     file.times = Times(file.path, file.first_times({_OP: "start", _API: "start"}))
     rows = workspace.rows
-    told = steps(progress, "HIP calls", "markers", "GPU work")
-    next(told)
+    stages = steps(progress, "HIP calls", "markers", "GPU work")
+    next(stages)
     host = _Host(file, Strings(file, _STRINGS, "id", "string"))
     calls = Seen(host.calls(rows), workspace, *HOST)
-    next(told)
+    next(stages)
     ranges = Seen(host.markers(rows), workspace, *HOST)
-    next(told)
+    next(stages)
     work = _GpuWork(file, host.strings, _Launches(file, host, rows))
     ops = Seen(work.batches(rows), workspace, *OPS)
-    next(told)
+    next(stages)
     if not len(ops) and not len(ranges):
         raise nothing(file.path, "RPD", calls, work.lost["untimed"], _RECORD)
     who = Identities(ops, calls, ranges)

@@ -138,8 +138,8 @@ class _Gathered:
             self._begun = begun if isinstance(begun, int) else 0
 
     def _add_work(self, plane: Plane, line: Line, device: int, stream: int) -> None:
-        given = ("correlation_id", "kernel_details", "memcpy_details", "memset_details")
-        events = plane.events(line, *given)
+        statistics = ("correlation_id", "kernel_details", "memcpy_details", "memset_details")
+        events = plane.events(line, *statistics)
         ops = self._timed(events, line, "untimed").with_columns(
             pid=pl.lit(_PID, pl.Int64),
             device=pl.lit(device, pl.Int32),
@@ -291,13 +291,13 @@ class _Gathered:
     @property
     def _absences(self) -> tuple[str, ...]:
         """Return warnings of results that cannot be trusted because the profile lacks data."""
-        told = absences(
+        warnings = absences(
             len(self._ops), 0, f"record with {_RECORD}",
             (len(self._calls), "no calls were recorded, so no op's launch is known", _RECORD),
             (self._counts["annotations"],
              "no steps were annotated, so calls of one function are taken for them", _STEPS),
         )  # fmt: skip
-        return ("the process is not recorded; it stands as process id 0", *told)
+        return ("the process is not recorded; it stands as process id 0", *warnings)
 
     @property
     def _losses(self) -> tuple[str, ...]:

@@ -199,14 +199,14 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     The CRC-32 of the file.
     """
     by_name = {column.name: column for column in coded}
-    given = [by_name.get(column.name, column) for column in frame]
+    columns = [by_name.get(column.name, column) for column in frame]
     with path.open("wb") as file:
         out = _Summed(file)
         out.write(_MAGIC)
         groups = []
         for first in range(0, frame.height, GROUP_ROWS):
             chunks = []
-            for column in (each.slice(first, GROUP_ROWS) for each in given):
+            for column in (each.slice(first, GROUP_ROWS) for each in columns):
                 pages = encoded(column)
                 at = out.size
                 out.write(*pages.dictionary, *pages.data)
