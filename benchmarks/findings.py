@@ -187,8 +187,10 @@ def score_file(trials: Sequence[Trial], claims: Sequence[Claim]) -> str:
 
 def rules_table(trials: Sequence[Trial], jobs: int) -> str:
     """Return a line per rule of what came of it on simulated jobs, as Markdown."""
-    head = (f"| rule | faults of {jobs} jobs | found | missed | claims | wrong | earlier claims | "
-            "wrong | wrong of all, 95 % | win predicted | reached | interval holds |")  # fmt: skip
+    head = (f"| rule | faults in {jobs} jobs | found | missed | claims | wrong claims | "
+            "earlier claims | wrong earlier claims | "
+            "share of all claims that is wrong, 95 % interval | predicted win | simulated win | "
+            "win within its interval |")  # fmt: skip
     lines = [_rule_line(*each, earlier()) for each in zip(*_by_rule(trials), strict=True)]
     return "\n".join([head, "| --- " + "| ---: " * 11 + "|", *lines])
 
@@ -230,7 +232,9 @@ def claims_table(claims: Iterable[Claim]) -> str:
     lines = [
         f"| {each.trace} | `{each.rule}` | {words[each.right]} | {each.seen} |" for each in claims
     ]
-    return "\n".join(["| trace | rule | judged | what was seen |", "| --- " * 4 + "|", *lines])
+    return "\n".join(
+        ["| trace | rule | judged by hand | what the export shows |", "| --- " * 4 + "|", *lines]
+    )
 
 
 def clean_line(number: int) -> str:

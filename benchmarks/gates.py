@@ -116,14 +116,16 @@ def page(pairs: int) -> str:
     return _PAGE.format(pairs=pairs, outlier=OUTLIER, rows="\n".join(lines))
 
 
-_PAGE = """# How often the gate is wrong
+_PAGE = """# How often `tracekit gate` decides wrongly
 
-`python benchmarks/gates.py docs/evidence/gate.md` writes this page: {pairs} simulated pairs of
-AlexNet a line, each run drawn anew. In the middle of one step of B everything stops for {outlier}
-times as long as a step takes. `tracekit gate A B --step 5% --new-findings`;
-[verdicts.md](verdicts.md) has the same of drawn steps, 2,000 pairs a cell.
+Each line counts {pairs} simulated pairs of AlexNet runs, gated by
+`tracekit gate A B --step 5% --new-findings`. Runs A and B have different random seeds. In run B, an
+outlier is added: the job stands still in one step, for {outlier} times the length of that step.
+[verdicts.md](verdicts.md) tries the same limit on 2,000 pairs of random step times.
+`python benchmarks/gates.py docs/evidence/gate.md` writes this page.
 
-| steps | what changed in B | step: pass / fail / undecided | findings fail | which |
+| steps per run | change in B | gate on step time: pass / fail / undecided |\
+ pairs failed by a new finding | findings |
 | ---: | --- | --- | ---: | --- |
 {rows}
 """

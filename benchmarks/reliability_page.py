@@ -9,11 +9,10 @@ from typing import Any
 Results = Mapping[str, Any]
 
 HEAD = """\
-# What was tried against it
+# Reliability tests
 
-Written by `benchmarks/reliability.py` of what it ran; what each number is of is said above it. A wrong number, a traceback,
-a hang, a changed input or something left behind ends that script with an error, so that this page has no column for them.
-What must hold of stores is in [the store](../store.md).
+`benchmarks/reliability.py` writes this page. The script stops with an error at a wrong number, a traceback, a hang, a changed
+input file or a leftover file, so the tables have no column for these. [store.md](../store.md) lists the guarantees of the store.
 """
 MIB = 1 << 20
 
@@ -42,12 +41,13 @@ def _section(title: str, date: str, words: str) -> Iterator[str]:
 
 def _inputs(part: Results) -> Iterator[str]:
     words = (
-        "Copies of a small file of each format, each damaged in another way: flipped bits, cut and swapped pages, rows, columns"
-        " and tables that are changed, dropped, repeated or exchanged, wrong types, huge and negative numbers, ranges that cross,"
-        " end before they begin or never, invalid UTF-8, views, triggers, computed columns; of texts, lines and cells, and matrices changed both ways. What is read is held against readers"
-        " in plain Python (`tests/sources/plain_readers.py`, `plain_texts.py`): ops, calls and ranges with their times, ids, sizes and"
-        " names; NVLinks, relations and NUMA nodes; ranks, rings, trees, connections and calls of NCCL. Some"
-        " damaged files, such as JSON with two values of one name, the plain reader leaves open."
+        "Each case is a copy of a small file of one format, damaged in another way: flipped bits; cut or swapped pages; rows, columns"
+        " and tables that are changed, dropped, repeated or exchanged; wrong types; huge and negative numbers; ranges that cross,"
+        " end before they begin, or never end; invalid UTF-8; views, triggers and computed columns. Text files get damaged lines and cells;"
+        " matrices are damaged symmetrically, too.\n\nThe result is compared with independent readers"
+        " in plain Python (`tests/sources/plain_readers.py`, `plain_texts.py`): times, ids, sizes and names of ops, calls and ranges;"
+        " NVLinks, relations and NUMA nodes; ranks, rings, trees, connections and calls of NCCL. `not compared` counts"
+        " files that the plain reader cannot read unambiguously, such as JSON with a repeated key."
     )
     yield from _section("Damaged files", part["date"], words)
     rows = [
@@ -55,7 +55,16 @@ def _inputs(part: Results) -> Iterator[str]:
          f"{each.get(LEFT_OPEN, 0):,}")
         for each in part["formats"]
     ]  # fmt: skip
-    yield from _table(("format", "cases", "right", "one clear error", "left open"), rows)
+    yield from _table(
+        (
+            "format",
+            "damaged files",
+            "read as by the plain reader",
+            "refused with one clear error",
+            "not compared",
+        ),
+        rows,
+    )
     if part.get("peak_bytes"):  # which is not known of formats that were tried before
         yield f"The process that read them all held {part['peak_bytes'] / MIB:,.0f} MiB at most.\n"
 
@@ -64,38 +73,42 @@ LEFT_OPEN = "read, where the plain reader cannot"
 
 
 def _tests(part: Results) -> Iterator[str]:
-    yield from _section("What is told in words", part["date"], "Tests that passed.")
-    yield from _table(("of", "passed"), [(each["of"], each["passed"]) for each in part["groups"]])
+    yield from _section(
+        "Tests of other faults", part["date"], "Number of tests that passed, by what they test."
+    )
+    yield from _table(
+        ("tests of", "passed"), [(each["of"], each["passed"]) for each in part["groups"]]
+    )
 
 
 def _kills(part: Results) -> Iterator[str]:
     words = (
-        "Commands that were killed (SIGKILL) at a random moment of theirs (`benchmarks/kills.py`), on a store whose `runs/` and"
-        " `staging/` hold files of others, too. After each, the catalogue was mended where the kill had left it half made, every"
-        " run that was there before or that the command had finished was listed, and no other; all of them were read whole,"
-        " table by table, and the files of others were as before. After every fifth, the same command finished the job, every"
-        " file was held against its checksum, and nothing was left over."
+        "`benchmarks/kills.py` kills a command (SIGKILL) at a random moment. The store's `runs/` and"
+        " `staging/` also hold unrelated files. After each kill, the catalogue is repaired if the kill left it incomplete."
+        " It lists exactly the runs that existed before or that the command had completed, all tables of these runs"
+        " can be read, and the unrelated files are unchanged. After every fifth kill, the command is repeated and succeeds, all files match"
+        " their checksums, and nothing is left over."
     )
     yield from _section("Kills", part["date"], words)
     rows = [(each["command"], each["ended"], each["times"]) for each in part["moments"]]
-    yield from _table(("command", "when the signal came it was", "times"), rows)
+    yield from _table(("command", "state after the signal", "times"), rows)
 
 
 def _interrupts(part: Results) -> Iterator[str]:
     words = (
-        "Commands that were sent SIGINT at a random moment from their first line of code on, they and what they had started, as"
-        " Ctrl-C does on a terminal (`benchmarks/interrupts.py`). Each that was not done said so in one line, `tracekit: interrupted`,"
-        " and ended with exit code 130. After each, nothing was left in the store's `staging/` nor beside a page that was half"
-        " written, and all runs that were listed were read whole; in the end every command was run to its end. What a recording"
-        " does of an interrupt, moment by moment, is in `tests/recording/test_recording_perform.py`."
+        "`benchmarks/interrupts.py` sends SIGINT to a command and its child processes, as Ctrl-C does on a terminal, at a random moment"
+        " from its first line of code on. Every command that was not done printed one line, `tracekit: interrupted`,"
+        " and ended with exit code 130. Nothing was left in the store's `staging/` and no half-written page anywhere;"
+        " all tables of all listed runs could be read. At the end, each command was repeated and succeeded."
+        " `tests/recording/test_recording_perform.py` tests interrupts of a recording, moment by moment."
     )
     yield from _section("Interrupts", part["date"], words)
     rows = [(each["command"], each["ended"], each["times"]) for each in part["moments"]]
-    yield from _table(("command", "it was", "times"), rows)
+    yield from _table(("command", "state after the signal", "times"), rows)
 
 
 def _memory(part: Results) -> Iterator[str]:
-    words = "Peak of the process that ingests a generated export of so many kernels (`benchmarks/generate_export.py`)."
+    words = "Peak memory of ingesting a generated export (`benchmarks/generate_export.py`), by its number of kernels and the limit given."
     yield from _section("Memory", part["date"], words)
     rows = [
         (f"{each['kernels']:,}", each["limit"], f"{each['peak_bytes'] / MIB:,.0f} MiB")
@@ -105,7 +118,7 @@ def _memory(part: Results) -> Iterator[str]:
 
 
 def _long(part: Results) -> Iterator[str]:
-    words = "Seconds of the processor for what is asked of a store, the best of three, by how many runs it has."
+    words = "CPU seconds (best of three) for questions to a store with 1 and with 1,000 runs."
     yield from _section("Long use", part["date"], words)
     counts = list(part["seconds"])
     asked = list(part["seconds"][counts[0]])
@@ -115,16 +128,16 @@ def _long(part: Results) -> Iterator[str]:
     early, late = (f"{each / MIB:,.0f} MiB" for each in analyses["held_bytes"])
     number = analyses["number"]
     yield (
-        f"One process that opened a run and asked for its breakdown, its idle time and a query {number} times held {early} after"
-        f" {number // 4} times, and {late} after all.\n"
+        f"One process opened a run and asked for its breakdown, its idle time and a SQL query, {number} times. Its resident memory was"
+        f" {early} after {number // 4} rounds and {late} at the end.\n"
     )
 
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines of `tracekit/` that the tests run, and what they start: commands, workers of an executor, annotated"
-        " programs. What is run compiled alone, or by a Python that is kept apart (what supervises a recording), counts as not"
-        " run. Left out are the tests of the training programs, of most of the documentation and those marked nightly."
+        "Branches and lines of `tracekit/` that the tests execute, including processes they start: commands, workers of an executor, annotated"
+        " programs. Code that runs only compiled, or in an isolated Python (the supervisor of a recording), counts as not"
+        " executed. The tests of the training programs, of most of the documentation and those marked nightly were not run."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
@@ -135,19 +148,19 @@ def _coverage(part: Results) -> Iterator[str]:
 def _mutants(part: Results) -> Iterator[str]:
     tried = sum(sum(each.values()) for each in part["rooms"].values())
     words = (
-        f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): of {part['all']:,} possible changes"
-        f" {part.get('asked', tried):,} were drawn with the seed {part['seed']}, and {tried:,} of these tried. Each was tried against the tests of the rooms that run the changed line and"
-        " those beside them. A test counts if it passes without the change, after the same tests as before. Changes of which"
-        " reading shows that no answer depends on them are in `benchmarks/equivalent_mutants.toml`, each with its reason; the"
-        " score is the share noticed of the others. Tests were written for some that none noticed, and these are counted as noticed."
+        f"`benchmarks/mutants.py` changes one operator, number, condition or method at a time. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were"
+        f" drawn at random (seed {part['seed']}) and {tried:,} tried. Each ran against the tests of the packages that execute the changed line, and"
+        " of the packages beside them. A failing test counts only if it passes without the change, after the same tests. Changes that"
+        " cannot affect any answer are listed with the reason in `benchmarks/equivalent_mutants.toml`. The"
+        " score is the detected share of all other changes. Changes for which a test was added after this run count as detected."
     )
     yield from _section("Mutants", part["date"], words)
     rows = [_scored(room, found) for room, found in sorted(part["rooms"].items())]
     whole: Counter[str] = sum((Counter(each) for each in part["rooms"].values()), Counter())
-    head = ("folder", "tried", "noticed", "change nothing", "left", "score")
+    head = ("folder", "tried", "detected", "equivalent", "not detected", "score")
     yield from _table(head, [*rows, _scored("**all**", whole)])
     if part["left"]:
-        yield "Not noticed:\n"
+        yield "Not detected:\n"
         yield "\n".join(f"- `{each}`" for each in part["left"]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""How often stages and steps are wrong without a word, by kind of program.
+"""How often stages and steps are wrong without a warning, by kind of program.
 
     python benchmarks/stage_kinds.py [--set built|apart|later|strangers] [--seeds N] [KIND...]
 
@@ -23,6 +23,10 @@ from training_outcomes import TOLERATED, Outcome, outcome_of
 from training_sim import MODES
 from training_strangers import STRANGERS
 
+_CLASSES = (
+    "right", "wrong, warned", "wrong, no warning", "unknown", "steps wrong, no warning",
+)  # fmt: skip
+
 
 def cell(found: Iterable[Outcome]) -> str:
     """Return the worst of some outcomes in words."""
@@ -31,14 +35,16 @@ def cell(found: Iterable[Outcome]) -> str:
     )
     parts = []
     if worst.wrong > TOLERATED:
-        parts.append(f"{'**wrong, silent**' if worst.silent else 'wrong, said'} {worst.wrong:.1%}")
+        parts.append(
+            f"{'**wrong, no warning**' if worst.silent else 'wrong, warned'} {worst.wrong:.1%}"
+        )
     if worst.unknown > TOLERATED:
         parts.append(f"unknown {worst.unknown:.1%}")
     if not worst.steps_right:
-        silent = "**, silent**" if worst.steps_silent else ""
+        silent = "**, no warning**" if worst.steps_silent else ""
         parts.append(f"steps {worst.steps_told} for {worst.steps}{silent}")
     elif worst.words and not parts:
-        parts.append("right, with a word")
+        parts.append("right, warned")
     return ", ".join(parts) or "right"
 
 
@@ -61,19 +67,19 @@ def lines(kinds: Iterable[str], seeds: int, *, words: bool) -> Iterator[str]:
                 if words:
                     print(name, mode, each, file=sys.stderr)
         yield f"| {name} | {' | '.join(cells)} |"
-    for what in ("right", "wrong, said", "wrong, silent", "unknown", "steps wrong, silent"):
+    for what in _CLASSES:
         yield f"| {what} | {' | '.join(str(counts[mode][what]) for mode in MODES)} |"
 
 
 def _classes(found: Outcome) -> Iterator[str]:
     if found.wrong > TOLERATED:
-        yield "wrong, silent" if found.silent else "wrong, said"
+        yield "wrong, no warning" if found.silent else "wrong, warned"
     elif found.unknown > TOLERATED:
         yield "unknown"
     else:
         yield "right"
     if found.steps_silent:
-        yield "steps wrong, silent"
+        yield "steps wrong, no warning"
 
 
 def _set_of(name: str) -> str:

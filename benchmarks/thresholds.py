@@ -92,8 +92,8 @@ def _middle(best: np.ndarray) -> int:
 def left_out(trials: Trials) -> str:
     """Return the table of what is said of traces by numbers that were chosen without them."""
     head = (
-        "| trace that is left out | told | same stage | another | steps | one thread: told |"
-        " same stage | another | steps |\n"
+        "| left-out trace | method | right stage | wrong stage | steps |"
+        " one thread: method | right stage | wrong stage | steps |\n"
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"
     )
     rows, others = [head], dict[str, set[str]]()
@@ -106,7 +106,10 @@ def left_out(trials: Trials) -> str:
         rows += [_row(trials, trace, by) for trace in traces]
     said = [f"`{name}` {' or '.join(sorted(values))}" for name, values in sorted(others.items())]
     table = "\n".join(rows)
-    return f"{table}\n\nWhat came out otherwise for some of them: {', '.join(said)}."
+    return (
+        f"{table}\n\nThresholds whose refitted value differs from the one in use for a left-out"
+        f" program: {', '.join(said)}."
+    )
 
 
 def _row(trials: Trials, trace: str, by: Thresholds) -> str:
@@ -134,7 +137,8 @@ def _cells(trials: Trials, case: Case, by: Thresholds) -> Iterator[str]:
 def sensitivity(trials: Trials) -> str:
     """Return the table of what changes where one number is halved or doubled."""
     head = (
-        "| number | is | halved | the score changes by | most | doubled | by | most |\n"
+        "| threshold | in use | halved | change of the mean score | largest change |"
+        " doubled | change of the mean score | largest change |\n"
         "| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |"
     )
     rows, idle = [head], []
@@ -148,8 +152,8 @@ def sensitivity(trials: Trials) -> str:
     unread = [f"`{each.name}`" for each in fields(Thresholds) if each.name not in trials.names]
     table = "\n".join(rows)
     return (
-        f"{table}\n\nNothing changes for half and double of {', '.join(idle)}.\n\n"
-        f"None of these traces asks structure for {', '.join(unread)}."
+        f"{table}\n\nHalving or doubling changes no score for {', '.join(idle)}.\n\n"
+        f"None of these traces uses {', '.join(unread)}."
     )
 
 

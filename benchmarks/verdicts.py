@@ -224,7 +224,7 @@ def page_tables(recordings: list[Trial]) -> dict[str, str]:
 
 def evidence(steps: list[Trial]) -> str:
     """Return the page of evidence on verdicts from steps."""
-    head = ["kind", "truth", *(f"{number} steps" for number in STEPS)]
+    head = ["random process", "definition", *(f"{number} steps" for number in STEPS)]
     of_means = [
         [kind.name, kind.truth, *(_cell(each.unknown, each.false, each.right, *each.seen)
                                   for each in steps if each.kind == kind)]
@@ -241,35 +241,42 @@ def evidence(steps: list[Trial]) -> str:
         pairs=f"{PAIRS:,}",
         means=_table(head, of_means),
         few=TYPICAL_PAIRS,
-        typical=_table(["kind", *(f"{number} steps" for number in TYPICAL_STEPS)], of_typical),
-        limits=_table(["change", *(f"{number} steps" for number in GATED)], of_limits),
+        typical=_table(
+            ["random process", *(f"{number} steps" for number in TYPICAL_STEPS)], of_typical
+        ),
+        limits=_table(["true change", *(f"{number} steps" for number in GATED)], of_limits),
     )
 
 
-_PAGE = """# How often verdicts are wrong
+_PAGE = """# How often verdicts on two runs are wrong
 
-`python benchmarks/verdicts.py docs` writes this page. Both runs of a pair are drawn alike, and each
-loses its cold steps (`--skip auto`); [compare.md](../compare.md#what-can-be-shown) says how they
-are compared. The random numbers are none that the rule was chosen by.
+`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from the same random
+process, and compares the runs as `tracekit compare` does
+([method](../compare.md#what-can-be-shown)). The method was tuned on other seeds.
 
 ## The mean step
 
-{pairs} pairs a cell, in percent: unknown / told to differ, of equal pairs / intervals that hold the
-truth, of those given / told slower where B is 3 % / 5 % slower.
+Each cell gives percentages of {pairs} pairs, without cold steps (`--skip auto`), in this order:
+
+1. verdict `unknown`, for equal runs
+2. false alarms (`faster` or `slower`), for equal runs
+3. coverage: the 95 % interval contains the true difference, 0, where an interval was given
+4. power at 3 %: verdict `slower`, for a B that is 3 % slower
+5. power at 5 %: verdict `slower`, for a B that is 5 % slower
 
 {means}
 
 ## The typical step
 
-{few} pairs a cell, in percent: unknown / told to differ, of equal pairs / told slower where B is
-3 % slower. Cold steps are kept here.
+Each cell gives percentages of {few} pairs: `unknown` for equal runs / false alarms for equal runs /
+power at 3 % (`slower`, for a B that is 3 % slower). Cold steps are kept.
 
 {typical}
 
 ## A limit of 5 %, with an outlier
 
-{pairs} pairs a cell of independent steps with sd 2 %, where one step of B takes 7 times as long, in
-percent: within / above / unknown.
+Each cell gives the percentages of {pairs} pairs that a limit of 5 % on the mean step calls within /
+above / unknown. Steps are independent (sd 2 %), and one step of B takes 7 times as long.
 
 {limits}
 """

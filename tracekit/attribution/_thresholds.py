@@ -93,8 +93,8 @@ class Thresholds:
     may be misread."""
     jump_returns: int = 3
     """Least number of waits that return early from which a clock has jumped: delays of all ops
-    since then agree with them. Of 36 jumps put into 12 real traces 31 are told, by 2 waits 35, by 6
-    waits 30; where none was put none is told by any."""
+    since then agree with them. Of 36 jumps put into 12 real traces 3 waits find 31, 2 find 35, 6 find
+    30; without a jump none finds any."""
     bounds_apart_ns: int = 50_000
     """Largest difference between the offsets by the earliest of these waits and by the delay of
     ops, ns: in 14 real traces the quickest wait returns up to 12 us after its work, and the
@@ -234,7 +234,7 @@ class Thresholds:
     """Least share of a process's launches in its repetitions for these to be iterations."""
     iterated_symbols: int = 3
     """Least number of different ops in an iteration: fewer are an inner loop."""
-    fetched: float = 1.5
+    results_per_step: float = 1.5
     """Least number of results per step, each after about as many layers, for a step to be said to
     hold several passes: one is usual, and two or more are of requests."""
     period_share: float = 0.9

@@ -397,7 +397,7 @@ def _is_pageable() -> pl.Expr:
 
 
 def _holds_its_call() -> pl.Expr:
-    """Select copies during half or more of which the launching call is open (as if pageable)."""
+    """Select copies whose launching call returns in their second half, or after their end."""
     held = pl.col("launch_end") - pl.col("start")
     return (2 * held >= LENGTH).fill_null(value=False)
 

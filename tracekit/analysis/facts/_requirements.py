@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether a run has a kind of data (yes, partly, none, no), and how much, in words."""
+    """How much of a kind of data a run has: ``yes, partly, none, no``, and a text with numbers."""
 
     available: Degree
     found: str

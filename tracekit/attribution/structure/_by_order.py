@@ -236,7 +236,7 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
     fetched = _fetched(lane, sequence.rows) / max(steps, 1)
-    if reading is None and fetched >= THRESHOLDS.fetched:
+    if reading is None and fetched >= THRESHOLDS.results_per_step:
         reading = (
             f"a step may hold several passes, as requests of a server do: {fetched:.1f} results "
             "are fetched in each, after about as many layers"
