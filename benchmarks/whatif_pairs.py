@@ -67,7 +67,7 @@ def _line(each: Score) -> str:
     width = "" if each.width is None else f"{100 * each.width:.1f} %"
     ends = "" if each.low is None or each.high is None else f"{each.low:.3f} to {each.high:.3f}"
     held = "yes" if each.held else "refused" if each.low is None else "**no**"
-    said = held if each.told or each.low is None else f"{held}, not told"
+    said = held if each.told or each.low is None else f"{held}, no number"
     times = f"{each.before:.3f} | {each.after:.3f}"
     return f"| {each.name}{sealed} | {times} | {ends} | {said} | {width} |"
 
@@ -97,7 +97,7 @@ def main() -> None:
     pairs = [pair for pair in chosen if not asked.only or pair.name in asked.only]
     with ProcessPoolExecutor(asked.workers) as pool:
         scores = list(pool.map(partial(score, folder=asked.folder), pairs))
-    print("| pair | before (ms) | after (ms) | range (ms) | holds | width |")
+    print("| pair | before (ms) | true step after (ms) | predicted range (ms) | in range | width |")
     print("| --- | ---: | ---: | ---: | --- | ---: |")
     print("\n".join(_line(each) for each in scores))
     print()
