@@ -16,15 +16,15 @@ def number_type(rows: int) -> type[np.signedinteger[Any]]:
 
 
 class Stack(NamedTuple):
-    """Stacks of open ranges or other items, one per line (such as a thread), in shared arrays.
+    """Stacks of open items, such as ranges, one per line (such as a thread), in shared arrays.
 
     Parameters
     ----------
     until, below
-        By slot: the end of the item in the slot, ns, and the slot of the item below it (-1: none).
-        In a free slot `below` is the next free slot.
+        One element per slot: the end of the item in the slot, ns, and the slot of the item below it
+        on its stack (-1: none). In a free slot `below` is the next free slot.
     tops
-        By line: the slot of the top item, -1 if the stack is empty.
+        One element per line: the slot of the top item, -1 if the stack is empty.
     free
         One number: the first free slot, -1 if all are used.
     """
@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class OpenRanges(NamedTuple):
-    """Ranges open on each thread: their stack, and by slot the ids of a range and of its path."""
+    """Stack of the open ranges on each thread, with the id of each range and of its path."""
 
     stack: Stack
     number: Array
@@ -44,7 +44,7 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Stack of the open ranges whose name has a stage, with the index of the stage of each."""
+    """Stack of the open ranges whose name implies a stage, with the index of the stage of each."""
 
     stack: Stack
     stage: Array
@@ -58,15 +58,15 @@ class OpenAround(NamedTuple):
     stack
         The stack of each thread.
     number, level, flags
-        By slot: the range's number, its nesting depth (0: outermost), and its flags. Here `APART`
-        says that this range belongs to evaluation and not to training, and `COVERED` that the range
-        which gave `stage` does.
+        Per slot of the stack: the range's number, its nesting depth (0: outermost), and its flags.
+        Flag `APART`: this range belongs to evaluation, not training. `COVERED`: the range that
+        `stage` comes from belongs to evaluation.
     stage
-        By slot: the stage of the range, or of the nearest range around it that has one; -1 for
+        Per slot: the stage of the range, or of the nearest range around it that has one; -1 for
         none.
     of_pass, passes
-        By slot: the number of the nearest range of a pass (this range or one around it), -1 for
-        none; and how many ranges of passes are nested there.
+        Per slot: the number of the nearest range (this one or one around it) of a forward, backward
+        or update pass, -1 for none; and how many such ranges are nested there.
     """
 
     stack: Stack
@@ -102,7 +102,7 @@ class NestedRows(NamedTuple):
 
 
 class NameMeanings(NamedTuple):
-    """Stage and other meanings of range names by the rules, by name id.
+    """Meanings that the rules give to range names: stage, autograd marker, step; one per name id.
 
     Parameters
     ----------
@@ -128,10 +128,10 @@ class Nested(NamedTuple):
 
 
 class Bones(NamedTuple):
-    """Ranges that may mark a step, a pass or evaluation.
+    """Ranges that may mark a training step, a pass (forward, backward, update) or evaluation.
 
-    `row` is the row of each, `around` the id of the nearest enclosing range of a pass (-1: none),
-    and `total` an array of one element: their count.
+    `row` is the row of each such range, `around` the id of the nearest enclosing range of a pass
+    (-1: none), and `total` an array with one element, the number of such ranges.
     """
 
     row: Array
@@ -147,8 +147,8 @@ class SeenThreads(NamedTuple):
     process
         Number of the thread's process, for threads with ranges.
     passes
-        By thread and stage: number of ranges of passes on the thread, without those inside autograd
-        markers.
+        Per thread and stage: number of ranges on the thread that mark a pass of this stage, without
+        those inside autograd markers.
     marked, loading
         Whether the thread holds autograd markers, and whether it holds input ranges.
     """
@@ -160,7 +160,7 @@ class SeenThreads(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Time intervals (such as steps) of each training thread with its helpers, a "team".
+    """Time intervals (such as steps) per "team": a training thread and its helper threads.
 
     The intervals of team t are the rows from ``first[t]`` up to ``first[t + 1]`` of `start`, `end`
     and `number`, by start; ``at[t]`` is the row of the interval that the loop has reached.
@@ -174,7 +174,7 @@ class Stretches(NamedTuple):
 
 
 class NamedRows(NamedTuple):
-    """Ranges ordered by start: start, name id, and the training thread (team) each belongs to."""
+    """Ranges ordered by start: start, name id, and team (training thread with helpers) of each."""
 
     team: Array
     start: Array
@@ -182,7 +182,7 @@ class NamedRows(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Join keys of ops and calls: process and correlation id. A negative process: no key."""
+    """Keys that join ops with launching calls: process (negative: no key) and correlation id."""
 
     process: Array
     correlation: Array
@@ -191,7 +191,7 @@ class Keys(NamedTuple):
 class Launched(NamedTuple):
     """Launched ops: number of the launching call (-1: none), kind and device.
 
-    `first` is the number of the first call in the chunk of calls at hand.
+    `first` is the number of the first call in the chunk of calls that is being processed.
     """
 
     call: Array
@@ -201,7 +201,7 @@ class Launched(NamedTuple):
 
 
 class Launchers(NamedTuple):
-    """By thread: number of ops it launched, and the device of its kernels.
+    """For each thread: number of ops it launched, and the device of its kernels.
 
     The device is -1 if the thread launched no kernel, -2 if it launched on several devices.
     """
@@ -211,7 +211,7 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Calls, or calls that launched ops: thread, start, end, innermost range, step, evidence."""
+    """Per call (or launching call): thread, start, end, innermost range, step, evidence bits."""
 
     thread: Array
     start: Array
@@ -233,7 +233,7 @@ class RangeRows(NamedTuple):
     pushes
         Whether it is a push/pop range.
     name, flags
-        Id of its name, and its flags as `nest` finds them.
+        Id of its name, and its flags as set by `nest`.
     """
 
     first: int
@@ -248,7 +248,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls ordered by start, one row each; `launches` is False for those without launched work."""
+    """Calls ordered by start, one row each; `launches` tells whether a call launched GPU work."""
 
     thread: Array
     process: Array
@@ -280,9 +280,9 @@ class Turn(NamedTuple):
     last_ranges, last_calls
         Whether this is the last chunk of ranges, and of calls.
     paths
-        Output: number of each range's path.
+        Output: path id of each range.
     found
-        Output: context of each call.
+        Output: innermost range, step and evidence of each call.
     """
 
     position: Array
@@ -300,14 +300,14 @@ class Opened(NamedTuple):
     Parameters
     ----------
     ranges, stages
-        By thread: the stack of all open ranges, and of the open ranges that have a stage.
+        Per thread: the stack of all open ranges, and the stack of those that have a stage.
     evaluates, differentiates
-        By thread: end of the open range of metric evaluation, and of the open autograd marker, ns.
+        Per thread: end of the open range of metric evaluation, and of the open autograd marker, ns.
     shared
-        By process and stage: start and end of the start/end range of that stage with the latest
+        Per process and stage: start and end of the start/end range of that stage with the latest
         end.
     shares
-        By process: the latest end in `shared`.
+        Per process: the latest end in `shared`.
     """
 
     ranges: OpenRanges
@@ -324,14 +324,14 @@ class Windows(NamedTuple):
     Parameters
     ----------
     stretches
-        The windows; `number` is the unit (one backward pass: a range or an iteration).
+        The intervals; `number` is the backward pass (a range or an iteration) that each belongs to.
     last
-        By team: end of its last window.
+        Per team: end of its last interval.
     fed, used
-        By window: whether work is launched in it, or between it and the window before (`fed`); and
-        whether a possible autograd thread launches work in it (`used`).
+        Per interval: whether work is launched in it or between it and the previous interval
+        (`fed`); whether a possible autograd thread launches work in it (`used`).
     begun, ended
-        By team: times of its first and its latest launch so far.
+        Per team: times of its first and its latest launch so far.
     """
 
     stretches: Stretches
@@ -343,7 +343,7 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """By team (training thread with helpers): steps, backward windows, training thread.
+    """Per team (training thread with helpers): its steps, backward windows and training thread.
 
     The thread is -1 if there is none. `iterations` maps a step to the row of its iteration.
     """
@@ -355,15 +355,15 @@ class Teams(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """By thread: evidence that it is an autograd thread, which launches backward passes.
+    """Per thread: launch counts that show whether it is an autograd thread (runs backward passes).
 
     Parameters
     ----------
     during, inside
-        Number of launches between the first and the last backward window (interval in which a
-        backward pass may run) of the team, and number of launches inside windows.
+        Number of launches between the start of the first and the end of the last backward window
+        (interval in which a backward pass may run), and number of launches inside windows.
     served, latest
-        Number of units (backward passes) in whose windows it launches, and the unit of its latest
+        Number of backward passes in whose windows it launches, and the backward pass of its latest
         such launch.
     may_serve
         Whether the thread may be an autograd thread at all.
@@ -377,7 +377,7 @@ class Serving(NamedTuple):
 
 
 class OpRows(NamedTuple):
-    """Ops ordered by start: device, start, end, whether a kernel, start of the launching call."""
+    """Ops ordered by start: device, start, end, whether it is a kernel, start of launching call."""
 
     device: Array
     start: Array
@@ -387,7 +387,7 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Kernels that were launched while their device was idle, counted by device.
+    """Per device: count and least launch delay of kernels launched while the device was idle.
 
     Parameters
     ----------
@@ -405,7 +405,7 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops with the evidence for their stages, one entry per op; see `Launch`.
+    """Ops with the evidence for their stages, one element per op; see `Launch`.
 
     `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
     size thresholds that the op's bytes reach.
@@ -440,7 +440,7 @@ class PlaceRows(NamedTuple):
 
 
 class PlaceState(NamedTuple):
-    """State of `place_exchanges` between chunks, by computing stream; -1 means none.
+    """State of `place_exchanges` between chunks, per GPU's main compute stream; -1 means none.
 
     Parameters
     ----------
@@ -449,13 +449,13 @@ class PlaceState(NamedTuple):
     end
         End of the last kernel, ns.
     waiting
-        The last collective that no layer kernel has followed yet.
+        The latest collective not yet followed by a layer kernel.
     fresh
-        The last collective that no kernel at all has followed yet.
+        The latest collective not yet followed by any kernel.
     earlier
-        By collective: the previous collective that also still waits for a layer kernel.
+        Per collective: the previous collective that is also not yet followed by a layer kernel.
     total
-        One number: count of collectives so far.
+        Array of one element: number of collectives so far.
     """
 
     layer: Array
@@ -467,17 +467,17 @@ class PlaceState(NamedTuple):
 
 
 class Exchanges(NamedTuple):
-    """Collectives, with the layer kernels before and after each on its GPU's computing stream.
+    """Collectives, with the layer kernels before and after each on its GPU's main compute stream.
 
     Parameters
     ----------
     op, line, role
-        Op number, number of that computing stream, and what the collective does (`REDUCES` and
-        others).
+        Op number, number of that compute stream, and kind of collective (`REDUCES`, `GATHERS`,
+        `SCATTERS`).
     computes
-        1 if the collective itself runs on the computing stream.
+        1 if the collective itself runs on the compute stream.
     beside
-        1 if a kernel of the computing stream runs at the same time.
+        1 if a kernel of the compute stream runs at the same time.
     end
         End of the collective, ns.
     before, after
@@ -503,15 +503,15 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """Kind of ops, by name code and recorded kind.
+    """Kind of op for each pair of kernel name and recorded kind.
 
     Parameters
     ----------
     kinds
         Number of recorded kinds.
     place
-        By name code (from -1) and recorded kind: entry in the list of kinds and collectives, -1
-        where it is not known yet.
+        For each name code (from -1) and recorded kind: index in the list of kinds and collectives,
+        -1 if it is not known yet.
     """
 
     kinds: int
@@ -519,21 +519,21 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Two integers per op that encode all evidence on its stage: its case, see `describe`."""
+    """Two integers per op that encode all evidence for its stage; see `describe`."""
 
     who: Array
     what: Array
 
 
 class Told(NamedTuple):
-    """Cases of ops: ops with equal evidence form one case, whose stage is decided once.
+    """Ops grouped into cases: ops with equal evidence form a case, whose stage is decided once.
 
     Parameters
     ----------
     case
-        By op: the number of its case.
+        Per op: the number of its case.
     keys, ops, total_ns
-        By case: its key, the number of its ops, and their total duration, ns.
+        Per case: its evidence as a `CaseKeys` entry, number of ops, and their total duration, ns.
     """
 
     case: Array
@@ -551,15 +551,15 @@ class StepRows(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Sums of the work launched in each step, and outside of steps.
+    """Per step, and for work outside of steps: counts and last launch times of ops.
 
     Parameters
     ----------
     ops, steady
         Number of ops, and number of ops that are not input.
     backward, update
-        Launch times of the last op of the backward pass and of the last kernel of the update, ns; a
-        very early time if there is none.
+        Launch time of the last op of the backward pass, and of the last kernel of the weight
+        update, ns; a very early time if there is none.
     """
 
     ops: Array
@@ -569,7 +569,7 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """Path labels of range names, by name id: inside a numbered step, and outside of one."""
+    """Two path labels per range name: for ranges inside a numbered step, and for those outside."""
 
     inside: Array
     outside: Array

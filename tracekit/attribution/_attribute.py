@@ -59,14 +59,14 @@ _STEPS = ("launches and ranges", "iterations", "calls", "verdicts", "stages")
 
 
 def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) -> Trace:
-    """Return the trace with launches, innermost ranges, stages and iterations.
+    """Return the trace with launching calls, innermost ranges, stages and iterations of ops.
 
     A pure function of the raw columns: the results of an earlier attribution are replaced.
 
     Parameters
     ----------
     trace
-        A trace as a source yields it, or one that was attributed before.
+        A trace as it was read from a file, or one that was attributed before.
     rules
         Rules that give names of ranges, threads and kernels a meaning.
     progress
@@ -85,13 +85,13 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ops, calls and ranges with their attribution, and the tables that attribution adds.
+    """Write ops, calls and ranges with their attribution, and the derived tables; return warnings.
 
     Returns
     -------
-    Warnings, one sentence each: for each self-check that failed (a correlation id names at most one
-    call of its process; a launch starts no later than its op), for each of `findings`, and one for
-    all entries of the user's rules file that matched nothing.
+    Warnings, one sentence each: for each failed self-check (several calls of a process with one
+    correlation id; ops that start before their launch), for each of `findings`, and one for all
+    entries of the user's rules file that matched nothing.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules)
@@ -179,10 +179,10 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 @dataclass(frozen=True)
 class _Roles:
-    """Threads of a report by role: training thread, its helper, or backward thread.
+    """Threads of a recorded file by role: training thread, its helper, or backward thread.
 
-    `table` lists the threads with the meanings of their names, `processes_of` the processes of the
-    report; `threads` and `processes` are one more than the largest ids.
+    `table` lists the threads with the stage that each name implies, `processes_of` the processes;
+    `threads` and `processes` are one more than the largest ids.
     """
 
     table: pl.DataFrame
@@ -192,7 +192,7 @@ class _Roles:
 
     @cached_property
     def reports(self) -> dict[int, int]:
-        """Process -> its report."""
+        """Id of a process -> number of its recorded file."""
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
@@ -246,7 +246,7 @@ def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rule
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Context of each call (range, step and evidence bits), chunk by chunk."""
+    """Innermost range, step and evidence bits of each call, chunk by chunk."""
 
     calls: Stream
     found: Waiting
@@ -258,7 +258,7 @@ class _Contexts:
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
-        """Return a function that reads the contexts of a chunk's calls, cached for the next ops."""
+        """Return a function that reads the contexts of a chunk of calls, with a cache."""
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
@@ -276,7 +276,7 @@ def _follow(
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
-    """Write ranges; return the context of calls (range, step, evidence), and backward threads."""
+    """Write ranges; return range, step and evidence of each call, and the backward threads."""
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
@@ -309,7 +309,7 @@ def _follow(
 
 
 def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
-    """Mask the threads that may be autograd threads: not training, not named after a stage."""
+    """Mask threads that may be autograd threads: not training threads, name implies no stage."""
     may = np.ones(roles.threads, np.bool_)
     busy = roles.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -339,7 +339,7 @@ def _or_null(numbers: pl.Series) -> pl.Series:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Context of each op's launching call, chunk by chunk."""
+    """Range, step and evidence of each op's launching call, chunk by chunk."""
 
     launches: Launches
     contexts: _Contexts
@@ -351,16 +351,16 @@ class _Placed:
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return the context of the launching call of a chunk's ops, or of the ops in `rows`."""
+        """Return range, step and evidence of the launching calls of a chunk's ops or `rows`."""
         calls = self.calls(number)
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return the contexts of calls, by their indices."""
+        """Return range, step and evidence of calls, given by index."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
-        """Return the ranges, evidence and threads that decide stages of ops; see `as_captured`."""
+        """Return ranges, evidence and threads that decide stages; see `as_captured`."""
         calls = self.captured.of(ops)
         if calls is None:
             return launch["range"], launch["evidence"], launch["thread"]
@@ -371,10 +371,10 @@ class _Placed:
 class _Passed:
     """Sums and warnings collected while ops were written.
 
-    `early`: times by which ops start before their launching call, ns. `waits`: shortest delay of
-    kernels launched on idle GPUs. `sums`: sums of ops by iteration, for iterations that ranges
-    mark. `torn`: processes whose recording begins within a step. `doubts`: warnings on steps that
-    no range marks, on collectives with unknown operation, and on doubtful input.
+    `early`: how long before its launching call each early op starts, ns. `waits`: shortest delay of
+    kernels launched on idle GPUs. `sums`: sums of ops by iteration, for iterations that are ranges.
+    `torn`: processes whose recording begins within a step. `doubts`: warnings on work outside of
+    steps, on collectives with unknown operation, and on doubtful input.
     """
 
     early: Array
@@ -395,7 +395,7 @@ def _attribute_ops(
     jumps: Jumps,
     write: Write,
 ) -> _Passed:
-    """Write ops with launch, stage and iteration; return the sums added up on the way."""
+    """Write ops with launch, stage and iteration; return sums and warnings of `_Passed`."""
 
     def attributed(number: int) -> _Attributed:
         made = _attributed(ops, number, placed, found.iterations, verdicts, stages)
@@ -434,7 +434,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """A chunk of ops with their stages and iterations, and its part of the sums of `_Passed`."""
+    """A chunk of ops with their stages and iterations, and its contribution to `_Passed`."""
 
     ops: pl.DataFrame
     early: Array
@@ -479,7 +479,7 @@ def _attributed(
 
 
 def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepSums) -> pl.Series:
-    """Count ops by step; return the iteration of each."""
+    """Add up ops by step in `sums`; return the iteration of each op."""
     numbers, height = given(iterations["iteration"]), ops.step.size
     found = np.empty(height, np.int64)
     outside = compiled(count_in_steps, height)(ops, parts, numbers, sums, found)
@@ -511,7 +511,7 @@ _NO_LAUNCH: tuple[np.integer[Any], ...] = (
 
 
 def _launch(found: Array, contexts: _Contexts) -> Context:
-    """Return the context of each op's launching call, `_NO_LAUNCH` if it is unknown."""
+    """Return range, step and evidence of each op's launching call, `_NO_LAUNCH` if unknown."""
     chunks = chunks_of(found, contexts.first)
     if not chunks:
         return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
@@ -523,7 +523,7 @@ def _launch(found: Array, contexts: _Contexts) -> Context:
 
 
 def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
-    """Return call, thread and time of each op's launch; null if unknown."""
+    """Return id, thread and start time of each op's launching call; null if unknown."""
     columns = [pl.Series("call", calls).cast(pl.Int64)]
     columns += [pl.Series(f"launch_{name}", launch[name]) for name in _OF_LAUNCH]
     unknown = pl.Series(calls < 0)

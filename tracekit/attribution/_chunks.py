@@ -1,7 +1,7 @@
 """Chunks of integer columns that a step of attribution keeps for a later step.
 
-They stay in memory while they fit, else in files, each column with the bytes that it has in memory:
-reading it again costs no more than a copy.
+Chunks stay in memory while they fit, else they are written to files in their memory layout, so that
+reading a column costs no more than a copy.
 """
 
 from __future__ import annotations

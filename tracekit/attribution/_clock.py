@@ -1,8 +1,8 @@
-"""Detect a GPU clock that is early or late against the clock of calls.
+"""Detect a GPU clock that is ahead of, or behind, the clock of API calls.
 
-No op starts before the call that launches it, and a kernel launched on an idle GPU starts 4 to
-16 us later in real traces. A wait of the host returns after the work it waits for has ended. Where
-a recording breaks one of these rules, the size of the breach gives the clock offset.
+No op starts before the call that launches it, and a kernel launched on an idle GPU starts 4 to 16
+us later in real traces. A wait of the host returns after the work it waits for has ended. Where a
+recording violates one of these rules, the amount gives the clock offset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
 
 def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
-    """Return by device the number of kernels launched while it was idle, and their least delay.
+    """Count per device the kernels launched while it was idle; return their least launch delay.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
 
 
 def _placed(device: Array) -> tuple[Array, Array]:
-    """Return the distinct devices, and the position of each op's device among them."""
+    """Return the distinct devices, and for each op the index of its device among them."""
     most = int(device.max(initial=0))
     if most < _FEW and device.min(initial=0) >= 0:
         return np.arange(most + 1), device
@@ -73,8 +73,8 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
     parts
         The tables that `waits` returned for all chunks of ops.
     slack
-        Device -> least time from the end of the work to the return of the wait for it, ns; devices
-        for which it is not known are absent.
+        Device -> least time, ns, from the end of GPU work to the return of the host call that
+        waited for this work; devices without such waits are absent.
     """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
@@ -91,8 +91,8 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 def _held_or_late(slack: int | None) -> str:
     """Return a clause that says whether the GPU's clock is late, or its launches are held back.
 
-    `slack` is the least time from the end of work to the return of a wait for it, ns; None if
-    unknown.
+    `slack` is the least time, ns, from the end of GPU work to the return of the host call that
+    waited for it; None if unknown.
     """
     if slack is None:
         return "the clock of the GPU is late by about so much, or something holds back every launch"
@@ -109,15 +109,15 @@ def _held_or_late(slack: int | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """Constant offset of a report's GPU clocks against the clock of calls; 0 if there is none.
+    """Constant offset of a recording's GPU clocks against the clock of calls; 0 if there is none.
 
     Parameters
     ----------
     by
         Correction to add to GPU times, ns; positive if the GPU clock is early.
     slack
-        Device -> least time from the end of the work to the return of the wait for it, ns, after
-        the correction; only devices whose clock may be late.
+        Device -> least time, ns, from the end of GPU work to the return of the host call that
+        waited for it, after the correction; only devices whose clock may be late.
     """
 
     by: int = 0
@@ -145,16 +145,16 @@ def steady_offset(
 ) -> Offset:
     """Find a constant offset of all GPU clocks against the clock of calls.
 
-    An op that its GPU is ready for starts some microseconds after its call. So if the clocks differ
-    by one offset, the largest lead of an op over its call is the same at any time and on any GPU,
-    and it is negative if the GPU clock is late. The recording is cut into parts; parts in which no
-    GPU was ready for any op say nothing. If half of the parts say nothing, or GPUs differ, no
-    offset is concluded.
+    An op launched on an idle GPU starts some microseconds after its call. So if the clocks differ
+    by a constant, the largest lead (start of the call minus start of the op) is the same at any
+    time and on any GPU, and is negative if the GPU clock is late. The recording is cut into parts;
+    parts without an op launched on an idle GPU are ignored. If half of the parts are ignored, or
+    GPUs differ, no offset is assumed.
 
-    A cause that delays every launch looks like a late clock, but not in waits of the host, which
-    still return after the work has ended. So the clock counts as late only if on each GPU, both
-    early and late in the recording, waits return before the work ends, by about as much as ops are
-    late.
+    Something that delays every launch also looks like a late clock, but then host waits still
+    return after the GPU work has ended. So the clock counts as late only if on each GPU, near both
+    the start and the end of the recording, waits return before the work ends, by about as much as
+    ops start late.
 
     Parameters
     ----------
@@ -179,9 +179,10 @@ def steady_offset(
 
 
 def _steady_lead(leads: pl.DataFrame) -> int:
-    """Return the largest time by which an op starts before its call, ns; 0 if it is not steady.
+    """Return the largest lead (call start minus op start), ns; 0 if it is not steady.
 
-    It is steady if most parts of the recording, and each GPU, have an op that comes close to it.
+    It is steady if at least half of the parts of the recording, and each GPU, have an op with
+    nearly this lead.
     """
     part = _parts(leads["start"], leads)
     most = int(leads["lead"].max())  # type: ignore[arg-type]
@@ -193,10 +194,11 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 
 
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
-    """Tell whether waits of the host return as long before their work ends as ops start late.
+    """Tell whether host waits return as long before their GPU work ends as ops start late.
 
-    Starts of waits are on the clock of calls, and those of `leads` on the GPU clock, which is late
-    by `lag`, ns; it is added to find the part of the recording in which a wait lies.
+    `lag` is the amount, ns, by which the GPU clock is late. Waits have times of the host clock, and
+    `leads` of the GPU clock, so `lag` is added to find the part of the recording in which a wait
+    lies.
     """
     early = returns.filter(pl.col("slack") < -THRESHOLDS.lead_steady_ns)
     least = least_slack(early)
@@ -211,7 +213,7 @@ def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
 
 
 def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
-    """Return the number of the part of the recording in which each time lies."""
+    """Return the part of the recording (equal divisions of the time of `leads`) of each time."""
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
     part = (times.to_numpy() - first) * THRESHOLDS.lead_parts // max(last - first + 1, 1)
     return np.asarray(np.clip(part, 0, THRESHOLDS.lead_parts - 1))
@@ -224,7 +226,7 @@ def _at_both_ends(parts: Array) -> bool:
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
-    """Return ``device, start, lead`` of a chunk's ops: the call's start less that of the op, ns."""
+    """Return ``device, start, lead`` of a chunk's ops: call start minus op start, ns."""
     begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]
@@ -234,7 +236,8 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 def early(leads: Array) -> str:
     """Return a warning with the number of ops that start before their launching call.
 
-    It also gives the median, 5th and 95th percentile of these times; empty without leads.
+    The warning also has the median and the 5th and 95th percentile of these leads; it is empty if
+    there are none.
 
     Parameters
     ----------
@@ -259,7 +262,7 @@ _SCHEMA = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64, "slack": pl.I
 def find_returns(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return how long after the end of its work each wait of the host returns.
+    """Return for each host wait the time from the end of its GPU work to its return.
 
     A wait for a stream or a context returns after the end of all ops there whose launching calls
     had returned when the wait began. If the clocks agree, the result is never negative.
@@ -283,7 +286,7 @@ def find_returns(
 
 
 def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
-    """Return ``device, start, end, slack`` of waits, for `find_returns`."""
+    """Return ``device, start, end, slack`` of host waits: GPU work's end to return, ns."""
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
         own = waits.filter(pl.col("type") == name).with_row_index("wait")
@@ -297,7 +300,7 @@ def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) ->
 
 
 def _of_host(syncs: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the waits of the host for a stream or a context, by start."""
+    """Return the host's waits for a stream or a context, ordered by start."""
     kind = pl.col("type").cast(pl.String)
     columns = ("process", "context", "stream", "start", "end")
     return pl.concat(
@@ -324,7 +327,7 @@ def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.Da
 
 
 def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) -> pl.DataFrame:
-    """Return ``wait, device, until``: last end of the work in a chunk that each wait waits for."""
+    """Return ``wait, device, until``: end of the last op of a chunk that each wait waits for."""
     last = ended.drop_nulls(by).with_columns(pl.col("until").cum_max().over(by))
     return (
         waits.join_asof(
@@ -336,7 +339,7 @@ def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) ->
 
 
 def least_slack(returns: pl.DataFrame) -> dict[int, int]:
-    """Return device -> least time from the end of work to the return of a wait for it, ns."""
+    """Return per device the least time, ns, from the end of GPU work to the return of its wait."""
     least = returns.group_by("device").agg(pl.col("slack").min())
     return dict(least.iter_rows())
 
@@ -350,8 +353,9 @@ the same jumps in real traces."""
 class Jumps:
     """Finds GPU clocks that jump ahead within the recording, which looks like idle time.
 
-    From the jump on, a wait of the host, or a copy that it waits for, seems to return before its
-    work has ended, and every op seems to start late by as much or more; before it, neither holds.
+    After the jump, host waits and synchronous copies seem to return before their GPU work has
+    ended, and every op seems to start later than its launch by as much or more; before the jump,
+    neither is so.
     """
 
     def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:
@@ -361,7 +365,7 @@ class Jumps:
         self._early: dict[int, list[pl.DataFrame]] = {}
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Note the least delays of a chunk of the canonical table, by start."""
+        """Record the least launch delays of a chunk of ops, ordered by start."""
         delay = pl.col("start") - pl.col("launch_start")
         for own in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
             least = _least_of(own)
@@ -380,7 +384,7 @@ class Jumps:
             early += self._early_returns(late.drop_nulls("launch_end"))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of devices whose clock has jumped, with the bounds that waits and ops set."""
+        """Warn of devices whose clock has jumped, with the bounds on the size of the jump."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
         begins = early.group_by("device").agg(
             pl.min("end"), at=pl.min("start"), least=-pl.min("slack"), waits=pl.len()
@@ -405,9 +409,10 @@ class Jumps:
             )
 
     def _early_returns(self, ops: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield waits of the host that return before their work ends, as `find_returns` does.
+        """Yield ``device, start, end, slack`` of waits that return before their GPU work ends.
 
-        Copies to pageable memory count as waits.
+        ``slack`` is the time from the end of the work to the return, ns. Copies to pageable memory
+        count as waits.
         """
         keys = _integers(("process", "context", "stream"))
         launched = ops.sort("launch_end")
@@ -428,7 +433,7 @@ _LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}
 
 
 def _least_of(delays: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, since, delay``: least time from call to op in parts of a device's ops."""
+    """Return ``device, since, delay``: least time from call to op per run of ops of a device."""
     begins = np.arange(0, delays.height, _PART)
     least = np.minimum.reduceat(delays["delay"].to_numpy(), begins) if begins.size else begins
     return delays[begins].select("device", since="start", delay=pl.Series(least))

@@ -1,4 +1,4 @@
-"""Context of each call and range: the ranges, steps and backward windows that it lies in."""
+"""Ranges, step and backward window around each call, found by merging ranges and calls by time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Follower:
     Parameters
     ----------
     ranges, nesting
-        The ranges, and their nesting.
+        The ranges, and the parent, depth and flags of each.
     calls, launching
         The calls, and per chunk a mask of the calls that launched an op.
     steps, windows
@@ -93,8 +93,8 @@ class Follower:
     def recorded(self) -> pl.Series:
         """Mask the backward windows that were recorded in full.
 
-        At an edge of the recording only windows count in which a possible autograd thread launches
-        work: where the recording was cut is not known more exactly.
+        As it is not known exactly where the recording was cut, a window at its edge counts only if
+        a possible autograd thread launches work in it.
         """
         windows, stretches = self._windows, self._windows.stretches
         team = np.repeat(np.arange(windows.begun.size), np.diff(stretches.first))
@@ -102,12 +102,12 @@ class Follower:
         return pl.Series(windows.used | (windows.fed & is_whole))
 
     def chunks(self) -> Iterator[tuple[int, Array | Context]]:
-        """Yield the findings about the rows of each chunk, in order of time.
+        """Yield chunk by chunk, in order of time, paths of ranges and contexts of calls.
 
         Yields
         ------
-        The number of the chunk; and for ranges the number of each range's path, for calls their
-        context (innermost range, step, evidence for the stage).
+        The number of the chunk; and for a chunk of ranges the path id of each, for a chunk of calls
+        their contexts (innermost range, step, evidence for the stage).
         """
         ranges = _Chunks(self._range_chunk, len(self._ranges), _NO_RANGES)
         calls = _Chunks(self._call_chunk, len(self._calls), _NO_CALLS)
@@ -123,7 +123,7 @@ class Follower:
         return self._paths.table(self._labels.texts)
 
     def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
-        """Run the loop to the end of one of the two chunks, growing the stacks as needed."""
+        """Run the loop until one of the two chunks is used up, growing the stacks as needed."""
         turn = Turn(
             np.array([ranges.row, calls.row]), ranges.rows, calls.rows,
             ranges.is_last, calls.is_last, ranges.found, _found(calls.found),
@@ -196,7 +196,7 @@ def _windows(windows: Spans, teams: int) -> Windows:
 
 
 def _found(context: Context) -> Found:
-    """Return the columns of calls that the loop fills."""
+    """Return the columns of calls that the loop fills: range, step and evidence."""
     return Found(context.range, context.step, context.evidence)
 
 
@@ -224,7 +224,7 @@ _Told = TypeVar("_Told", Array, Context)
 
 
 class _Chunks(Generic[_Rows, _Told]):
-    """Iterator over the chunks of a table, with the current one; empty after the last.
+    """Iterator over the chunks of a table that keeps the current chunk; empty after the last.
 
     Parameters
     ----------
@@ -273,9 +273,9 @@ def backward_windows(
 ) -> pl.DataFrame:
     """Return the intervals in which each process may be running its backward pass.
 
-    These are the backward ranges of its training thread. If it has none, they are the gaps inside
-    an iteration from the end of a forward range to the last weight update before the next forward
-    range (or to that range itself if there is no update).
+    These are the backward ranges of its training thread. If it has none, they are the intervals
+    inside an iteration that last from the end of a forward range to the last weight update before
+    the next forward range (or, without an update, to that forward range).
 
     Returns
     -------
@@ -332,7 +332,8 @@ def autograd_threads(
     ----------
     launches
         ``thread, during, inside, served``: number of launches of each thread between the first and
-        the last window of its process, number inside windows, and number of units with one inside.
+        the last window of its process, number inside windows, and number of backward passes (units)
+        with a launch inside.
     windows
         ``process, number``: the windows recorded in full, with the number of their unit.
     threads

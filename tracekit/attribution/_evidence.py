@@ -1,6 +1,6 @@
 """Bit fields that encode the evidence for the stage of a launch or an op.
 
-Launches have few distinct values, so the meaning of each is worked out once. A stage takes three
+Launches have few distinct values, so the stage for each value is decided once. A stage takes three
 bits: its index in the list of stages, counted from 1; 0 is none.
 """
 

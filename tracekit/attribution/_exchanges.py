@@ -62,17 +62,17 @@ _HALVES = ("d2h", "h2d")
 
 @dataclass(frozen=True)
 class Places:
-    """Collectives whose purpose follows from the layer kernels around them.
+    """Collectives whose purpose is inferred from the layer kernels around them.
 
     Parameters
     ----------
     op
         Op numbers, in order.
     stage
-        By collective: its stage as index in the list of stages; the stage of its pass, or the
-        weight update if it moves weights.
+        Per collective: its stage, as index in the list of stages. This is the pass that it is part
+        of, or the weight update if it moves weights.
     process
-        By collective: number of its process.
+        Per collective: number of its process.
     """
 
     op: Array
@@ -80,14 +80,14 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the stage (from 1; 0: unknown) that is found here for each op from `first` on."""
+        """Return stages of ops `first` to `first + rows`, counted from 1; 0 if not found here."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
         return found
 
     def counts(self) -> pl.DataFrame:
-        """Count by ``process`` the collectives of passes (``own``), and those of ``weights``."""
+        """Count per process collectives that are part of a pass (``own``) or move ``weights``."""
         weights = pl.Series("weights", self.stage == STAGES.index("WU"))
         rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
         return rows.group_by("process").agg(
@@ -112,7 +112,8 @@ def find_places(
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        The counts by name from `count_names`, and the roles of these names from `roles_by_name`.
+        Number of ops by kernel name from `count_names`, and the role of each name (layer,
+        collective, neither) from `roles_by_name`.
     evidence
         Evidence on launches and processes.
     structures
@@ -141,7 +142,7 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return by code of a kernel name whether it is a layer, a collective, or neither.
+    """Return the role of each kernel name code: layer, a kind of collective, or neither.
 
     The last entry is for ops without a name.
     """
@@ -162,13 +163,13 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
 
 def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    """Return the role of each op: layer, collective, or neither."""
+    """Return the role of each op by its kernel name: layer, kind of collective, or neither."""
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 
 
 def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
-    """Return the computing stream of each GPU: the one with most time of layer kernels."""
+    """Return the compute stream of each GPU: the one with the most time in layer kernels."""
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -182,7 +183,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
 
 
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
-    """Return each collective with the layers before and after it on its GPU's computing stream."""
+    """Return each collective with the layers before and after it on its GPU's compute stream."""
     found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
     layer, end, waiting, fresh = np.full((4, streams.height), -1)
     earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)
@@ -211,8 +212,9 @@ def _with_stages(
 ) -> pl.DataFrame:
     """Add ``process, thread``, ``on, symbol`` (stream and name), stages ``own, before, after``.
 
-    These stages come from all evidence but kernel names and layers around; for the layers before
-    and after, the threads are added as well.
+    ``own`` is the stage of the collective; ``before`` and ``after`` are those of the layer kernels
+    around it, whose threads are added as well. Kernel names and neighbouring layers are not used
+    for these stages.
     """
     asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
@@ -238,7 +240,7 @@ def _launched(
     numbers: Array,
     structures: Structures,
 ) -> pl.DataFrame:
-    """Return ``op, on, symbol`` of the ops `numbers`, and the evidence for their stages."""
+    """Return ``op, on, symbol`` (op id, stream, name) and stage evidence of the ops `numbers`."""
     parts = []
     for number, height in enumerate(ops.heights):
         first = ops.first[number]
@@ -258,7 +260,7 @@ def _launched(
 
 
 def _told(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` (a stage) of collectives that the layers around explain."""
+    """Return ``op, process, place`` (stage) of collectives that the layers around them explain."""
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
     place = _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside)
@@ -267,7 +269,10 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
 
 @cache
 def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
-    """Return an expression for a collective's stage by the layers around it; null if unclear."""
+    """Return an expression for a collective's stage by the layers around it; null if unclear.
+
+    `both_passes` and `at_most_beside` are thresholds (shares).
+    """
     passes = ["FP", "BP"]
     between = (
         pl.col("own").is_in(passes)
@@ -319,11 +324,11 @@ def find_handing(
 ) -> pl.Series:
     """Return processes whose copies between GPUs all carry activations, as in a pipeline.
 
-    A process of this kind trains on several threads side by side. Copies between two GPUs go one
-    way in forward ranges, and the other way (gradients of activations) with as many bytes each in
-    backward ranges, launched by another training thread. In at least one step several forward
-    ranges launch copies of this kind; weights, which change once in a step, would not need that. No
-    copy of this kind is launched elsewhere.
+    Such a process trains on several threads. Between two GPUs, copies launched in forward ranges go
+    one way; copies launched in backward ranges by another training thread go the other way
+    (gradients of activations) and have the same sizes. In at least one step copies are launched at
+    several times in forward ranges, which weights, changing once per step, would not need. No other
+    copies between these GPUs exist.
 
     Parameters
     ----------
@@ -334,7 +339,7 @@ def find_handing(
     teams
         Training threads with their helper threads.
     ranges
-        The skeleton: the ranges that show the process's activity.
+        The ranges that may mark steps, passes or evaluation.
     """
     several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
     if several.is_empty() or not len(ops):
@@ -354,7 +359,7 @@ def find_handing(
 def _copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], processes: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies between GPUs of a chunk, with the context of their launches."""
+    """Return the copies between GPUs of a chunk, with range, step and stage of their launches."""
     launch = launches(number)
     rows = ops.read(number, "process", "kind", "src_device", "dst_device", "bytes")
     ends = ("src_device", "dst_device")
@@ -373,7 +378,7 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Return an expression for whether copies between two GPUs pass on a pipeline's activations."""
+    """Return an expression: whether copies between two GPUs carry a pipeline's activations."""
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
@@ -396,8 +401,9 @@ def find_relayed(
 ) -> Array:
     """Return the ids of the ops that copy data from GPU to GPU through the host.
 
-    A relay is a copy to the host and the next copy launched by the same thread, if the latter moves
-    as many bytes from the host to another GPU and starts after the end of the first.
+    Such a pair is a copy from a GPU to the host and the next copy launched by the same thread, if
+    that one moves the same number of bytes from the host to another GPU and starts after the first
+    has ended.
 
     Parameters
     ----------
@@ -429,9 +435,9 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Tell whether any copy from a GPU to the host is as large as a copy to another GPU.
+    """Tell whether a device-to-host and another GPU's host-to-device copy have equal size.
 
-    If not, no launch has to be examined.
+    If none are, `find_relayed` need not examine any launch.
     """
     kinds = pl.Series(_HALVES, dtype=KIND).implode()
     halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
@@ -470,7 +476,7 @@ class Unnamed:
         self._ns += int((told["end"] - told["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if collectives of unknown operation take much of the time in `opinions`."""
+        """Warn if collectives of unknown operation take much of the GPU time in `opinions`."""
         total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (
@@ -481,14 +487,14 @@ class Unnamed:
 
 
 class Returned:
-    """Adds up large copies to the host, and large input copies, which may bring that data back."""
+    """Adds up large copies to the host and large input copies, which may bring the data back."""
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}
         self._ns = 0
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Add large copies of a chunk of the canonical table."""
+        """Add the large copies in a chunk of the table of ops."""
         kind, stage = (pl.col(name).cast(pl.String) for name in ("kind", "stage"))
         large = ops.filter(kind.is_in(["d2h", "h2d"]), pl.col("bytes") > _LARGE)
         own = large.filter((kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO"))
@@ -499,7 +505,7 @@ class Returned:
         )
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if input that may bring back data takes much of the time in `opinions`."""
+        """Warn if input copies that may bring offloaded data back take much of all GPU time."""
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
         if self._ns > _MUCH * total and 2 * back >= input_:

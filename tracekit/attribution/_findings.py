@@ -23,14 +23,14 @@ def findings(
     processes: pl.DataFrame,
     iterations: pl.DataFrame,
 ) -> tuple[str, ...]:
-    """Warn of cut recordings, of stages inferred without ranges, and of sources that disagree.
+    """Warn of cut recordings, inferred stages, and sources of evidence that disagree on stages.
 
     Parameters
     ----------
     verdicts, opinions, iterations
         The canonical tables of these names.
     processes
-        The processes that the reports list.
+        The table of processes.
     """
     pids = dict(processes.select("process", "pid").iter_rows())
     several = verdicts.height > 1
@@ -51,7 +51,7 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return the warnings that were stored at attribution; none if the tables have none."""
+    """Return the warnings that attribution stored with the tables; none if there are none."""
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
@@ -105,7 +105,7 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of forward passes that take far longer than the backward passes."""
+    """Warn if forward passes take far longer than backward passes, contrary to the rule."""
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return
     decided = opinions.filter(
@@ -124,7 +124,7 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
 
 
 def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of gradients exchanged in a range, or by a thread, named after forward passes."""
+    """Warn if gradients seem to be exchanged in forward passes, by range or thread names."""
     if verdict["verdict"] != "training":
         return
     exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
@@ -149,7 +149,7 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
 
 
 def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn where two sources of evidence give ops different stages, by GPU time of a process."""
+    """Warn of GPU time for which two sources of evidence give different stages."""
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))

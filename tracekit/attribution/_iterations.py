@@ -1,6 +1,6 @@
-"""The training thread of each process, and the start and end of each training step.
+"""Find the training thread of each process, and start and end of each training step.
 
-It also finds the steps that contain recorded GPU work, and those that were recorded in full.
+It also finds which steps contain recorded GPU work, and which were recorded in full.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OWN_DOMAIN = "tracekit"
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, thread``: the thread that drives each process' training.
 
-    This is the thread whose ranges distinguish most of the stages forward, backward and weight
-    update; among equals the one with most such ranges, else the one that launches most ops. Ranges
-    inside autograd markers do not count, because autograd threads are driven by the training
-    thread.
+    This is the thread whose ranges name most of the three stages forward, backward and weight
+    update; among equals, the one with the most such ranges; without such ranges, the one that
+    launches most ops. Ranges inside autograd markers do not count, because autograd threads are
+    driven by the training thread.
 
     Parameters
     ----------
@@ -52,12 +52,13 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     Parameters
     ----------
     ranges
-        The skeleton. Ranges in metric evaluation are not taken for training steps.
+        The ranges that may mark steps, passes or evaluation. Those in metric evaluation are not
+        taken for training steps.
     training
         The training thread of each process.
     rules
-        The list ``iteration`` names the ranges that are steps. In a process without a match, steps
-        begin with forward ranges: see `_repeated`.
+        Their list ``iteration`` has the patterns of ranges that are steps. In a process without a
+        matching range, steps begin with forward ranges: see `_repeated`.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Drop weight updates from the candidates for steps, unless passes lie inside them."""
+    """Drop weight updates from the candidates for steps, unless they enclose passes."""
     if ranges.filter(pl.col("stage") == "WU", pl.col("rule").is_not_null()).is_empty():
         return ranges
     around = pl.col("range").is_in(ranges_around_passes(ranges, training).implode())
@@ -110,17 +111,17 @@ def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFra
 
 
 def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return by process the outermost ranges that match the first rule with a match."""
+    """Return per process the outermost ranges that match its first rule with any match."""
     found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
     return outermost(_on_one_thread(found, training))
 
 
 def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop steps of tracekit's annotation that contain no pass.
+    """Drop steps that tracekit's own annotation marked, if they contain no pass.
 
-    An annotated step begins when a batch is requested. If there is none, or it is not trained with,
-    its number goes to the next step.
+    An annotated step begins when a batch is requested. If no batch comes, or it is not used for
+    training, the next step has the same number.
     """
     if not (steps["domain"] == _OWN_DOMAIN).any():
         return steps
@@ -139,7 +140,7 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Keep matches on the training thread, else on the thread with most matches."""
+    """Keep ranges on the training thread of each process, else on the thread with most of them."""
     best = (
         found.group_by("process", "thread")
         .agg(count=pl.len())
@@ -199,14 +200,14 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _length(where: pl.Expr) -> pl.Expr:
-    """Return by process the total host time of the ranges that meet the condition `where`."""
+    """Return per process the total host time of the ranges that meet the condition `where`."""
     return (
         (pl.col("end") - pl.col("start")).filter(where.fill_null(value=False)).sum().over("process")
     )
 
 
 def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.DataFrame:
-    """End steps where an evaluation begins after their last range, and before the next step."""
+    """End a step where an evaluation begins between the step's last range and the next step."""
     begins = evaluations.select("process", "thread", evaluation="start").sort("evaluation")
     return (
         steps.sort("ranges_end")
@@ -246,14 +247,14 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
-    """Add ``ops`` (number of ops) and ``whole`` (recorded in full), in place of ``open``.
+    """Replace ``open`` by ``ops`` (number of ops) and ``whole`` (recorded in full).
 
-    The first and the last iteration with GPU work may have been cut. If there are iterations before
-    that first or after that last one, without work, the recording was most likely cut within it: it
-    counts as complete only if it has as many ops as the largest iteration in the middle. Without
-    other signs it counts as cut if the middle ones are alike and it has over a tenth fewer ops than
-    any of the middle ones. The last of iterations found by repetition ends before the work that
-    follows its ranges, so its count proves nothing.
+    The first and the last iteration with GPU work may have been cut. If iterations without GPU work
+    precede the first (or follow the last) one with work, the GPU recording most likely began (or
+    ended) within it: it counts as complete only if it has as many ops as the largest iteration in
+    between. Otherwise it counts as cut if the iterations in between are alike and it has over a
+    tenth fewer ops than any of them. If iterations were found by repetition of forward ranges, the
+    last one ends before the work that follows its ranges, so its count is not used.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
@@ -263,8 +264,8 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     iterations
         The canonical table, with ``open``.
     sums
-        Ops launched in each iteration. Input runs ahead of its iteration, so it is left out when
-        iterations are compared.
+        Ops launched in each iteration. Input copies are left out when iterations are compared, as
+        they may run ahead of their iteration.
     recorded
         Processes with recorded GPU work.
     """
@@ -294,11 +295,12 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 
 
 def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
-    """Compare each iteration with the others of its process.
+    """Add columns that compare each iteration with the others of its process.
 
-    Adds ``first_of_all, last_of_all``; among iterations with work ``first, last``; the number of
-    iterations ``between`` these, with the ``least, usual, most`` ops of such an iteration; and
-    ``all_updated``, whether all but the last one have an update after backward.
+    These are rows: ``first_of_all, last_of_all``, and among iterations with GPU work ``first,
+    last``. Then the number of iterations ``between`` these two, the ``least, usual`` (median) and
+    ``most`` ops of one of them; and ``all_updated``: whether all iterations with work but the last
+    have an update after backward.
     """
     held = (pl.col("ops") > 0).fill_null(value=False)
     place, count = held.cum_sum(), held.sum()
@@ -324,7 +326,7 @@ _KERNELS = {
 
 
 class Opening:
-    """Kernels at the start of a recording that may belong to a step whose range was cut off.
+    """Kernels launched before the end of the first iteration, to detect an earlier, cut step.
 
     Parameters
     ----------
@@ -370,9 +372,9 @@ class Opening:
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
 
-        That is so if a process runs fewer kernels before its first iteration than in it, nearly all
-        of these also occur in the iteration, and they include nearly all kernels that the weight
-        update, and no other stage, runs there.
+        That is so if a process runs fewer kernels before its first iteration than in it; the names
+        of nearly all of these kernels also occur in the iteration; and they include nearly all
+        names that occur there only in the weight update.
         """
         ops, before = pl.col("ops"), pl.col("before")
         kernels = pl.concat(self._parts).group_by("process", "name").agg(
@@ -394,7 +396,7 @@ class Opening:
 
 
 class Unmarked:
-    """Backward ops that lie outside of all steps that ranges mark.
+    """Counts backward ops that are launched outside of all steps that are ranges.
 
     Parameters
     ----------
@@ -440,8 +442,8 @@ class Unmarked:
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
     """Return ``process, iterations, with_work, whole, cut`` of processes that have iterations.
 
-    ``cut`` is ``begin``, ``end`` or ``both`` if the recorded GPU work lacks that end of the
-    iterations, else null. Processes in `torn` count as cut at the start.
+    ``cut`` is ``begin``, ``end`` or ``both`` if GPU work was not recorded at the start, at the end
+    or at both ends of the iterations, else null. Processes in `torn` count as cut at the start.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
     # Of work in one iteration alone, those without any tell at which end it was cut; the only one

@@ -27,7 +27,7 @@ def span(keys: Keys, least: Array, most: Array) -> None:
 
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
-    """Return the slot of a key in a hash table of calls, or the free slot to put it."""
+    """Return the slot of a key in a hash table of calls, or the free slot where it belongs."""
     mask = len(slots) - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + int(process) * 1_640_531_527
@@ -68,7 +68,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
 
 
 def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> int:
-    """Find the call of each op that has none yet, in a hash table; return how many stay without.
+    """Look up the call of each op that has none yet in a hash table; return the number not found.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def count_launches(
 
 
 def note_idle(ops: OpRows, idle: Idle) -> None:
-    """Count the kernels that are launched while nothing runs on their device.
+    """Count kernels launched while nothing runs on their device, and find the least launch delay.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Join ops with launching calls, and nodes of CUDA graphs with the calls they were captured from.
+"""Join ops with launching calls, and nodes of CUDA graphs with the calls that captured them.
 
 Correlation ids repeat across processes, so an op's call is the one with its id in the same process;
 of several, the first one.
 
-One call replays all nodes of a graph, so it reveals little about why each node runs. The calls from
-which the nodes were captured reveal more: these lay inside ranges of the program's code.
+One call replays all nodes of a graph, so its ranges say little about each node. The calls from
+which the nodes were captured say more: these lay inside ranges of the program's code.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches whose kernel was not recorded: their count, the count of all, and time span, ns.
+    """Launching calls whose kernel was not recorded: their count, that of all, their time span, ns.
 
-    ``late``: launches after the last recorded kernel; ``dark``: launches of processes without any
-    recorded kernel, beside others that have some. 0 if too few for a warning.
+    ``late``: number of launches after the last recorded kernel; ``dark``: number of launches by
+    processes without any recorded kernel, if other processes have some. Both are 0 if too few for a
+    warning.
     """
 
     calls: int
@@ -58,7 +59,7 @@ class Lost:
 
     @property
     def matters(self) -> bool:
-        """True if more launches lack a kernel than recorders lose even in a good recording."""
+        """Whether more launches lack a kernel than recorders lose even in a good recording."""
         return self.calls > _FEW * self.of
 
 
@@ -75,17 +76,17 @@ class Launches:
     by_thread
         Number of ops by launching thread.
     devices
-        By thread: the device of the kernels it launched; -1 for none, -2 for several.
+        Per thread: the device of the kernels it launched; -1 for none, -2 for several.
     repeated
         Number of calls that repeat the key (process and correlation id) of another call.
     alone
-        Number of ops without a call.
+        Number of ops without a launching call in the recording.
     earlier
-        Of these, the number of ops launched before the recording began, and their total duration,
-        ns. Correlation ids grow, and those of these ops are lower than those of all calls of their
-        process.
+        Of the ops in `alone`, the number that were launched before the recording began, and their
+        total duration, ns. These are ops whose correlation id is lower than those of all calls of
+        their process, since correlation ids grow.
     lost
-        Launches by calls whose kernel is not in the recording.
+        Launching calls whose kernel is not in the recording.
     twice
         Number of ops that repeat the op before them: same call, GPU and times.
     """
@@ -129,22 +130,22 @@ def link_launches(
 
 
 def _repeated(ops: pl.DataFrame) -> int:
-    """Count ops equal to the op before them, as in a recording that lists each op twice."""
+    """Count ops that equal the previous op, as in a recording that lists each op twice."""
     same = [pl.col(name) == pl.col(name).shift() for name in _OF_OP]
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
 def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
-    """Tell whether a call with a launch's name launched no recorded op."""
+    """Tell whether any call that is named like a launch has no recorded op."""
     without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
     return bool(without.str.contains(_LAUNCHES).any())
 
 
 def _lost(calls: Stream, launching: Bits) -> Lost:
-    """Count the calls that launch kernels of which none was recorded.
+    """Count the calls that launch kernels although none of their kernels was recorded.
 
-    Nested calls (the runtime calls the driver) count once. Not counted: calls before the first and
-    after the last one whose kernel was recorded, and processes that capture graphs.
+    Nested calls (the runtime calls the driver) count once. Not counted are calls before the first
+    and after the last call whose kernel was recorded, and calls of processes that capture graphs.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
@@ -191,7 +192,7 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
-    """Return number and total time of the ops that were launched before the first call."""
+    """Return number and total time of ops launched before the recording's first call."""
     count = length = 0
     ids = (calls.read(number, "process", "correlation") for number in range(len(calls)))
     least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
@@ -228,9 +229,10 @@ class _Index:
 
 
 class _Calls:
-    """All calls, with an index of the chunks in use.
+    """All calls of a recording, with a hash index of the chunks in use.
 
-    Ops come after their calls, so a chunk is indexed only when earlier chunks lack a requested key.
+    Ops come in about the order of their calls, so a chunk of calls is indexed only when a requested
+    key is not found in earlier chunks.
     """
 
     def __init__(self, calls: Stream, processes: int) -> None:
@@ -271,7 +273,7 @@ class _Calls:
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Index a chunk; count its ids that also occur in earlier chunks."""
+        """Index a chunk of calls; count its keys that also occur in earlier chunks."""
         index = self._of(number)
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
@@ -284,7 +286,7 @@ class _Calls:
         self._spans.append(index.span)
 
     def _overlap(self, chunk: int, ids: tuple[Array, Array]) -> bool:
-        """Tell whether the id ranges of two chunks of one process overlap."""
+        """Tell whether the correlation id ranges of two chunks overlap in any process."""
         least, most = self._spans[chunk]
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
@@ -300,7 +302,7 @@ class _Calls:
         return _Index(keys, self._ids(keys), slots, threads, self._index(keys, slots))
 
     def _ids(self, keys: Keys) -> tuple[Array, Array]:
-        """Return the least and the largest id of each process."""
+        """Return the least and the largest correlation id of each process."""
         least = np.full(self._processes, _LONGEST.max)
         most = np.full(self._processes, _LONGEST.min)
         self._span(keys, least, most)
@@ -313,7 +315,7 @@ def first_numbers(stream: Stream) -> Array:
 
 
 def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
-    """Return a time column of the calls that launched a chunk of ops, and a mask of known calls."""
+    """Return a time column of the launching calls of a chunk of ops, and a mask of known calls."""
     [of] = launches.calls.read(number, "call")
     first, values = first_numbers(calls), np.zeros(of.size, np.int64)
     for chunk in chunks_of(of, first):
@@ -369,7 +371,7 @@ class Captured:
             launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
-        """Return by op the index of the call that captured it (-1: none); None without captures."""
+        """Return for each op the index of the call that captured it (-1: none), or None."""
         if self._found.is_empty() or ops["graph_node"].null_count() == ops.height:
             return None
         both = ops.select(_NODE).join(self._found, on=_NODE, how="left", maintain_order="left")
@@ -389,11 +391,11 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return ranges, evidence and threads that decide the stages of ops, with replays resolved.
+    """Return ranges, evidence and threads that decide stages; for graph replays, of the capture.
 
     A replayed op takes the range of the call that it was captured from, if that call lay in a
-    range. It takes the evidence of the capture only if ranges give some there, and not if the graph
-    is replayed in metric evaluation.
+    range. It takes the evidence of the capturing call only if that call lay in ranges with
+    evidence, and not if the graph is replayed in metric evaluation.
 
     Parameters
     ----------

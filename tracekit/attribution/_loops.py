@@ -1,7 +1,7 @@
 """Loops of attribution that carry state from row to row.
 
-A loop that runs out of room returns where it stopped; the caller makes room and calls it again from
-there.
+A loop whose arrays are full returns where it stopped; the caller enlarges them and calls it again
+from there.
 
 The open ranges of a thread are kept as a stack, in order of start (see `Stacks`). A range that ends
 before a later-started one is never the innermost again: while the later one is open that one is
@@ -86,9 +86,9 @@ def put(line: int, end: int, stack: Stack) -> int:
 
 @inner
 def advance(team: int, now: int, stretches: Stretches) -> int:
-    """Move a training thread (team) to its last interval that has begun at `now`; return its row.
+    """Advance a training thread (team) to its last interval that starts by `now`; return its row.
 
-    If none has begun yet, that is the row before the team's first one.
+    If no interval has started yet, that is the row before the team's first interval.
     """
     place: int = stretches.at[team]
     while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:
@@ -108,7 +108,7 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return a range's flags: its name's, and those inherited from the range in slot `above`."""
+    """Return a range's flags: by its name, and as inherited from the range in slot `above`."""
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
@@ -124,7 +124,7 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record the process, passes and input that a range shows for its thread."""
+    """Record that a thread has a range of this stage: its process, passes, and input."""
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:
@@ -137,8 +137,8 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
     """Tell whether a range marks a step or pass by its stage and flags, whatever its name.
 
-    A range that repeats the stage of the range around it does so only if exactly one range of a
-    pass encloses it, as the enclosing range may turn out not to show what runs.
+    A range with the same stage as the range around it counts only if exactly one range of a pass
+    encloses it, since the enclosing range may later be found to be no pass.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -229,7 +229,7 @@ def nest(
 def note_steps(
     rows: NamedRows, steps: Stretches, numbered: Array, lowest: Array, highest: Array
 ) -> None:
-    """Record by name the lowest and highest number of the steps in which its ranges begin.
+    """Record for each range name the lowest and highest step number in which its ranges begin.
 
     Parameters
     ----------
@@ -238,9 +238,9 @@ def note_steps(
     steps
         Steps of each team.
     numbered
-        By name: whether the name contains a number. Other names are skipped.
+        Per name: whether the name contains a number. Other names are skipped.
     lowest, highest
-        By name: lowest and highest number of these steps; updated.
+        Per name: lowest and highest number of these steps; updated.
     """
     for row in range(len(rows.start)):
         name = rows.name[row]
@@ -265,10 +265,10 @@ def stage_on(thread: int, now: int, opened: Opened) -> int:
 
 @inner
 def open_in(process: int, now: int, opened: Opened) -> int:
-    """Return the stage of the open start/end ranges of a process, counted from 1; 0 if unclear.
+    """Return the stage of a process's open start/end ranges, counted from 1; 0 if ambiguous.
 
-    Metric evaluation if a range of that stage is open, else the only stage that is open. A range of
-    the weight update that encloses a range of a pass is not counted.
+    It is metric evaluation if a range of that stage is open, else the only stage with an open
+    range. An open range of the weight update does not count if it encloses an open range of a pass.
     """
     if opened.shares[process] <= now:
         return 0
@@ -287,7 +287,7 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
-    """Open a start/end range in its process, if the range has a stage."""
+    """Record a start/end range as open in its process, if it has a stage and ends latest."""
     spans = opened.shared
     if stage >= 0 and until > spans[process, stage, 1]:
         spans[process, stage, 0], spans[process, stage, 1] = now, until
@@ -300,8 +300,8 @@ def pass_range(
 ) -> int:
     """Open a range on its thread, or in its process if it is a start/end range.
 
-    Returns `MORE_ROWS` if that worked, `FULL_STACK` or `FULL_PATHS` if there is no room: then the
-    row is to be repeated once there is room.
+    Returns `MORE_ROWS` if that worked, `FULL_STACK` or `FULL_PATHS` if the arrays are full: then
+    the row is to be repeated once they are enlarged.
 
     Parameters
     ----------
@@ -346,10 +346,10 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
-    """Count a launch of a thread; return whether it is in a backward window of its team.
+    """Count a launch of a thread; return whether it lies in a backward window of its team.
 
-    A window is fed if anything is launched in it, or between it and the window before; it is used
-    if a possible autograd thread launches in it.
+    A window is marked `fed` if anything is launched in it or between it and the previous window,
+    and `used` if a possible autograd thread launches in it.
     """
     stretches = windows.stretches
     if stretches.first[team] == stretches.first[team + 1]:
@@ -376,7 +376,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return the evidence bits of a launching call, by the ranges open around it (`_evidence`)."""
+    """Return the stage evidence bits of a launching call, from the ranges open around it."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
     evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE
@@ -410,7 +410,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
 
 @inner
 def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
-    """Return the path label of a range, by whether it begins in a numbered step."""
+    """Return the path label of a range: the label inside steps or the one outside."""
     step = stretch_at(ranges.team[row], ranges.start[row], steps)
     is_inside = step >= 0 and steps.number[step] >= 0
     name = ranges.name[row]
@@ -427,7 +427,7 @@ def follow(
     labels: NameLabels,
     nodes: PathNodes,
 ) -> int:
-    """Merge ranges and calls in order of time, and record the context of each.
+    """Merge ranges and calls in order of time; record paths of ranges, contexts of calls.
 
     Parameters
     ----------
@@ -448,7 +448,8 @@ def follow(
 
     Returns
     -------
-    Why it stopped: `MORE_ROWS` (a chunk is used up), `FULL_STACK` or `FULL_PATHS` (no room).
+    Why it stopped: `MORE_ROWS` (a chunk is used up), `FULL_STACK` or `FULL_PATHS` (arrays are
+    full).
     """
     ranges, calls = turn.ranges, turn.calls
     next_range, next_call = turn.position[0], turn.position[1]

@@ -1,4 +1,4 @@
-"""Meanings of range, thread and kernel names, by the rules."""
+"""Meanings (stage, step, collective) that the rules give to names of ranges, threads, kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def codes_of(texts: pl.Series) -> Array:
 
 
 def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``stage`` (null: the name means none) and ``autograd`` (it marks the backward pass)."""
+    """Add ``stage`` (null if the name implies none), ``autograd`` (whether it marks backward)."""
     frame = ranges.drop("stage", strict=False).with_columns(base=base_name(pl.col("name")))
     columns = {"name": "base_text", "domain": "domain_text"}
     return by_distinct(
@@ -63,14 +63,15 @@ class RangeNames:
         self.doubts: tuple[str, ...] = ()
 
     def _forget(self) -> None:
-        """Drop cached texts to bound memory; names of equal meaning then share an id."""
+        """Drop the cache of ids by name, to limit memory; `table` keeps the ids."""
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
 
     def settle(self, skeleton: pl.DataFrame) -> pl.DataFrame:
-        """Clear the stage WU of L-BFGS steps if no range is named after a forward pass.
+        """Drop stage WU of range names of L-BFGS steps if no range is named after a forward pass.
 
-        A stage that the user's own rules give stays. Returns the skeleton, cleared likewise.
+        A stage set by the user's own rules stays. Returns the ranges in `skeleton` with this stage
+        dropped as well.
         """
         own = self._rules["range"][: self._rules.given.get("range", 0)]
         of_user = (matches(entry, {"name": "base", "domain": "domain"}) for entry in own)
@@ -112,7 +113,8 @@ class RangeNames:
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
         """Return names with their ``id``; new names are classified first.
 
-        PyTorch appends numbers that make most names differ, so these are removed first.
+        The numbers that PyTorch appends to names are removed first, as most names differ in these
+        only.
         """
         based = names.cast(pl.String).with_columns(base=base_name(pl.col("name")))
         new = based.select(list(_NAME)).unique(maintain_order=True)
@@ -164,7 +166,7 @@ _UNKNOWN = np.uint32((1 << 32) - 1)
 
 
 class _Numbers:
-    """Assigns integer codes to texts, the same in all chunks; null is 0."""
+    """Assigns integer codes to texts, equal for equal texts in all chunks; null is 0."""
 
     def __init__(self) -> None:
         self._type = pl.Categorical(pl.Categories.random())
@@ -208,10 +210,10 @@ _MEANING = {
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``rule``, the first rule of the list ``iteration`` that matches, and ``number``.
+    """Add ``rule`` (first matching rule of the list ``iteration``) and ``number`` (of the step).
 
-    A name that means a stage is not taken for a training step, unless the rule allows that, or the
-    name means the weight update: an update range may enclose all that a step does.
+    A name that implies a stage is not taken for a training step, unless the rule allows it or the
+    stage is the weight update, since an update range may enclose a whole step.
     """
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
@@ -251,7 +253,7 @@ def _has_group(pattern: str) -> bool:
 
 
 def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add to threads, by name, ``stage`` and ``autograd`` (whether it runs backward passes)."""
+    """Add to threads ``stage`` and ``autograd`` (runs backward passes), as their names imply."""
     columns = {"name": "name_text"}
     return by_distinct(
         threads,
@@ -265,7 +267,7 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _between(entries: Sequence[Entry]) -> pl.Expr:
-    """Return the stage of kernels launched between passes, by the rules for kernel names."""
+    """Return an expression: stage of kernels launched between passes, by rules for their names."""
     named = [entry for entry in entries if "name" in entry]
     columns = {"name": "name_text"}
     return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")
@@ -276,8 +278,8 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     Returns
     -------
-    The ops with ``kernel_stage``, the stage that the name means, and ``between_stage``, the stage
-    that it means for ops launched between passes.
+    The ops with ``kernel_stage``, the stage that the name implies, and ``between_stage``, the stage
+    that it implies for ops launched between passes.
     """
     named = by_distinct(
         ops,

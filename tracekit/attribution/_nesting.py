@@ -1,4 +1,4 @@
-"""Find the enclosing ranges of each range, and what they imply for it.
+"""Find the enclosing ranges of each range, and the stage and flags inherited from them.
 
 A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
 interleave, or a recording is damaged, they may cross. In both cases the parent of a range is the
@@ -46,21 +46,22 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Nesting:
-    """Nesting of all ranges, after one pass over them.
+    """Parent, depth and flags of all ranges, and the ranges that mark steps and passes.
 
     Parameters
     ----------
     names
-        Distinct range names and their meanings.
+        Distinct range names and the stage that each implies.
     places
         Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
-        a range with none around it.
+        an outermost range.
     skeleton
-        The ranges that show the process's activity: possible steps; ranges whose stage no range
-        around them has (or exactly one has); start/end ranges with a stage; and ranges with which
-        evaluation begins. Columns: those of the canonical table, of which ``open`` is also true for
-        ranges that the recording ended together; ``base, stage, rule, number``; ``around``, the
-        nearest range of a pass; and the flags ``evaluates, apart, begins, covered``.
+        The ranges that may mark steps, passes or evaluation: possible steps; ranges whose stage no
+        range around them has (or exactly one has); start/end ranges with a stage; and ranges at
+        which evaluation begins. Columns: those of the canonical table, where ``open`` is also true
+        for ranges that end together at the end of the recording; ``base, stage, rule, number``;
+        ``around``, the nearest range of a pass; and the flags ``evaluates, apart, begins,
+        covered``.
     marks
         ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
         (`passes`: forward, backward, weight update), without those inside autograd markers.
@@ -81,13 +82,13 @@ class Nesting:
 def look_at_ranges(
     ranges: Stream, threads: int, rules: Rules, workspace: Workspace, last_call: int = 0
 ) -> Nesting:
-    """Find the nesting of all ranges in one pass, in order of start.
+    """Find parent, depth and flags of all ranges in one pass, in order of start.
 
     Parameters
     ----------
     ranges
-        The canonical table: by start; of ranges that start together the one that ends last is
-        first.
+        The table of ranges, ordered by start; of ranges that start together, the one that ends last
+        is first.
     threads
         Number of threads.
     rules
@@ -101,7 +102,7 @@ def look_at_ranges(
     Raises
     ------
     UsageError
-        If the skeleton takes more memory than the workspace has.
+        If the ranges that mark steps and passes take more memory than the workspace has.
     """
     names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
     skeletons, held, last, count = [], 0, last_call, 0
@@ -148,7 +149,7 @@ _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open"
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk of ranges as loop columns, their parents, and the rows that mark steps or passes."""
+    """A chunk of ranges as arrays, their parents, and the rows that may mark steps or passes."""
 
     frame: pl.DataFrame
     rows: NestedRows
@@ -157,7 +158,7 @@ class _Chunk:
 
 
 def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
-    """Return ``marks, marked, loading`` of `Nesting` from the passes seen on each thread."""
+    """Return ``marks, marked, loading`` of `Nesting` from the counts per thread."""
     thread, place = np.nonzero(seen.passes)
     marks = pl.DataFrame(
         {
@@ -175,7 +176,7 @@ def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
 
 
 class _Nester:
-    """Stacks of open ranges by thread, carried from chunk to chunk."""
+    """Stacks of open ranges per thread, carried from chunk to chunk."""
 
     def __init__(self, ranges: Stream, threads: int) -> None:
         self._loop = compiled(nest, ranges.height)
@@ -187,7 +188,7 @@ class _Nester:
         """Observations about threads."""
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
-        """Find the enclosing ranges of the next chunk, whose first range is `first`; see `nest`."""
+        """Find parents and flags in the next chunk of ranges, whose first range is `first`."""
         ids, meant, height = given(names.of(frame)), names.meanings, frame.height
         process, thread, start, end = (
             given(frame[name]) for name in ("process", "thread", "start", "end")
@@ -212,7 +213,7 @@ class _Nester:
         return found
 
     def _during(self, process: Array, start: Array, end: Array, evaluating: Array) -> Array:
-        """Mask ranges that begin while their process is in a start/end range of evaluation."""
+        """Mask ranges that begin while their process has an open start/end range of evaluation."""
         if evaluating.size:
             spans = {
                 "process": process[evaluating],
@@ -261,7 +262,7 @@ _NO_SKELETON = pl.DataFrame(
 
 
 def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Tell for each ``process, time`` whether any range of the process in `ranges` is open then."""
+    """Tell for each ``process, time`` whether a range of that process in `ranges` is open then."""
     changes = (
         pl.concat(
             [
@@ -293,14 +294,15 @@ Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 class Stacks(Generic[Kind]):
     """Stacks of open items, one per line (such as a thread); see `close` and `put`.
 
-    They share one set of arrays, whose size follows the number of items open on all lines together.
+    They share one set of arrays, whose size depends on the number of items open on all lines
+    together.
 
     Parameters
     ----------
     lines
         Number of stacks.
     kind
-        Named tuple of arrays to make: a `Stack`, and one array for each value kept with an item.
+        Named tuple type of the arrays: a `Stack`, and one array for each value stored with an item.
     """
 
     def __init__(self, lines: int, kind: type[Kind]) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops over ops: the context of their launch, and the case that decides their stage."""
+"""Compiled loops over ops: copy the context of their launch, and group ops by stage evidence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
     counts
         Number of ops by process, name and kind; added to.
     example
-        Output: row of one op of each process, name and kind.
+        Output: for each process, name and kind, the row of one such op.
     """
     for row in range(len(ops.name)):
         key = (ops.process[row] * names + ops.name[row] + 1) * kinds + ops.kind[row]
@@ -50,18 +50,19 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
 
 
 def copy_contexts(found: Array, first: int, calls: Context, out: Context) -> int:
-    """Copy the context of each launching call to its ops.
+    """Copy range, step and evidence of each launching call to its ops.
 
     Parameters
     ----------
     found
-        By op: number of its launching call, -1 if unknown.
+        Per op: number of its launching call, -1 if unknown.
     first
         Number of the first call of the chunk.
     calls
         Context of the calls of this chunk.
     out
-        Output: context of each op's launch. Ops launched by calls of other chunks stay as they are.
+        Output: context of each op's launch. Entries of ops launched by calls of other chunks are
+        not written.
 
     Returns
     -------
@@ -91,16 +92,16 @@ sends from one GPU to all (broadcast). Lower numbers are none of these."""
 def place_exchanges(
     ops: PlaceRows, lines: Array, on: tuple[Array, Array], state: PlaceState, found: Exchanges
 ) -> None:
-    """Find the layer kernels before and after each collective on its GPU's computing stream.
+    """Find the layer kernels before and after each collective on its GPU's compute stream.
 
     Parameters
     ----------
     ops
         The next chunk of ops.
     lines
-        By process and device: number of the computing stream, -1 if there is none.
+        Per process and device: number of the compute stream, -1 if there is none.
     on
-        By number of the computing stream: its context id, and its stream id.
+        Per compute stream, by its number: its context id, and its stream id.
     state
         State after the previous ops; updated.
     found
@@ -138,17 +139,17 @@ def place_exchanges(
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
-    """Encode the evidence for each op's stage as two integers, its case key.
+    """Encode the evidence for each op's stage as two integers, the key of its case.
 
     Parameters
     ----------
     ops
         The ops.
     known
-        Kinds of ops by name and recorded kind.
+        Kind for each pair of kernel name and recorded kind.
     keys
-        Output: `who` is the process and thread that launched the op, `what` all else, with the bits
-        of its launch as in `_evidence`.
+        Output: `who` encodes the process and thread that launched the op, `what` all other
+        evidence, with the bits of its launch as in `_evidence`.
 
     Returns
     -------
@@ -174,7 +175,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
 
 @inner
 def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
-    """Return the slot of a case key in a hash table, or the free slot to put it."""
+    """Return the slot of a case key in a hash table, or the free slot where it belongs."""
     # Of 31 bits each, so that all products and sums fit.
     who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
     mixed = who_folded * 40_503 + what_folded * 65_599
@@ -195,13 +196,13 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, cases: Told) -> int
     took_ns
         Duration of each op, ns.
     slots
-        Hash table of cases, all -1: a power of two of slots, more than the room for cases.
+        Hash table of cases, all -1; its size is a power of two above the capacity of `cases`.
     cases
         Output: the case of each op, and the sums of each case; `ops` and `total_ns` must be 0.
 
     Returns
     -------
-    Number of cases; -1 if there is no room for all.
+    Number of cases; -1 if they exceed the capacity of `told`.
     """
     count, case, last_who, last_what = 0, -1, 0, 0
     for row in range(len(took_ns)):
@@ -230,18 +231,18 @@ update."""
 def count_in_steps(
     ops: StepRows, parts: Array, iterations: Array, sums: StepSums, iteration: Array
 ) -> int:
-    """Add up ops by step, and find the iteration of each op.
+    """Add up ops by step, and return the iteration of each op.
 
     Parameters
     ----------
     ops
         Step, launch time and case of each op.
     parts
-        By case: code for input, the backward pass, the weight update, or another part of a step.
+        Per case: code for input, backward pass, weight update, or another part of a step.
     iterations
-        By step: number of its iteration.
+        Per step: number of its iteration.
     sums
-        Sums by step; added to.
+        Sums per step; added to.
     iteration
         Output: number of each op's iteration, -1 for none.
 

@@ -8,17 +8,17 @@ PASSES = ("FP", "BP", "WU")
 
 
 def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of passes on training threads, without ranges that enclose passes.
+    """Return the ranges that mark passes on training threads, without those that enclose passes.
 
     An update range that contains a forward or backward pass (a closure, or a whole step that a rule
-    calls an update) is no pass itself: the ranges inside show what runs, and the end of the update
-    range is kept as the end of a step. A forward range that contains another forward range and a
-    backward pass or an update beside it is a step, not a pass.
+    calls an update) is no pass itself: the ranges inside are the passes, and the end of the update
+    range is kept as the end of a step. A forward range that contains another forward range, and
+    next to that one a backward pass or an update, is a step, not a pass.
 
     Parameters
     ----------
     ranges
-        The skeleton (ranges that show the process's activity), or part of it.
+        Ranges that may mark steps, passes or evaluation.
     training
         The training thread of each process.
     """
@@ -34,7 +34,7 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Series:
-    """Return the ranges named after a pass that enclose passes; see `passes_of`."""
+    """Return the ranges named after a pass that enclose other passes; see `passes_of`."""
     return _containers(_passes_on(ranges, training))
 
 
@@ -56,9 +56,9 @@ def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFrame:
-    """Drop update ranges that forward passes follow in the same enclosing range.
+    """Drop update ranges followed by a forward pass inside the same enclosing range.
 
-    They only clear gradients. A closure does that on each call, which ends no step.
+    They only clear gradients, as an optimizer's closure does on each call, and end no step.
     """
     forward = pl.when(pl.col("stage") == "FP").then("start").max().over("around")
     clears = in_container & (pl.col("stage") == "WU") & (pl.col("start") < forward)
@@ -66,7 +66,7 @@ def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFra
 
 
 def _containers(passes: pl.DataFrame) -> pl.Series:
-    """Return ranges named after a pass that enclose other passes, and so are no pass themselves."""
+    """Return ranges named after a pass that enclose other passes, and so are not passes."""
     if passes["around"].null_count() == passes.height:
         return passes["around"].clear()
     own = passes.select(around="range", own="stage")
@@ -84,7 +84,7 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     """Drop ranges that end no later than an earlier range of their process.
 
-    Weight updates of no length stay: they only mark the end of a step.
+    Weight updates of zero length are kept, as they mark the end of a step.
     """
     before = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
     ends_a_step = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))

@@ -1,4 +1,4 @@
-"""Inferred stages and verdict of each process, found before its ops get their stages."""
+"""Infer stages and decide the verdict of each process, before its ops get their stages."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Ranges, threads and kernel counts of processes: the input for verdicts.
+    """Ranges, threads and kernel counts of processes, from which verdicts are derived.
 
     Parameters
     ----------
     nesting
-        Nesting of the ranges.
+        Parents, depths and flags of the ranges.
     teams
         Training threads with their helper threads.
     windows
@@ -48,17 +48,17 @@ class Known:
     autograd
         Threads that run backward passes.
     threads
-        The threads, with the meaning of their names.
+        The threads, with the stage that each name implies.
     by_thread
         Number of ops by launching thread.
     processes
         ``process, report`` of all processes in the recording.
     named
-        Processes whose iterations are named by ranges.
+        Processes whose iterations are ranges.
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles
-        Roles of these names, from `roles_by_name`.
+        Role of each of these names (layer, collective, neither), from `roles_by_name`.
     """
 
     nesting: Nesting
@@ -132,7 +132,7 @@ _STREAM = ("process", "context", "stream")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Verdicts on processes, and the evidence that decides the stages of their ops.
+    """Verdicts on processes (training, inference ...), and the evidence for the stages of ops.
 
     Parameters
     ----------
@@ -141,17 +141,17 @@ class Verdicts:
     verdicts
         ``process, verdict, given, evidence, trains, infers``.
     structures
-        Stages and steps of ops found by structure (threads and launch order).
+        Stages and steps of ops inferred from structure (threads and launch order).
     decides
-        Processes whose stages structure decides.
+        Processes whose stages are taken from structure.
     counts_steps
-        Processes whose iterations structure decides.
+        Processes whose iterations are taken from structure.
     with_work
         Processes with recorded GPU work.
     input_streams
         ``process, context, stream``: streams on which only data loaders are known to launch.
     relayed
-        Numbers of the ops by which backward threads copy between GPUs through the host; see
+        Ids of the ops with which backward threads copy data between GPUs through the host; see
         `find_relayed`.
     places
         Collectives whose purpose is known from the layer kernels around them.
@@ -171,14 +171,14 @@ class Verdicts:
     asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
-        """Mask ops (from number `first`) by which backward threads relay data through the host."""
+        """Mask, from op `first` on, ops with which backward threads relay data through the host."""
         found = np.zeros(rows, np.bool_)
         begin, end = np.searchsorted(self.relayed, (first, first + rows))
         found[self.relayed[begin:end] - first] = True
         return found
 
     def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
-        """Mask ops without a known launch that run on a data loader's stream."""
+        """Mask ops without a known launch on streams to which only data loaders launch."""
         unknown = threads < 0
         if self.input_streams.is_empty() or not unknown.any():
             return np.zeros(ops.height, np.bool_)
@@ -237,7 +237,7 @@ class Verdicts:
         )
 
     def _steps_by(self, process: int) -> str | None:
-        """Name the definition of a step in use, if there was a choice or the user chose it."""
+        """Describe the definition of a step in use; None if there was no choice and no request."""
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
@@ -260,7 +260,7 @@ def judge_all(
     *,
     has_unlaunched: bool,
 ) -> Verdicts:
-    """Infer stages by launch order where ranges leave them open, and the verdict on each process.
+    """Infer stages from launch order where ranges give none, and the verdict on each process.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def judge_all(
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        Properties of processes from their ranges and threads.
+        Ranges, threads and kernel counts of processes.
     rules
         The rules.
     workspace
@@ -346,11 +346,13 @@ def _filled(
 ) -> pl.DataFrame:
     """Return processes in which inferred stages agree with ranges, so that they may fill gaps.
 
+    Gaps are launches for which ranges give no stage.
+
     Returns
     -------
-    ``process, thread, fills``, one row per thread that launches kernels: whether both agree on the
-    thread's own launches, if ranges give stages to enough of these; else ``all_agree``, whether
-    they agree on all launches of the process.
+    ``process, thread, fills``, one row per thread that launches kernels: ``fills`` is whether both
+    agree on the thread's own launches or, if ranges give stages to too few of these, ``all_agree``:
+    whether they agree on the launches of the whole process.
     """
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")
@@ -381,11 +383,11 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return kernel time of `processes` by context of the launch.
+    """Return kernel time of `processes` by thread, evidence and structure of the launch.
 
     Returns
     -------
-    ``process, thread, code, structure, ns``, and the ``stage`` by ranges and threads.
+    ``process, thread, code, structure, ns``, and ``stage``, the stage that ranges and threads give.
     """
     parts = []
     for number, height in enumerate(ops.heights if processes else ()):
@@ -427,7 +429,7 @@ _NO_LAUNCHES = pl.DataFrame(
 def _input_streams(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
 ) -> pl.DataFrame:
-    """Return the streams whose known launches all come from data loaders."""
+    """Return the streams on which all ops with a known launch are launched by data loaders."""
     loaders = known.loaders["thread"]
     if loaders.is_empty():
         return pl.DataFrame()
@@ -445,7 +447,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes in which ranges and threads do not show all of FP, BP and WU."""
+    """Return the processes in `seen` whose ranges and threads do not show all of FP, BP and WU."""
     passes = known.passes
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))
@@ -453,7 +455,7 @@ def _untold(known: Known, seen: pl.Series) -> set[int]:
 
 
 def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
-    """Return process -> its main thread, whose thread id equals the process id."""
+    """Return process -> its main thread: the thread whose id equals the process id."""
     if "pid" not in threads.columns:
         return {}
     main = threads.filter(pl.col("tid") == pl.col("pid"))

@@ -22,15 +22,15 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of ranges in a path, by name id.
+    """Labels of ranges in a path, two per range name.
 
     Parameters
     ----------
     texts
         Distinct labels.
     inside, outside
-        By name id: row in `texts` of the label for ranges that begin in a numbered step, and for
-        ranges outside of one.
+        For each name id the row in `texts` of its label: for ranges that begin in a numbered step,
+        and for ranges outside of one.
     """
 
     texts: pl.Series
@@ -43,7 +43,7 @@ class Labels:
 
 
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
-    """Find the label of each range name.
+    """Find the label of each range name: the name with its step number replaced.
 
     If a name contains the number of its step (``data copy in 58`` in ``step 58``) in every step,
     the number becomes `N`; ``layer 3`` keeps its number.
@@ -64,7 +64,7 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) ->
 def _steps_of_names(
     ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams, numbered: pl.Series
 ) -> tuple[pl.Series, pl.Series]:
-    """Return by name the lowest and highest step number in which its ranges begin."""
+    """Return for each name the lowest and highest number of a step in which its ranges begin."""
     least, most = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
     if numbered.any() and steps.rows.height:
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
@@ -80,7 +80,7 @@ def _steps_of_names(
 
 
 def _templates(names: pl.DataFrame) -> pl.Series:
-    """Return names with `N` in place of the last or first number in them, if it is the step's."""
+    """Replace the last, else the first, number in each name by `N` if it is the step's number."""
     base, patterns = pl.col("base"), {"last": _LAST_NUMBER, "first": _FIRST_NUMBER}
     numbers = {f"{which}_number": number_in(base, each) for which, each in patterns.items()}
     texts = {which: base.str.replace(each, "${1}N${3}") for which, each in patterns.items()}
@@ -89,7 +89,7 @@ def _templates(names: pl.DataFrame) -> pl.Series:
 
 
 def _template(which: str) -> pl.Expr:
-    """Return names with `N` in place of a number that is the step's number in every step."""
+    """Return an expression: names with `N` for a number that equals the step's in every step."""
     lowest, highest, number = (pl.col(n) for n in ("lowest", "highest", f"{which}_number"))
     inside = lowest.is_not_null() & number.is_not_null()
     same = ((lowest == number) & (highest == number)).filter(inside).all()

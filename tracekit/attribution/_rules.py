@@ -62,21 +62,21 @@ _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that give names a meaning, in lists, each in the order in which its rules are tried.
+    """Rules that derive stages and other meanings from names; lists of patterns in order of trial.
 
     Parameters
     ----------
     lists
-        List name -> its entries.
+        Name of a list -> its entries (rules), in the order in which they are tried.
     verdict
-        Verdict that the user sets for every process (never `unknown`), or None.
+        Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
     step
         The user's definition of a step, one of `STEP_READINGS`, used where steps are inferred from
         the order of launches.
     file
         The user's rules file, or None.
     given
-        List name -> number of entries from the user's file; these come first.
+        Name of a list -> number of its entries that are from the user's file; these come first.
     """
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
@@ -108,11 +108,12 @@ class Rules:
         extra
             The user's rules file; with ``replace = true`` in it the default rules are not read.
         iteration
-            Pattern for the ranges that are iterations; replaces those of the files.
+            Pattern for the names of ranges that are iterations; replaces the patterns in the files.
         verdict
-            Verdict for all processes (never `unknown`); replaces the one found.
+            Verdict for all processes (never `unknown`); replaces the verdict that tracekit finds.
         step
-            Definition of a step where launch order shows the steps: `update`, `input` or `period`.
+            Definition of a step, `update`, `input` or `period`, used where steps are inferred from
+            the order of launches.
 
         Raises
         ------
@@ -139,7 +140,7 @@ class Rules:
         return replace(rules, verdict=verdict, step=step) if has_choice else rules
 
     def canonical(self) -> str:
-        """Return a text that is equal for equal rules."""
+        """Return the rules as a text that is equal for equal rules."""
         lists: dict[str, Any] = {name: list(map(dict, self.lists[name])) for name in _LISTS}
         options = {"verdict": self.verdict, "step": self.step}
         chosen = {name: value for name, value in options.items() if value is not None}
@@ -168,7 +169,7 @@ class Rules:
         return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
-        """Return whether any entry of a list matches; with `flag`, any entry that sets it."""
+        """Return an expression: whether any entry of a list (that sets `flag`) matches a row."""
         entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
         return self.made(
             (name, "any of", flag, *columns.items()),
@@ -178,7 +179,7 @@ class Rules:
         )
 
     def made(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return expressions that depend on the rules alone, built on first use and cached."""
+        """Return the result of `make`, which depends on the rules only; cached under `asked`."""
         if asked not in self._made:
             self._made[asked] = make()
         made: T = self._made[asked]
@@ -187,16 +188,17 @@ class Rules:
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Return the meanings of distinct names, from a cache for names seen before.
+        """Return the meanings of distinct names, classifying only those not in the cache.
 
         Parameters
         ----------
         of
-            Name of the kind of meaning, such as ``step``; each kind has a separate cache.
+            Kind of meaning, such as ``step``; each kind has a separate cache.
         names
             The names, in one column or several, without duplicate rows.
         look_up
-            Function that adds their meanings to names; it depends on these rules alone.
+            Function that adds columns with the meanings to a frame of names; it may depend on
+            nothing else than these rules.
         """
         met = self._met.get(of)
         if met is None:
@@ -216,7 +218,10 @@ def _default() -> Rules:
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
-    """Return the outcome of the first entry that applies; null if none does, or if it sets null."""
+    """Return an expression: outcome of the first entry whose condition holds; else null.
+
+    `cases` are pairs of condition and entry. An entry may also set null.
+    """
     branches = [
         pl.when(applies).then(pl.lit(_IGNORED if entry.get("ignore") else str(entry[key])))
         for applies, entry in cases
@@ -232,7 +237,7 @@ def by_distinct(
     rules: Rules,
     make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
-    """Add columns that depend on `rules` and the texts of `keys`, once per distinct value."""
+    """Add columns computed from the texts in `keys`, once per distinct combination of texts."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
     meant = make()
     named = frame.select(**texts)
@@ -246,7 +251,7 @@ def by_distinct(
 
 
 def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
-    """Return whether all patterns of an entry are found, each in the column named for it."""
+    """Return an expression: whether all patterns of an entry are found in their columns."""
     patterns = [
         pl.col(column).str.contains(entry[key]).fill_null(value=False)
         for key, column in columns.items()
@@ -353,7 +358,7 @@ def _check_pattern(pattern: object, where: str) -> None:
 class Unmatched:
     """Entries of the user's rules file that have matched nothing so far.
 
-    An entry counts as matched even if an earlier entry decides there.
+    An entry counts as matched even where an earlier entry matches too and takes precedence.
 
     Parameters
     ----------
@@ -368,20 +373,20 @@ class Unmatched:
         }
 
     def see(self, name: str, rows: pl.DataFrame, applies: Callable[[Entry], pl.Expr]) -> None:
-        """Mark entries of the list `name` that match some row as matched."""
+        """Record which entries of the list `name` match any row; `applies` gives the condition."""
         left = self._left.get(name, {})
         for number, entry in list(left.items()):
             if rows.select(applies(entry).any()).item():
                 left.pop(number, None)  # which another thread may have done
 
     def see_names(self, ranges: pl.DataFrame, threads: pl.DataFrame) -> None:
-        """Mark entries that match ranges (``domain, base``) or threads (``name``) as matched."""
+        """Record which entries match ranges (``domain, base``) or threads (``name``)."""
         for name in ("range", "autograd", "iteration"):
             self.see(name, ranges, lambda e: matches(e, {"name": "base", "domain": "domain"}))
         self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
-        """Mark entries that match kernels in `ops` (columns ``name`` and ``kind``) as matched."""
+        """Record which entries match kernels in `ops` (columns ``name`` and ``kind``)."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
         self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
         self.see(

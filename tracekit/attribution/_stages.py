@@ -1,4 +1,4 @@
-"""Stage of each op, decided once per case of equal evidence.
+"""Decide the stage of each op, once per case (combination of evidence).
 
 The rules are tried in a fixed order and the first that applies decides; ``docs/stages.md`` states
 them for users. Their inputs take few distinct combinations of values (cases), so each case is
@@ -58,15 +58,15 @@ class Evidence:
     Parameters
     ----------
     threads
-        ``thread, thread_stage`` (stage that the thread's name means), ``autograd`` (whether it runs
-        backward passes), ``drives`` (whether it drives the training of its process) and ``fills``
-        (whether structure may decide ops of this thread that ranges leave open; null: as its
-        process decides).
+        ``thread, thread_stage`` (stage that the thread's name implies), ``autograd`` (whether it
+        runs backward passes), ``drives`` (whether it drives the training of its process) and
+        ``fills`` (whether structure, that is launch order, may decide ops of this thread for which
+        ranges give no stage; null: as for its process).
     processes
         ``process``; ``ranged``, whether ranges mark its backward passes; ``trains`` and ``infers``,
-        whether it trains or runs inference; ``loads``, whether it has a data loader that works on
-        the GPU; ``structured``, whether structure may decide; and ``hands_on``, whether its copies
-        between GPUs carry activations.
+        whether it trains or runs inference; ``loads``, whether it has a data loader that launches
+        GPU work; ``structured``, whether structure may decide stages; and ``hands_on``, whether its
+        copies between GPUs carry activations.
     """
 
     threads: pl.DataFrame
@@ -78,14 +78,14 @@ class Evidence:
         Returns
         -------
         ``range_stage``: stage of the innermost open range with a stage on the launching thread;
-        ``process_stage``: stage of open start/end ranges, ME or the only one; ``evaluates`` and
-        ``differentiates``: whether the launch lies in metric evaluation, or in an autograd marker;
-        ``thread_stage``; ``backward_stage``: for launches by an autograd thread, the stage of the
-        training thread at that time (in a process without any backward range BP, inside the gaps in
-        which backward runs; metric evaluation takes precedence here, as for the training thread's
-        own launches); ``between``: whether a training thread launches outside of backward windows;
-        ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``, as in
-        `Evidence`.
+        ``process_stage``: stage of the open start/end ranges, if only one is open or it is ME;
+        ``evaluates`` and ``differentiates``: whether the launch lies in metric evaluation, or in an
+        autograd marker; ``thread_stage``; ``backward_stage``: for launches by an autograd thread,
+        the stage of the training thread at that time, or, in a process without backward ranges, BP
+        inside the intervals in which backward passes may run (unless the training thread is in
+        metric evaluation, ME); ``between``: whether a training thread launches outside of backward
+        windows; ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``,
+        as in `Evidence`.
         """
         code = cases["code"].to_numpy()
         stages = {
@@ -123,7 +123,7 @@ _OF_LAUNCHES = [
 
 @dataclass(frozen=True)
 class Launch:
-    """Evidence for the stages of a chunk's ops, other than their names: one entry per op.
+    """Evidence for the stages of a chunk's ops, except their names: one element per op.
 
     Parameters
     ----------
@@ -134,9 +134,10 @@ class Launch:
     structure
         Stage inferred from threads and launch order, as index in the list of stages; -1 for none.
     on_input_stream
-        Whether the launch is unknown and all other work on the op's stream is input.
+        Whether the launch is unknown, and all work with a known launch on the op's stream is input.
     relayed
-        Whether a backward thread copies this between GPUs through the host; see `find_relayed`.
+        Whether the op is part of a backward thread's copy between GPUs through the host; see
+        `find_relayed`.
     place
         Stage of a collective by the layer kernels around it, see `Places`; 0 if unknown.
     """
@@ -156,9 +157,9 @@ class Staged:
     Parameters
     ----------
     case
-        By op: number of its case.
+        Per op: number of its case (distinct combination of evidence).
     said
-        By case: ``kind, collective, stage, stage_source``.
+        Per case: ``kind, collective, stage, stage_source``.
     """
 
     case: Array
@@ -170,7 +171,7 @@ class Staged:
         Parameters
         ----------
         again
-            By op: 1 if it is found to compute a part of a forward pass again, 0 if not, else -1.
+            Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown.
         """
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.said]
@@ -192,16 +193,16 @@ class Staged:
 
 
 class Stages:
-    """Gives ops their stages, chunk by chunk.
+    """Decides the stages of ops, chunk by chunk.
 
     Parameters
     ----------
     evidence
-        What is known about launching threads and processes.
+        Evidence on launching threads and processes.
     rules
         Rules that give names a meaning.
     unmatched
-        The user's rules without a match so far; updated.
+        The user's rules that have matched nothing so far; updated.
     """
 
     def __init__(self, evidence: Evidence, rules: Rules, unmatched: Unmatched) -> None:
@@ -225,7 +226,7 @@ class Stages:
         ops
             Ops with kernel names.
         launch
-            What is known of each op's launch.
+            Evidence on each op's launch.
         """
         keys = self._described(ops, launch)
         took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
@@ -236,7 +237,7 @@ class Stages:
             return Staged(cases.case, self._said[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
-        """Return the packed evidence (case key) of each op."""
+        """Return all evidence for each op's stage, encoded as its case key."""
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
@@ -253,7 +254,7 @@ class Stages:
         return keys
 
     def _reached(self, sizes: pl.Series) -> Array:
-        """Count the thresholds that each size reaches; 0 if the size is unknown."""
+        """Count the size thresholds of the rules that each size reaches; 0 if it is unknown."""
         reached = np.zeros(len(sizes), np.int32)
         known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
         some = sizes.drop_nulls().to_numpy()
@@ -261,7 +262,7 @@ class Stages:
         return reached
 
     def _decide(self) -> None:
-        """Decide the stages of cases (combinations of evidence) that are new."""
+        """Decide the stages of new cases (combinations of evidence)."""
         who, what = (column[self._said.height :] for column in self._cases.keys)
         if not who.size:
             return
@@ -300,9 +301,10 @@ class Stages:
         )
 
     def opinions(self) -> pl.DataFrame:
-        """Return sums of ops by the stages that each source of evidence gives them; see `opinions`.
+        """Return sums of ops by decided stage and by the stage that each source of evidence gives.
 
-        A source used twice counts once. The source ``none`` counts only where it decides.
+        A source that is consulted in two places counts once. The source ``none`` counts only where
+        no other source decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD
@@ -328,7 +330,7 @@ class Stages:
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
-        """Classify new names and kinds; return for each key its row in the list of kinds."""
+        """Classify new pairs of name and kind; return each key's index in the list of kinds."""
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
         # What another thread looks at stays as it is.
         places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
@@ -416,9 +418,9 @@ def _is_kernel() -> pl.Expr:
 
 
 def _may_exchange() -> pl.Expr:
-    """Return whether a collective of a backward pass does not name its operation (as with RCCL).
+    """Return an expression: whether a collective in a backward pass has an unknown operation.
 
-    It may exchange gradients, or be the pass's own.
+    Such a collective (RCCL does not name them) may exchange gradients or be part of the pass.
     """
     stage = pl.coalesce(
         "range_stage", "thread_stage", "process_stage", "backward_stage",
@@ -432,7 +434,7 @@ def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
 
 
 def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
-    """Return the stages that launches decide by themselves, without kernel names.
+    """Return the stage of each launch from ranges, threads and order, without kernel names.
 
     Parameters
     ----------
@@ -459,14 +461,19 @@ _NO_TEXT = pl.lit(None, pl.String)
 
 
 def _by_place(rules: Rules) -> pl.Expr:
-    """Mask collectives whose stage the layers around them may decide: no user rule covers them."""
+    """Mask collectives whose stage may be decided by the layers around them.
+
+    None of the user's own rules for exchanges covers these.
+    """
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
     by_user = pl.any_horizontal(pl.lit(value=False), *spoken_of)
     return pl.col("trains") & pl.col("place").is_not_null() & ~by_user
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
-    """Return the stage of gradient exchanges; copies relayed through the host count as peer copies.
+    """Return an expression: stage of gradient exchanges.
+
+    Copies relayed through the host count as copies between GPUs.
 
     Copies between GPUs that carry activations are no exchange.
     """
@@ -480,7 +487,7 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
 
 
 def _handed(rules: Rules) -> pl.Expr:
-    """Return the stage that the rules give pipeline copies."""
+    """Return an expression: stage that the rules give to copies between passes."""
     entries = [entry for entry in rules["between"] if "kind" in entry]
     cases = (
         (_in_sets(entry) & (pl.col("loads") if entry.get("loader") else pl.lit(value=True)), entry)
@@ -490,7 +497,7 @@ def _handed(rules: Rules) -> pl.Expr:
 
 
 def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the stage by each source of evidence, in the order of `_SOURCES`."""
+    """Return for each case the stage by each source of evidence, in the order of `_SOURCES`."""
     return cases.select(
         rules.made(
             ("opinions",),
@@ -500,14 +507,14 @@ def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
-    """Return the stage of the first entry whose sets contain an op's kind and collective."""
+    """Return an expression: stage of the first entry that lists the op's kind and collective."""
     return first_outcome(((_in_sets(entry), entry) for entry in entries), "stage")
 
 
 def _in_sets(entry: Entry) -> pl.Expr:
-    """Tell for each op whether it is in an entry's sets of kinds, collectives and sizes.
+    """Return an expression: whether an op matches an entry's kinds, collectives and least size.
 
-    Entries that test a name match nothing here.
+    Entries that also test a name match no op.
     """
     tests = [
         pl.col(key).cast(pl.String).is_in(values).fill_null(value=False)
@@ -525,7 +532,7 @@ def _in_sets(entry: Entry) -> pl.Expr:
 
 
 def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
-    """Group ops with equal evidence into cases.
+    """Group ops with equal evidence into cases, in arrays that grow as needed.
 
     Parameters
     ----------
@@ -534,7 +541,8 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
     took_ns
         Duration of each op, ns.
     height
-        Number of ops; if these are cases of a chunk, the number of its ops.
+        Number of ops; if `keys` are of cases instead of ops, the number of ops that these stand
+        for.
     """
     case, room = np.empty(took_ns.size, np.uint32), _ROOM
     while True:
@@ -548,7 +556,7 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
 
 
 class Cases:
-    """Distinct combinations of evidence (cases) of a report's ops, collected chunk by chunk."""
+    """Distinct combinations of evidence (cases) over all ops of a recording, with sums."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)
@@ -560,7 +568,7 @@ class Cases:
         """Total duration of the ops of each case, ns."""
 
     def add(self, cases: Told) -> Array:
-        """Add the cases of a chunk to the sums; return their ids in the report."""
+        """Add the cases of a chunk to the sums; return their numbers in the whole recording."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, cases.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, cases.total_ns])

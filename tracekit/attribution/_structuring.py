@@ -1,4 +1,4 @@
-"""Infer stages from launch order in the processes that need it, and keep them op by op."""
+"""Infer stages from launch order in processes whose ranges do not suffice, op by op."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """Stages and steps of ops inferred from threads and launch order, in processes without ranges.
+    """Stages and steps of ops, inferred from threads and launch order, where ranges give none.
 
     Parameters
     ----------
     of
-        Process -> its structure. The steps have a column for the number of ops; stages and steps of
-        single ops are only in `ops`.
+        Process -> its inferred steps and evidence. The steps have a column for the number of ops;
+        stages and steps of single ops are only in `ops`.
     drivers
-        Process -> thread that launches the forward passes of its steps, else the thread that
+        Process -> thread that launches the forward passes of its steps; if unknown, the thread that
         launches most of their ops.
     ops
         Chunks parallel to those of ops: ``stage`` (index in the list of stages), ``step`` (number)
         and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where
-        structure finds none. No chunks if structure was run on no process.
+        nothing was inferred. No chunks if no process was examined.
     """
 
     of: Mapping[int, Structure]
@@ -108,11 +108,11 @@ def find_structures(
     asked
         Numbers of the processes.
     main_threads
-        Process -> the thread that it began with, where known.
+        Process -> its initial thread, where known.
     rules
         Rules that give names a meaning.
     workspace
-        Folder and memory budget for ops; it limits how many are examined together.
+        Folder and memory budget for ops; the budget limits how many ops are examined together.
     """
     findings = Waiting(workspace)
     if not asked:
@@ -145,7 +145,7 @@ def _counts(threads: Array) -> dict[int, int]:
 
 
 def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
-    """Write findings about ops, given by op id, into the chunks that contain these ops."""
+    """Write stages and steps of ops, given by op id, into the chunks that contain these ops."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
@@ -159,7 +159,7 @@ def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str,
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], asked: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the ops of the processes `asked` in a chunk, with thread and time of launch."""
+    """Return a chunk's ops of the processes `asked`, with thread and time of their launch."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)
@@ -172,7 +172,7 @@ def _part(
 
 
 class _Apart:
-    """Spill file of the ops of chosen processes, which is read process by process."""
+    """Ops of chosen processes in a temporary file, read process by process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._spool = Spool(workspace)
@@ -192,13 +192,14 @@ class _Apart:
         self._spool.append(rows)
 
     def names(self) -> pl.DataFrame:
-        """Return the distinct kernel names, each with the kind of an op that has it."""
+        """Return the distinct kernel names, each with the kind of one op of this name."""
         return pl.concat(self._names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
         """Yield the ops of a process in order of launch, at most `most` at once.
 
-        Pieces are of equal size. Each begins with the ops whose steps the piece before left open.
+        Pieces are of equal size. Each begins with the ops of the steps that the previous piece did
+        not finish.
 
         Yields
         ------
@@ -237,7 +238,7 @@ class _Names:
         self._texts = tuple(meant["name"].cast(pl.String))
 
     def work(self, own: pl.DataFrame, main_thread: int | None) -> Work:
-        """Return the ops of a process, in order of launch, as arrays."""
+        """Return the ops of a process, in order of launch, as the arrays of `Work`."""
         named = own.join(self._codes, on="name", how="left", maintain_order="left")
         kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
         meant = pl.when(kernel).then(pl.col("meant").cast(pl.String))  # null where it has no name

@@ -93,8 +93,8 @@ class Thresholds:
     may be misread."""
     jump_returns: int = 3
     """Least number of waits that return early from which a clock has jumped: delays of all ops
-    since then agree with them. Of 36 jumps put into 12 real traces 3 waits find 31, 2 find 35, 6 find
-    30; without a jump none finds any."""
+    since then agree with them. Of 36 jumps put into 12 real traces 3 waits find 31, 2 find 35,
+    6 find 30; without a jump none finds any."""
     bounds_apart_ns: int = 50_000
     """Largest difference between the offsets by the earliest of these waits and by the delay of
     ops, ns: in 14 real traces the quickest wait returns up to 12 us after its work, and the

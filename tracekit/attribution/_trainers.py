@@ -1,7 +1,8 @@
-"""Teams: the training threads of a process, each with its GPU, its helper threads and its steps.
+"""Teams: the training threads of a process, each with its GPU, helper threads and steps.
 
 A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
-pipeline), each has separate passes and steps, and a backward thread serves the one of its GPU.
+pipeline), each has its own passes and steps, and a backward thread belongs to the training thread
+that uses the same GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Teams:
     trainers
         ``process, thread, team``: the training threads, one of each team.
     further
-        By thread: its team if that is a further one, else -1.
+        Per thread: its team if that is not the first team of its process, else -1.
     count
         One more than the largest team number.
     """
@@ -45,7 +46,7 @@ class Teams:
         return team.set(team < 0, None).fill_null(frame["process"])
 
     def trainer_of_each(self) -> Array:
-        """Return by team its training thread, -1 if there is none."""
+        """Return for each team its training thread, -1 if there is none."""
         trainer = np.full(self.count, -1)
         trainer[self.trainers["team"].to_numpy()] = self.trainers["thread"].to_numpy()
         return trainer
@@ -58,12 +59,13 @@ class Teams:
 def find_teams(
     training: pl.DataFrame, marks: pl.DataFrame, threads: pl.DataFrame, devices: Array, first: int
 ) -> Teams:
-    """Find the threads that train side by side in a process, and the helper threads of each.
+    """Find all training threads of processes that have several, and the helper threads of each.
 
-    A thread trains beside the training thread of its process if its ranges name the same of the
-    three stages (forward, backward, weight update), each of these threads launches kernels on one
-    GPU, and no two share a GPU. Any other thread that launches kernels on one of these GPUs alone
-    helps the thread that trains there. Less clear cases are left to the process's training thread.
+    A thread is a further training thread if its ranges name the same of the three stages (forward,
+    backward, weight update) as those of the process's training thread, each of these threads
+    launches kernels on one GPU, and no two of them on the same. Another thread is a helper of the
+    training thread on a GPU if it launches kernels on that GPU only. All remaining threads are
+    helpers of the process's training thread.
 
     Parameters
     ----------
@@ -74,9 +76,9 @@ def find_teams(
     threads
         ``process, thread`` of all threads.
     devices
-        By thread: the device of its kernels; -1 for none, lower for several.
+        Per thread: the device of its kernels; -1 for none, lower for several.
     first
-        Number of the first further team.
+        Team id to give to the first further team.
     """
     own = training.with_columns(team=pl.col("process"))
     further = np.full(devices.size, -1, np.int32)
@@ -94,13 +96,14 @@ def find_teams(
 
 
 def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the iterations of processes, and for each step of a team the row of its iteration.
+    """Return the iterations of processes, and the steps of teams with the row of their iteration.
 
-    A step of a further team belongs to the iteration with the same number, if names number the
-    steps of both teams; else to the one at the same position, if both teams have as many steps and
-    each pair overlaps. An iteration then lasts from the start of the first of these steps to the
-    end of the last, or until the next iteration begins. Otherwise the further team's work is
-    counted in the steps of the process's training thread.
+    Iterations are the steps of a process's first team. A step of a further team belongs to the
+    iteration with the same number, if range names number the steps of both teams; else to the
+    iteration at the same position, if both teams have equally many steps and each pair overlaps. An
+    iteration then lasts from the first start to the last end of its steps on all teams, or until
+    the next iteration begins. Otherwise the further team's work is counted in the steps of the
+    process's training thread.
 
     Parameters
     ----------
@@ -150,7 +153,7 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of a process's second and further teams that match an iteration."""
+    """Return the steps of further teams of a process that match an iteration."""
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")
@@ -161,7 +164,7 @@ def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_named(number: str, start: str) -> pl.Expr:
-    """Tell whether names number all steps, in rising order of time."""
+    """Return an expression: whether all steps have numbers in their names that rise with time."""
     is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
     rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
     return (is_told | pl.col(start).is_null()).all() & rises
@@ -170,7 +173,7 @@ def _are_named(number: str, start: str) -> pl.Expr:
 def _side_by_side(
     training: pl.DataFrame, marks: pl.DataFrame, placed: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, thread, device`` of training threads, of processes with several."""
+    """Return ``process, thread, device`` of training threads, for processes with several."""
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
     alike = (
@@ -189,7 +192,8 @@ class Spans:
     Parameters
     ----------
     rows
-        ``process, start, end, number`` by process and start, with the team's number as ``process``.
+        ``process, start, end, number``, ordered by process and start; ``process`` holds the team's
+        number.
     teams
         Number of teams.
     """
@@ -198,7 +202,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the arrays for compiled loops, each team at a place before its first interval."""
+        """Return the intervals as arrays for loops, each team positioned before its first one."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))
@@ -206,7 +210,7 @@ class Spans:
         return Stretches(given(pl.Series(first)), start, end, number, first[:-1] - 1)
 
     def last(self) -> Array:
-        """Return by team the end of its last interval, ns."""
+        """Return for each team the end of its last interval, ns."""
         last = np.full(self.teams, np.iinfo(np.int64).min)
         np.maximum.at(last, self.rows["process"].to_numpy(), self.rows["end"].to_numpy())
         return last

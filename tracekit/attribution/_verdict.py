@@ -1,4 +1,4 @@
-"""Verdict on each process (training, inference or something else), with its evidence."""
+"""Decide on each process whether it runs training, inference or something else."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _OF_TRAINING = {"exchanges": "collective"}
 
 
 def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Count by process the kernels whose names hint at a verdict.
+    """Count per process the kernels whose names hint at training or inference.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     Returns
     -------
     ``process, ops``; ``optimizer, backward, data_gradients, weight_gradients, layers``: number of
-    kernels with such a name; ``exchanges``: collectives that the rules take for an exchange of
-    gradients; ``compiled``: kernels of a compiler; ``unnamed``: kernels whose names say nothing,
-    such as a CUDA graph recorded as a whole; ``kernels``: all kernels; ``kinds``: distinct names of
-    layer kernels.
+    kernels with such a name; ``exchanges``: collectives that the rules classify as an exchange of
+    gradients; ``compiled``: kernels of a compiler; ``unnamed``: kernels whose names reveal no
+    operation, such as a CUDA graph recorded as a whole; ``kernels``: all kernels; ``kinds``:
+    distinct names of layer kernels.
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
@@ -125,7 +125,8 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 def count_names(ops: Stream) -> pl.DataFrame:
     """Return the number of ops (``ops``) by ``process, name, kind``.
 
-    There are few combinations, so codes are counted, and one op per combination gives the texts.
+    Ops are counted by the codes of name and kind; the texts are then read from one op of each
+    combination.
     """
     columns = ("process", "name", "kind")
     parts = [OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()]
@@ -169,15 +170,15 @@ def judge(
     claims: Mapping[int, bool],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return the verdict on each process.
+    """Return the verdict on each process: training, inference, unknown or other.
 
     Training: ranges mark backward passes, or both forward passes and weight updates; or a thread
     runs backward passes; or `claims` says so; or kernels named after gradients run beside kernels
     of an optimizer or an exchange of gradients, or compute gradients of weights. Inference: the
     process serves requests, marks forward passes, or runs layers of several names, and nothing can
-    be part of training: no kernel is named after gradients or an optimizer, and (unless it serves)
-    nearly all kernel names are known. Otherwise a process that runs a network is `unknown`, and one
-    without a network is `other`.
+    be part of training: no kernel is named after gradients or an optimizer, and (unless it serves
+    requests) nearly all kernel names are known. Otherwise a process that runs a network is
+    `unknown`, and one without a network is `other`.
 
     Parameters
     ----------
@@ -193,8 +194,8 @@ def judge(
     signs
         Hints in kernel names, from `kernel_hints`.
     claims
-        Process -> whether it is found to train by threads and launch order; processes that were not
-        examined so are absent.
+        Process -> whether threads and launch order indicate training; processes that were not
+        examined this way are absent.
     rules
         The rules, with the user's verdict if there is one.
 
@@ -246,7 +247,7 @@ def judge(
 
 
 def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
-    """Add to the evidence how many collectives belong to passes or move weights.
+    """Add to each verdict's evidence how many collectives are part of passes or move weights.
 
     Parameters
     ----------
@@ -275,7 +276,7 @@ def _counts(
     others: Mapping[str, pl.DataFrame],
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return per process the count of each hint."""
+    """Return for each process the number of occurrences of each hint."""
     counts = {
         stage: pl.when(pl.col("stage") == stage).then("count") for stage in ("FP", "BP", "WU")
     }
@@ -287,7 +288,7 @@ def _counts(
 
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
-    """Return the evidence for a verdict as a sentence."""
+    """Return the evidence for the verdict `found` as a sentence."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     parts = [
         counted(signs[name], word)

@@ -1,7 +1,7 @@
-"""Test the assumptions behind inferred stages and steps: each is confirmed, fails, or is untested.
+"""Test the assumptions behind inferred stages and steps: each holds, fails, or is untested.
 
-An assumption's doubt, the busy time that may be of another stage if it fails, is unknown, not 0,
-where no other stages were tried.
+The doubt of an assumption is the busy time that is assigned to a wrong stage if it fails; it is
+unknown, not 0, where no other assignment was tried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Merge results for the same assumption: one failure fails it, and times in doubt add up."""
+    """Merge results for the same assumption: it fails if any test fails; doubtful times add up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -66,14 +66,14 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 def of_turns(
     turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
 ) -> tuple[Assumption, ...]:
-    """Test the assumptions behind stages inferred from alternating forward and backward threads.
+    """Test the assumptions made if forward and backward threads alternate.
 
     Parameters
     ----------
     turns
-        Alternating bursts (backward passes) and gaps of the two threads.
+        The ops, split into bursts (backward passes) and gaps between these.
     parts
-        Places at which the gaps are cut.
+        Where each gap is cut into weight update and forward pass.
     pair
         The two threads.
     numbered
@@ -91,7 +91,7 @@ def of_turns(
 
 
 def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
-    """Test with kernel names which thread launches the backward passes."""
+    """Test that kernels named after gradients run in the backward passes, not in forward passes."""
     spent = lane.work.end - lane.work.start
     named = lane.backward & ~lane.optimizer
     outside = int(spent[named & np.isin(stage, (FP, ME))].sum())
@@ -108,7 +108,7 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
-    """Test that no layers run between a backward pass and the end of its weight update."""
+    """Test that weight updates contain no layers: none before the input of the forward pass."""
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
     held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
@@ -128,11 +128,12 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Test that forward passes without backward are far rarer than steps, with inputs as large.
+    """Test that forward passes without a backward pass are evaluation, by number and input size.
 
-    If they are not rarer, they may be a part of each step. If a result is fetched for each copy of
-    input, and copies are much smaller than those of steps, the passes may choose actions (rollouts
-    of reinforcement learning).
+    It stays untested if they are not far fewer than steps: they may then be part of each step. It
+    also does if the host fetches a result for each of their input copies, and these are much
+    smaller than the median one of training steps: they may then choose actions (rollouts of
+    reinforcement learning).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
@@ -157,7 +158,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
-    """Test that each step begins with a copy of input."""
+    """Test that steps begin with input: that a batch is copied before nearly each of them."""
     if numbered.unfed:
         return Assumption(UPDATE, "fails", None, numbered.unfed)
     if numbered.several:
@@ -174,9 +175,9 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 def _accumulated(
     turns: Turns, parts: Parts, numbered: Numbered, stage: Array
 ) -> Iterator[Assumption]:
-    """Test whether steps that accumulate gradients have more backward passes than usual.
+    """Test, with gradient accumulation, that no step has more backward passes than usual.
 
-    The further passes may be evaluation that computes gradients.
+    Additional passes may be evaluation that computes gradients.
     """
     if not parts.accumulating or not numbered.steady:
         return
@@ -195,7 +196,7 @@ def _accumulated(
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
-    """Test that threads other than `thread` launch little of the GPU time of layers."""
+    """Test that other threads than `thread` launch little of the GPU time spent in layers."""
     spent = np.where(lane.layer, lane.work.end - lane.work.start, 0)
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
@@ -213,7 +214,7 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Yield the tested assumptions behind stages estimated from the launch order of one thread."""
+    """Yield the tested assumptions for stages inferred from the launch order of one thread."""
     yield _others_launch(lane, thread)
     evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, evidence)

@@ -1,9 +1,10 @@
-"""Find backward passes of a single thread (bursts) by kernels named after gradients.
+"""Find the backward passes (bursts) of a single thread by kernels named after gradients.
 
 Within a backward pass few ops lie between two gradient kernels; between two passes lie a forward
-pass, input or an update. So the distances between gradient kernels fall into two groups, with a
-natural break. Not all kernels of a backward pass are named after gradients: the mirror image of
-launch sizes helps to find its start, and it ends at its last kernel with such a name.
+pass, input or an update. So the distances between successive gradient kernels, in ops, fall into
+two groups with a break between them. Not all kernels of a backward pass are named after gradients:
+the mirror symmetry of launch sizes in forward and backward pass helps to find its start, and its
+end is its last kernel with such a name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find backward passes of the busiest thread by kernel names; None if names do not suffice."""
+    """Find the busiest thread's backward passes by kernel names; None if names do not suffice."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None
@@ -52,9 +53,9 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Tell whether a backward pass follows another one with nothing but layers between them.
+    """Tell whether only layers lie between some backward pass and the next one.
 
-    These layers may be another forward pass, or a forward pass that is computed again.
+    These layers may be another forward pass, or a recomputed one; no input or update shows which.
     """
     rows = np.flatnonzero(pair.main | pair.backward)
     own, backward = lane.take(rows), pair.backward[rows]
@@ -71,7 +72,7 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
 
 
 def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
-    """Return the first op of each backward pass, and the op after its last."""
+    """Return for each backward pass its first op and the op after its last one."""
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
     apart, fenced = np.diff(named), _between(fences, named)
@@ -110,13 +111,13 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
 
 
 def _between(mask: Array, places: Array) -> Array:
-    """Tell for each two successive places whether the mask is true anywhere between them."""
+    """Tell for each pair of successive `places` whether `mask` is true anywhere between them."""
     until = np.concatenate(([0], np.cumsum(mask)))
     return np.asarray(until[places[1:]] > until[places[:-1]])
 
 
 def _break(apart: Array) -> float:
-    """Return the distance, in ops, beyond which two gradient kernels are of different passes."""
+    """Return the distance, in ops, above which two gradient kernels are in different passes."""
     if apart.size <= THRESHOLDS.named:
         return THRESHOLDS.far
     least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))
@@ -128,7 +129,7 @@ def _break(apart: Array) -> float:
 
 
 def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
-    """Return the first op of a backward pass: a gradient kernel, or the middle of mirrored sizes.
+    """Return a backward pass's first op: a gradient kernel, or the centre of mirrored sizes.
 
     A few kernels of the forward pass may be named like gradients. A backward pass begins with the
     gradient of the loss, which is a fill; many fills before that clear gradients.
@@ -152,7 +153,7 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
 
 
 def _dense(body: Array, named: Array, first: int) -> int:
-    """Return the place from which gradient kernels are more frequent than on average."""
+    """Return the op from which on gradient kernels are more frequent than on average."""
     at = np.flatnonzero(named)
     before = np.cumsum(named - named.mean())[at] - 1 + named.mean()
     return max(first, int(body[at[before <= before.min() + 1][0]]))

@@ -38,7 +38,7 @@ _SCALAR = 8
 
 
 def by_order(lane: Lane) -> DeviceStages:
-    """Estimate the stages of a device's work from launch order; a refusal states why it cannot."""
+    """Estimate the stages of a device's ops from launch order, or state why it is impossible."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
@@ -68,7 +68,7 @@ def by_order(lane: Lane) -> DeviceStages:
 
 
 def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
-    """Find stages in a repeating sequence of launches, with two full periods from op `first` on."""
+    """Find stages in a periodic launch sequence, using the two periods from op `first` on."""
     lane, own = sequence.lane, sequence.own
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
@@ -94,9 +94,10 @@ class _Sequence:
     lane
         All work of the device.
     rows, own
-        Indices of these ops in `lane`, and the ops themselves.
+        Indices in `lane` of the ops in the sequence, and these ops.
     span
-        The part of the sequence, from the first update to the last, in which the period was found.
+        The part of the sequence in which the period was found, such as from the first update to the
+        last.
     period
         The period: number of ops after which the sequence repeats.
     """
@@ -114,7 +115,7 @@ class _Sequence:
 
     @property
     def text(self) -> str:
-        """Sentence that states the period."""
+        """The period as a sentence."""
         return (
             f"launches repeat after {self.period.size:,}, {self.repeats} times"
             f" ({self.period.share:.1%} agree)"
@@ -122,15 +123,15 @@ class _Sequence:
 
     @property
     def too_few(self) -> str:
-        """Explanation if the period repeats too rarely; else empty."""
+        """Sentence that the period repeats too rarely; empty if it repeats often enough."""
         return "too few periods" if self.repeats < THRESHOLDS.order_repeats else ""
 
 
 def _main_sequence(lane: Lane) -> Array:
     """Return the ops that the busiest thread launches on its main stream, without collectives.
 
-    In a process that does not train, several threads may alternate on a stream: then all ops of
-    that stream are returned.
+    If several threads alternate on that stream in a process that does not train, all ops of the
+    stream are returned.
     """
     work = lane.work
     chosen = lane.kernel.copy()
@@ -153,10 +154,11 @@ def _scalars(lane: Lane) -> Array:
 
 
 def _repeated(own: Lane) -> tuple[Period, int, slice]:
-    """Return a sequence's period, the start of a period near its middle, and the part that repeats.
+    """Return a sequence's period, the start of a period near its middle, and the span compared.
 
-    Epochs repeat more exactly than steps, and layers more often; but a step has one update. If
-    updates are known by name, only the ops between them are compared.
+    Epochs repeat more exactly than steps, and layers more often, so they could be mistaken for the
+    period; but a step has one update. If kernel names show the updates, the ops between successive
+    updates are compared.
     """
     marks = np.flatnonzero(own.optimizer | own.layer)
     starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
@@ -201,7 +203,7 @@ def _too_few(found: Repeats, expected: float) -> str:
 
 
 def _all_whole(sequence: _Sequence) -> Repeats | None:
-    """Return the repetitions if the recording consists of complete steps only; else None."""
+    """Return the repetitions of the period if nothing else was recorded; else None."""
     symbols, size = sequence.own.symbol, sequence.period.size
     if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
         return None
@@ -245,11 +247,12 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
 
 
 def _fetched(lane: Lane, rows: Array) -> int:
-    """Count the copies to the host that each follow a whole pass among `rows`, those of a stream.
+    """Count the copies to the host that each follow a complete pass on one stream.
 
-    A pass has at least half of the most layers between two such copies. An inference engine fetches
-    the tokens of each of its steps before it launches the next one. Passes of other streams, as of
-    another replica, are left out, with what their streams or threads fetch.
+    `rows` are the ops of that stream. A pass is complete if it has at least half as many layers as
+    the largest number between two copies to the host. An inference engine fetches the tokens of
+    each of its steps before it launches the next one. Copies on streams with passes of their own,
+    such as those of another replica, and copies by other threads are not counted.
     """
     work = lane.work
     own = work.context_stream == work.context_stream[rows[0]]
@@ -261,7 +264,7 @@ def _fetched(lane: Lane, rows: Array) -> int:
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> DeviceStages:
-    """Assign the stages of the usual step to all ops of the sequence."""
+    """Assign the stages found in the usual step to all ops of the sequence."""
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows] = _stages(sequence.own, apart, found)
@@ -297,7 +300,7 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
 
 
 def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
-    """Give each op of the sequence the stage that the same op has in the usual step."""
+    """Give each op of the sequence the stage of the corresponding op in the usual step."""
     stage = np.full(len(own), NOTHING)
     result = found.offset >= 0
     stage[result] = apart.stage[found.offset[result]]
@@ -312,7 +315,7 @@ def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
 
 
 def _memsets(lane: Lane, rows: Array, stage: Array) -> None:
-    """Give memsets the stage of the op before them on the stream."""
+    """Give memsets on the stream of `rows` the stage of the preceding op among `rows`."""
     stream = lane.work.context_stream[rows[0]]
     sets = np.flatnonzero((lane.work.kind == MEMSET) & (lane.work.context_stream == stream))
     before = np.searchsorted(rows, sets) - 1

@@ -1,4 +1,4 @@
-"""Stages and steps of processes with separate threads for backward passes."""
+"""Infer stages and steps if separate threads launch the backward passes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> DeviceStages:
-    """Find the stages of a device's work from the alternating launches of two threads.
+    """Find the stages of a device's ops from the alternating launches of two groups of threads.
 
     `asked` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
     """
@@ -78,9 +78,9 @@ def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> DeviceStages
 
 
 def _reading(numbered: Numbered, asked: str | None) -> str | None:
-    """Return a sentence that states the definition of a step in use.
+    """Return a sentence with the definition of a step in use, for the user; or None.
 
-    None if no other definition gives different steps, and the user asked for none.
+    None if no other definition gives different steps, and the user did not choose a definition.
     """
     taken, others = STEP_READINGS[numbered.reading], numbered.others
     if asked is not None and asked != numbered.reading:
@@ -92,7 +92,7 @@ def _reading(numbered: Numbered, asked: str | None) -> str | None:
 
 
 def in_hooks(turns: Turns) -> bool:
-    """Tell whether most backward passes update each weight as soon as its gradient is computed."""
+    """Tell whether weights are updated in hooks, during most backward passes."""
     return bool(
         (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
         > THRESHOLDS.order_alike
@@ -100,9 +100,9 @@ def in_hooks(turns: Turns) -> bool:
 
 
 def _is_pipeline(lane: Lane) -> bool:
-    """Tell whether the process sends activations to others, as a stage of a pipeline does.
+    """Tell whether the process sends activations to other processes (pipeline parallelism).
 
-    In a pipeline, forward passes without a backward pass fill the pipeline; they are no evaluation.
+    Then forward passes without a backward pass fill the pipeline; they are not evaluation.
     """
     return bool((lane.work.collective == SEND_RECV).any())
 
@@ -153,7 +153,11 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Set stages of ops that begin forward passes: copies bring input, fills clear gradients."""
+    """Set stages of copies and fills at the start of forward passes.
+
+    Copies bring input (IO); if there are enough fills, they clear gradients (WU). `begin` and `end`
+    are the first op of each forward pass and the op after its last.
+    """
     kind = lane.work.kind
     fill = lane.fill | (kind == MEMSET)
     copy = np.isin(kind, (H2D, D2D, D2H))
@@ -170,7 +174,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
 
 
 def _input_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the input copies at the end of the recording; they belong to no update."""
+    """Count the input copies that end the recording, after the last weight update."""
     lane, last = turns.lane, turns.first.size - 1
     end = int(turns.first[last] + parts.head[last])
     if end < turns.stop[last]:
@@ -182,7 +186,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Count the recording's first ops if they end an update, before the first forward pass."""
+    """Count the ops at the start of the recording that are the end of a cut weight update."""
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
@@ -192,7 +196,7 @@ def _update_at_start(turns: Turns, parts: Parts) -> int:
 
 
 def _forward_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the recording's last ops if they are a cut forward pass after the last update."""
+    """Count the ops at the end of the recording that are the start of a cut forward pass."""
     last = turns.first.size - 1
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
@@ -218,10 +222,10 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
-    """Tell whether the first step's start was recorded, and whether the last step's end was.
+    """Tell whether the first step was recorded from its start and the last step to its end.
 
-    If steps differ in their number of passes, the first must begin with input, and the last must
-    have as many passes as the longest.
+    If steps differ in their number of passes, the first step must begin with input, and the last
+    must have as many passes as the step with the most.
     """
     size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
     passes = np.bincount(numbered.bursts)
@@ -240,10 +244,10 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
 
 
 def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Tell whether the first forward pass has all kernels with which the usual one begins.
+    """Tell whether the first forward pass begins with all kernels that the usual one begins with.
 
-    The very first step of a program has no gradients to clear, and its input may have been copied
-    before the recording began.
+    Fills and copies may be missing: the first step of a program has no gradients to clear, and its
+    input may have been copied before the recording began.
     """
     lane, place = turns.lane, turns.gap(parts.template)
     usual = slice(place.start + parts.cut.at, place.stop)
@@ -261,11 +265,11 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
 
 
 def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
-    """Return the busy time whose stage is in doubt, by kind of cut between two stages.
+    """Return the busy time with doubtful stage, by the pair of stages it may belong to.
 
-    Between update and forward pass, that is the time between the bounds of the cut, summed over all
-    gaps of the usual kind. If kernel names show the backward passes, the time in these before the
-    first and after the last kernel named so is in doubt as well.
+    At the cut between update and forward pass, this is the time between the earliest and latest
+    possible cut, summed over all gaps of the usual kind. If backward passes were found by kernel
+    names, their time before the first and after the last gradient kernel is in doubt as well.
     """
     place, work = turns.gap(parts.template), turns.lane.work
     same = turns.kinds[1:-1] == turns.kinds[parts.template]

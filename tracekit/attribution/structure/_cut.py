@@ -1,13 +1,14 @@
 """Cut the usual gap between two backward passes into weight update and next forward pass.
 
 Kernel names give two bounds: the cut lies after the last optimizer kernel, and before the first
-layer or embedding look-up. Between the bounds, the input of the next step decides, or a wait of the
-host. All that is certain is that the cut lies between the bounds, so the busy time there is in
-doubt. If no name shows an update, a few kernels alone are not taken for one.
+layer or embedding look-up. Between the bounds the cut is put at the input of the next step, or
+where the host waits. Only the bounds are certain, so the stage of the busy time between them is in
+doubt. If no kernel name shows an update, a few kernels alone do not count as one.
 
-Updates may contain layers (matrix products). Layers before the last optimizer kernel, or before the
-input of the forward pass, belong to an update of this kind, unless they are layers of the network,
-or have an input of their own: then they are a forward pass without backward.
+Updates may contain matrix products, which count as layers. Layers before the last optimizer kernel,
+or before the input of the forward pass, belong to such an update, unless they also occur in the
+network's forward pass or are preceded by separate input: then they are a forward pass without
+backward.
 
 The cut depends on the gap itself wherever possible, so that it does not change with the start and
 end of the recording.
@@ -37,23 +38,23 @@ _SAMPLE = 50
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a gap between two backward passes is cut into update and forward pass, in ops.
+    """Where a gap between two backward passes is cut into update and forward pass, as op counts.
 
     Parameters
     ----------
     at
-        Number of the gap's ops before the forward pass.
+        Number of ops in the gap before the forward pass.
     low, high
         The least and the largest number that `at` may be.
     why
-        Evidence that decided, in words.
+        Evidence for `at`, in words.
     head
-        Number of ops of the update, from the gap's begin. Ops between these and the forward pass
-        are a forward pass without backward.
+        Number of ops at the start of the gap that are the update. Ops between these and `at` are a
+        forward pass without backward.
     multiplies
         Whether the update contains layers.
     fed
-        Evidence, in words, for where the forward pass begins (layers before that place belong to an
+        Evidence, in words, for where the forward pass begins (layers before that belong to an
         update); empty if there is none.
     """
 
@@ -67,7 +68,7 @@ class Cut:
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
-    """Find where gap `number`, between two backward passes, parts into update and forward pass."""
+    """Find where gap `number`, between two backward passes, is cut into update and forward pass."""
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])
@@ -100,7 +101,7 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap with layers before its last forward pass, which begins at `front`.
+    """Cut a gap that has layers before op `front`, where its last forward pass begins.
 
     These layers are part of the update, or a forward pass without backward.
     """
@@ -117,11 +118,11 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return where in a gap the forward pass begins, and why; None if nothing shows that.
+    """Return the op of a gap at which its forward pass begins, and why; None if unknown.
 
-    It begins after the last kernel named after an optimizer: at the last input copy that layers
-    follow, or the first of several copies that feed one pass; or after a result that the host
-    fetches, if the layers before it occur again after it; or where `_both_edges` finds it.
+    It begins after the last kernel named after an optimizer: at the last input copy that is
+    followed by layers (at the first of several copies for one pass); or after a copy of a result to
+    the host, if the layers before it occur again after it; or at the op that `_both_edges` returns.
     """
     lane, place = turns.lane, turns.gap(number)
     kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
@@ -150,11 +151,11 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether the ops from `begin` to `end` of a gap belong to its last forward pass.
+    """Tell whether ops `begin` to `end` of a gap are part of its last forward pass.
 
-    They do, unless their layers occur again after `end`. Then the next backward pass decides, which
-    has about twice the layers of its forward pass: twice those of all these ops, or only of the
-    ops after `end`.
+    They are, unless their layers occur again after `end`. In that case the number of layers in the
+    next backward pass decides, as it is about twice that of its forward pass: either twice the
+    layers from `begin` on, or twice those after `end` only.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):
@@ -184,9 +185,10 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
-    """Return where before `front` a forward pass without backward begins; `front` if none does.
+    """Return the op before `front` at which a forward pass without backward begins, else `front`.
 
-    It begins at a copy of its input, or where ops run as in the forward pass that `front` begins.
+    It begins at a copy of its input, or where the sequence of ops equals that of the forward pass
+    from `front` on.
     """
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]
@@ -208,10 +210,11 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
 
 def _both_edges(turns: Turns, number: int) -> int | None:
-    """Return the cut of a gap that begins as the recording ends and ends as the recording begins.
+    """Return the cut of a gap by comparing it with the recording's first and last gap.
 
-    The recording then ends in an update without a forward pass, and begins in a forward pass
-    without an update. None if the gap differs from these, or has kernels between them.
+    The first gap must be a forward pass without an update and equal the end of this gap; the last
+    gap must be an update without a forward pass and equal its start. None if the gap differs from
+    these, or has kernels between them.
     """
     symbol, kind = turns.lane.symbol, turns.lane.work.kind
     gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)
@@ -238,9 +241,9 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut at the first input copy from `low` to `high`, else after the last copy to the host.
+    """Cut at the first input copy in ops `low` to `high`, else after the last copy to the host.
 
-    Returns the place and the evidence; None and no evidence if there is no such copy.
+    Returns the op at which to cut and the evidence; None and an empty text without such copies.
     """
     kind, batch = lane.work.kind[place], lane.batch[place]
     for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
@@ -256,7 +259,7 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Narrow a cut's bounds by the ops before the first backward pass and after the last.
+    """Narrow a cut's bounds by comparison with the recording's first and last gap.
 
     A complete recording begins with a forward pass without an update before it, and ends with an
     update without a forward pass after it.
@@ -275,11 +278,11 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap at a launch before which the GPU had finished all earlier work; else None.
+    """Cut a gap at a launch before which the GPU had finished all earlier work, or return None.
 
-    The host had waited there. The launches that follow also find an idle GPU, until the host is
-    ahead again. If most launches of the gap find an idle GPU, no such place is clear. A wait at the
-    gap's begin counts only if no op of an update follows the last backward pass.
+    The host had waited there. The next launches find an idle GPU too, until the host is ahead
+    again. If most launches of the gap find an idle GPU, none of them stands out. A wait at the
+    start of the gap counts only if no op of an update follows the last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
     begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))
@@ -295,7 +298,7 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _places(turns: Turns, number: int) -> Array:
-    """Return the indices of the ops of gaps like gap `number`: a row for each gap of a sample."""
+    """Return indices of ops of gaps of the same kind as gap `number`: a row per sampled gap."""
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
@@ -304,7 +307,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap before the launch that the host delays by far the longest; None if none is."""
+    """Cut a gap before the launch with by far the longest host delay; None if none stands out."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))
@@ -319,7 +322,7 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _before_lead(lane: Lane, place: slice, at: int, low: int) -> int:
-    """Move a cut before the input copies and the fills (clearing of gradients) just ahead of it.
+    """Move a cut back over the input copies and the fills (clearing gradients) just before it.
 
     It stays at `low` or later, and after the gap's first op, which follows the backward pass.
     """

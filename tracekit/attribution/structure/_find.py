@@ -60,7 +60,7 @@ def find_structure(work: Work, asked: str | None = None) -> Structure:
 
 
 def _tell(work: Work, asked: str | None = None) -> DeviceStages:
-    """Infer stages and steps of the work on one device."""
+    """Infer stages and steps of the ops on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
@@ -83,12 +83,12 @@ def _tell(work: Work, asked: str | None = None) -> DeviceStages:
 
 
 def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
-    """Find stages of a single thread's launches, by their period and by names of gradients.
+    """Find stages of a single thread's launches, by their period and by gradient kernels' names.
 
-    The two methods rest on different evidence. If they agree, the period gives the start of a pass
-    more exactly, and names also cover ops that do not repeat. Otherwise names decide, since the
-    period does not allow for updates with layers, input in the middle of a forward pass, or several
-    passes in a step.
+    The two methods rest on different evidence. If they agree, both are combined: the period gives
+    the start of a pass more exactly, and names also cover ops that do not repeat. Otherwise names
+    decide, since the method by period fails for updates with layers, input in the middle of a
+    forward pass, or several passes in a step.
     """
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
@@ -120,11 +120,11 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
 
 
 def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
-    """Return one of two results about the same ops: by the period, or by kernel names.
+    """Choose between two results for the same ops: by the period, or by kernel names.
 
-    The period if both find equally many steps, else names, which also find steps that do not
-    repeat. If few of the steps repeat, a contradiction states that a step may be part of a longer
-    one.
+    The result by period is chosen if both have equally many steps, else that by names, which also
+    finds steps that do not repeat. If few steps repeat, a contradiction is added that a step may be
+    part of a longer one.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
@@ -136,7 +136,7 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
-    """Find the stages of further trainings that run beside the first training, on other threads."""
+    """Find the stages of further training loops in the process, run by other threads."""
     beside = 0
     while result.method == "threads":
         rest = np.flatnonzero(~result.core)
@@ -169,9 +169,10 @@ def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
 def _joined(
     work: Work, devices: Array, rows: Sequence[Array], results: Sequence[DeviceStages]
 ) -> Structure:
-    """Join the findings of all devices of a process.
+    """Join the inferred stages and steps of all devices of a process.
 
-    The steps are those of the device with the best method; of several, the one with most steps.
+    The steps are taken from the device with the best method; if several are equal, from the one
+    with the most steps.
     """
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
@@ -220,7 +221,7 @@ def _joined(
 
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
-    """Renumber a device's steps: each becomes the step of `steps` during which it is launched."""
+    """Replace a device's step numbers by those of the step in `steps` that contains the launch."""
     own = np.flatnonzero(step >= 0)
     if not own.size or not steps.height:
         return np.full_like(step, NOTHING)
@@ -236,7 +237,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Sum up, by kind of cut between two stages, the busy time that may be of the other stage."""
+    """Sum the busy time with doubtful stage by kind of cut between two stages."""
     cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
     each = [doubt for result in joined for doubt in result.doubts]
     return tuple(
@@ -252,7 +253,7 @@ def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ..
 def _texts(
     by_device: Sequence[tuple[int, DeviceStages]], of: Callable[[DeviceStages], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the texts that `of` takes from each device's findings, with the device if several."""
+    """Return the texts that `of` takes from each device's result, naming devices if several."""
     if len(by_device) == 1:
         return of(by_device[0][1])
     return tuple(
@@ -280,10 +281,10 @@ def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Ass
 
 
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
-    """Find stages of threads that copy input on separate streams.
+    """Find stages of threads that copy input on streams of their own; return tested assumptions.
 
-    Their copies are input, or evaluation if no training kernel runs meanwhile and evaluation
-    follows. If the threads run layers as a network does, their ops are forward passes without
+    Their copies are input (or evaluation, if no training kernel runs meanwhile and evaluation
+    follows). If these threads launch layers of a network, their ops are forward passes without
     backward.
     """
     work = lane.work
@@ -346,7 +347,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 
 def _surrounded(lane: Lane, step: Array) -> None:
-    """Put each op without a step into the step whose first and last launch surround its launch."""
+    """Assign ops without a step to the step during whose launches they are launched."""
     own = np.flatnonzero(step >= 0)
     if not own.size:
         return
@@ -361,11 +362,11 @@ def _surrounded(lane: Lane, step: Array) -> None:
 
 
 def recomputed(lane: Lane, stage: Array) -> Array:
-    """Mask ops of backward passes that compute a part of a forward pass again.
+    """Mask ops of backward passes that recompute a part of a forward pass.
 
-    Backward undoes layers in reverse order. So kernels in the order and sizes of a forward pass,
-    none of them a gradient, are that pass again, with the memsets and copies between them. Fewer
-    kernels in a row than `Thresholds.again` do not suffice.
+    A backward pass runs through the layers in reverse. So a run of at least `Thresholds.again`
+    kernels that follow each other as in a forward pass, with the same sizes and none a gradient
+    kernel, is a recomputation, including memsets and copies between them.
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))

@@ -1,9 +1,9 @@
 """Split the ops between two backward passes (a gap) into weight update, evaluation, forward pass.
 
-Gaps that launch the same ops are of one kind, which is cut once. Gaps of other kinds are compared
-to the most frequent (usual) kind: they begin like it (an update) and end like it (a forward pass).
-The ops between are evaluation (forward passes without backward) if they contain layers, else part
-of a longer update, such as the first one, which creates the optimizer's state.
+Gaps that launch the same ops are of one kind, and each kind is cut once. Gaps of other kinds are
+compared to the most frequent (usual) kind: their start equals its update, and their end its forward
+pass. The ops between these are evaluation (forward passes without backward) if they contain layers,
+else part of a longer update, such as the first one, which creates the optimizer's state.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Parts:
     Parameters
     ----------
     head
-        By gap: number of its first ops that are the weight update, the end of the step before.
+        Per gap: number of ops at its start that are the weight update.
     front
-        By gap: number of its ops before the forward pass of the next backward pass.
+        Per gap: number of its ops before the forward pass that belongs to the next backward pass.
     template
         Index of a gap of the most frequent (usual) kind.
     cut
         Where the usual gap is cut.
     usual
-        Number of inner gaps (neither the first nor the last) of the usual kind; of both kinds, with
-        and without an update, if gradients are accumulated.
+        Number of gaps of the usual kind, without the recording's first and last gap; if gradients
+        are accumulated, of both usual kinds, with and without an update.
     accumulating
-        Number of inner gaps with a forward pass but no update.
+        Number of gaps with a forward pass but no update, without the first and last gap.
     """
 
     head: Array
@@ -91,7 +91,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return a usual gap with an update, and usual gaps without one (accumulated gradients)."""
+    """Return a usual gap with an update, and usual gaps without (gradient accumulation)."""
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
@@ -99,9 +99,9 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
 
 
 def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
-    """Return the most frequent gap with optimizer kernels, and the frequent gaps without.
+    """Return the most frequent gap with optimizer kernels, and frequent gaps without these.
 
-    If the most frequent kind of all has none, there are several backward passes per update.
+    If the most frequent kind of all gaps has none, there are several backward passes per update.
     """
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
@@ -113,10 +113,10 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 
 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
-    """Return a frequent gap that is an update, then the same forward pass as in the shortest gap.
+    """Return a frequent gap that is an update followed by the same ops as the shortest gap.
 
     The shortest frequent gap is then a forward pass without an update; it is returned as well. The
-    update must have no layers, and enough kernels for the length of a backward pass.
+    update must contain no layers, and a number of kernels in proportion to the backward pass.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
@@ -124,7 +124,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 
 
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
-    """Tell whether a gap is an update of over `least` kernels, none a layer, and a forward pass.
+    """Tell whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
 
     The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
     fills before that kernel may vary.
@@ -141,7 +141,7 @@ def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
 def _cut_kind(
     turns: Turns, number: int, template: int, cut: Cut, *, may_differ: bool
 ) -> tuple[int, int]:
-    """Return how many ops of a gap are its update, and how many come before its forward pass."""
+    """Return how many ops of a gap are its update, and how many precede its forward pass."""
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at
     if cut.multiplies:
@@ -171,11 +171,11 @@ def _cut_kind(
 
 
 def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
-    """Return the place of a gap's first input copy before `front`, where its forward pass begins.
+    """Return the first input copy of a gap before op `front`: its forward pass begins there.
 
-    Input belongs to no update. Returns `front` if there is no such copy; if the usual update copies
-    from the host too; or if the backward pass or the update copies as much as a batch to the host,
-    which then computes the update.
+    Returns `front` if there is no such copy; if the usual update contains input copies too; or if
+    the backward pass or the update copies data as large as a batch to the host, so that the host
+    may compute the update.
     """
     work, first = turns.lane.work, turns.first
     large = work.bytes >= THRESHOLDS.batch_bytes
@@ -191,9 +191,9 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     """Tell whether the last `body` ops of a gap are its whole forward pass.
 
-    They are if the same backward pass follows as after the usual gap, and both gaps end alike; or
-    if the layers before them occur again in them, and the next backward pass has about as many
-    layers as one forward pass, not two, leads to.
+    They are if the next backward pass is the same as after the usual gap, and both gaps end alike.
+    They also are if the layers before these ops occur again in them, and the next backward pass has
+    as many layers as belong to one forward pass, not two.
     """
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
@@ -212,7 +212,7 @@ def _fed(turns: Turns, number: int) -> bool:
 
 
 def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Array, Array]:
-    """Move cuts of gaps so that optimizer kernels lie in the update, input in the forward pass."""
+    """Move cuts of gaps so that optimizer kernels are in the update, input in the forward pass."""
     lane, first, stop = turns.lane, turns.first[numbers], turns.stop[numbers]
     layer = np.minimum(_next(lane.layer, first), stop)  # the first one, or the gap's end
     early = _last(lane.optimizer, layer) - first + 1
@@ -223,19 +223,22 @@ def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Ar
 
 
 def _next(mask: Array, places: Array) -> Array:
-    """Return per index the first one from it on where the mask is true; else the mask's size."""
+    """Return for each index the first index from it on where `mask` is true; else its size."""
     found = np.flatnonzero(mask)
     return np.append(found, mask.size)[np.searchsorted(found, places)]
 
 
 def _last(mask: Array, places: Array) -> Array:
-    """Return per index the last one before it where the mask is true; -1 if there is none."""
+    """Return for each index the last index before it where `mask` is true; -1 if none."""
     found = np.flatnonzero(mask)
     return np.append(found, -1)[np.searchsorted(found, places) - 1]
 
 
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
-    """Return how many of a gap's ops before its forward pass belong to the weight update."""
+    """Return how many ops at the start of a gap belong to the weight update.
+
+    The arrays have the gap's ops before its forward pass; `weights` is the usual update.
+    """
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:
         return size
@@ -246,7 +249,7 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
 
 
 def _like_first(turns: Turns, numbers: list[int]) -> int:
-    """Return which of the gaps `numbers` ends most like the first gap (networks may alternate)."""
+    """Return the gap among `numbers` that ends most like the first gap (networks may alternate)."""
     symbol = turns.lane.symbol
     first = symbol[turns.gap(0)]
     fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]
@@ -254,11 +257,11 @@ def _like_first(turns: Turns, numbers: list[int]) -> int:
 
 
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
-    """Return the place at which the recording's first forward pass begins.
+    """Return the op at which the recording's first forward pass begins.
 
     That pass is as long as the usual one, except that more or fewer fills may clear gradients. So
-    if the usual one begins with copies and fills alone, the first one begins with as many copies
-    before its first layer, and with all fills between these.
+    if only copies and fills precede the first layer of the usual one, the first pass begins with
+    the same number of copies before its first layer, and all fills between these.
     """
     lane, place = turns.lane, turns.gap(template)
     copy = np.isin(lane.work.kind, (H2D, D2D, D2H, MEMSET))
@@ -287,6 +290,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask gaps that begin with an update: with a kernel other than a fill (to clear gradients)."""
+    """Mask gaps whose update has a kernel other than a fill (fills clear gradients)."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

@@ -1,4 +1,4 @@
-"""Hints in kernel names: layers, optimizers, gradients, fills. The patterns are data."""
+"""Hints in kernel names: layers, optimizers, gradients, fills; the patterns are in a data file."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Lane:
     work
         The ops, in order of launch.
     symbol
-        Number for the op's name, or for its kind if it has no name. Sequences are compared by
-        symbols.
+        Integer for the op's name, or for its kind if it has no name; launch sequences are compared
+        by these.
     kernel
         Whether it is a computing kernel, or a CUDA graph recorded as a whole.
     layer, lookup, optimizer, backward, input_gradient, batch_norm, fill
-        Whether its name says that it is one: a layer, an embedding look-up, an optimizer kernel, a
-        kernel of backward, a gradient of a layer's input, a batch norm, a fill.
+        Whether its name indicates a layer, an embedding look-up, an optimizer kernel, a kernel of
+        the backward pass, a gradient of a layer's input, a batch norm, or a fill.
     exchange
         Whether it is a collective that exchanges gradients.
     batch
-        Whether it is a copy that may bring a batch (input).
+        Whether it is a copy that may bring a batch of input.
     """
 
     work: Work
@@ -64,7 +64,7 @@ class Lane:
         return len(self.work)
 
     def take(self, rows: Array) -> Lane:
-        """Return some of the ops, by index or by mask."""
+        """Return a subset of the ops, given by index or by mask."""
         seen = {name: value[rows] for name, value in vars(self).items() if name != "work"}
         return Lane(self.work.take(rows), **seen)
 
@@ -98,7 +98,7 @@ def _patterns() -> dict[str, str]:
 
 @lru_cache(1)  # processes of one report have the same names
 def _matches(names: tuple[str, ...]) -> dict[str, Array]:
-    """Return list name -> mask of the kernel names that the list matches."""
+    """Return name of each pattern list -> mask of the kernel names that it matches."""
     name = pl.col("name").str
     known = {what: name.contains(pattern) for what, pattern in _patterns().items()}
     found = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(**known)

@@ -1,9 +1,9 @@
-"""Find where a step turns from forward to backward: backward undoes layers in reverse.
+"""Find where a step turns from forward to backward: backward runs the layers in reverse.
 
-A layer's launches of the forward pass have the same sizes in backward, and the last layer comes
-first. So equal sizes form nested pairs; the middle of the heaviest nest is the turn. This holds
-within a training step only: any program that repeats its sizes has a nest, so a nest is no evidence
-of training.
+Launches of a layer have the same sizes in forward and backward pass, and backward begins with the
+last layer. So launches of equal size form nested pairs, like brackets; the middle of the set of
+nested pairs with the largest weight is the turn. This holds within a training step only: any
+program that repeats launch sizes has nested pairs, so they are no evidence of training.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MOST = 1500
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
-    """Return the innermost of nested pairs of equal launch sizes, and the share of weight paired.
+    """Return the innermost of nested pairs of equal launch sizes, and the paired share of weight.
 
-    Takes time and memory in the square of `_MOST`, or of the number of launches if that is less. A
-    launch weighs less the more launches have its size.
+    Time and memory grow with the square of the number of launches, up to `_MOST`. The weight of a
+    launch is lower the more launches have its size.
     """
     _, same, count = np.unique(size, return_inverse=True, return_counts=True)
     paired = np.flatnonzero((count[same] > 1) & (size >= 0))
@@ -44,7 +44,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
 
 
 def _nests(codes: Array, weight: Array) -> Array:
-    """Return at [i, j] the weight of the heaviest nest of equal pairs in launches i to j - 1."""
+    """Return a table: at [i, j] the largest weight of nested equal pairs in launches i to j - 1."""
     size = codes.size
     table = np.zeros((size + 1, size + 1), np.float32)
     for width in range(2, size + 1):
@@ -59,7 +59,7 @@ def _nests(codes: Array, weight: Array) -> Array:
 
 
 def _middle(table: Array, size: int) -> tuple[int, int]:
-    """Return the innermost pair of the heaviest nest, by a walk inward from its outermost pair."""
+    """Return the innermost pair of the nested pairs with the largest weight, walking inward."""
     first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
         if table[first, last] == table[first + 1, last]:

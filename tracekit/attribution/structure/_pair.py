@@ -1,8 +1,9 @@
 """Find the pair of threads that run forward and backward passes, with evidence.
 
 Autograd runs the backward of an op on the stream of its forward, from a separate thread, while the
-calling thread waits. So the two share their stream, they alternate, and each turn begins at one of
-a few places of the program. Data pipelines use other streams, and can start anywhere.
+calling thread waits. So both threads use the same stream, they alternate, and each run of backward
+launches begins at one of a few points of the launch sequence. Data pipelines use other streams, and
+their launches can begin anywhere.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups of threads (sides): one runs forward passes and updates, the other backward.
+    """Two groups of threads ("sides"): one launches forward passes and updates, one backward.
 
     Parameters
     ----------
     main, backward
         Masks of the ops that each side launches.
     turns
-        Number of turns (uninterrupted runs of launches) of the backward side.
+        Number of turns, that is, uninterrupted runs of launches, of the backward side.
     steady
-        Share of these turns that begin at one of the usual places of the program.
+        Share of these turns that begin at one of the most frequent pairs of kernels (last one of
+        the other side, first one of the turn).
     votes
         Kind of evidence -> 1 if it supports this assignment of roles, -1 if it contradicts it.
     by_names
-        Whether one thread launches all, and kernel names tell its backward passes.
+        Whether one thread launches everything, and kernel names show its backward passes.
     """
 
     main: Array
@@ -52,7 +54,7 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Votes for the pair's assignment of roles, minus votes against it."""
+        """Votes for this assignment of roles to the two sides, minus votes against it."""
         return sum(self.votes.values())
 
     @property
@@ -63,7 +65,7 @@ class Pair:
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the two groups of threads whose launches alternate most clearly; None if none do."""
+    """Return the two groups of threads with the clearest alternation; None if none alternate."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     clear = [
         pair
@@ -76,12 +78,12 @@ def find_pair(lane: Lane) -> Pair | None:
 
 
 def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
-    """Yield two groups of threads that share a stream: one thread and all others, in both roles.
+    """Yield pairs of thread groups on a shared stream: one thread and all others, in both roles.
 
-    The stream is the one with most kernels of both sides, or one on which each side launches many:
-    cuDNN runs the layers of a recurrent network on streams it creates. All other threads form one
-    side, since DataParallel creates threads for every forward pass, and autograd has several for
-    passes within passes.
+    The stream is the one with the most kernels of both sides, or any on which each side launches
+    many: cuDNN runs the layers of a recurrent network on streams it creates. All other threads form
+    one side, since DataParallel creates threads for every forward pass, and autograd has several
+    for passes within passes.
     """
     work = lane.work
     threads, thread = distinct(work.thread)
@@ -149,7 +151,7 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Turns:
-    """Launches of a pair, split into gap 0, burst 0, gap 1, burst 1, ..., and a last gap.
+    """Launches of two thread groups, split into gap 0, burst 0, gap 1, burst 1, ..., last gap.
 
     A burst is a turn of the backward side, that is, a backward pass; a gap is the sequence that the
     main side launches between two bursts. The first and the last gap may be empty.
@@ -159,7 +161,8 @@ class Turns:
     lane
         The ops that the pair launches, in order.
     bursts, ends
-        Begin and end of each burst, as places in the lane. Gap n ends where burst n begins.
+        First op of each burst and op after its last, as indices in the lane. Gap n ends where burst
+        n begins.
     """
 
     lane: Lane
@@ -199,7 +202,7 @@ class Turns:
 
 
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
-    """Split the ops of a pair of threads into turns of either side; return turns and ops' rows."""
+    """Split the ops of two thread groups into turns; also return the ops' rows in the lane."""
     rows = np.flatnonzero(pair.main | pair.backward)
     own = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))

@@ -1,6 +1,6 @@
-"""Find the period of a sequence of launches, and where it repeats its usual step.
+"""Find the period of a launch sequence, and where its usual step repeats.
 
-The repetitions are the steps that are like the one that was analysed.
+The repetitions are the steps that equal the analysed (usual) step.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _WINDOW = 1 << 17
 
 @dataclass(frozen=True)
 class Period:
-    """Period of a sequence: its `size` in ops (0: none), and the `share` of ops that repeat."""
+    """Period of a launch sequence: its `size` in ops (0: none), and `share`, how much repeats."""
 
     size: int
     share: float
 
 
 def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
-    """Return the period of a sequence; `starts` are marks that occur once in each period.
+    """Return the period of a launch sequence; `starts` are marks that occur once in each period.
 
-    The parts between two successive marks are compared. Parts with something else, such as
-    evaluation, do not count against the period.
+    The parts between two successive marks are compared. Parts that contain something else, such as
+    evaluation, do not lower the result.
 
     Returns
     -------
-    The period, whose share is that of the parts that are alike; and the start, near the middle, of
-    two such parts in a row. None if there are no two.
+    The period, whose share is the share of parts equal to the most frequent one; and the start of
+    two such parts in a row, near the middle of the sequence. None if no two follow each other.
     """
     kinds = kinds_of(symbols, starts[:-1], starts[1:])
     usual = int(np.bincount(kinds).argmax())
@@ -65,8 +65,8 @@ def find_period(symbols: Array, near: float = 0) -> Period:
     symbols
         The sequence.
     near
-        Approximate period if known, else 0: epochs repeat more exactly than steps, and layers more
-        often, so they could be taken for the period.
+        Approximate period if known, else 0. It helps as epochs repeat more exactly than steps, and
+        layers more often, so they could be mistaken for the period.
     """
     size = symbols.size
     if size > 2 * _WINDOW:
@@ -102,9 +102,10 @@ def _find(symbols: Array, near: float) -> Period:
 
 
 def _autocorrelation(codes: Array) -> Array:
-    """Estimate for each lag how many launches have the same kernel name as the launch a lag later.
+    """Estimate for each lag how many launches have the same name as the launch `lag` later.
 
-    Symbols get random signs: the product of two places is 1 if they are equal, else 0 on average.
+    Each distinct name gets a random sign, so that the product of two launches is 1 if their names
+    are equal, else 0 on average; the sums are computed by FFT.
     """
     size, generator = codes.size, np.random.default_rng(0)
     room = _quick_size(2 * size)
@@ -117,9 +118,9 @@ def _autocorrelation(codes: Array) -> Array:
 
 
 def _agreement(codes: Array, lag: int) -> float:
-    """Return the share of launches with the same kernel name as the launch a lag later.
+    """Return the share of launches with the same kernel name as the launch `lag` later.
 
-    Each distinct symbol has equal weight; otherwise repeated layers would dominate.
+    Each distinct name has equal weight; otherwise repeated layers would dominate.
     """
     count = np.bincount(codes)
     always = count >= THRESHOLDS.period_always * codes.size / lag
@@ -130,7 +131,7 @@ def _agreement(codes: Array, lag: int) -> float:
 
 
 def _quick_size(least: int) -> int:
-    """Return the least size from `least` on with prime factors 2, 3 and 5 only (fast FFT)."""
+    """Return the smallest number from `least` on with prime factors 2, 3 and 5 only (fast FFT)."""
     odd = [int(3**threes * 5**fives) for threes in range(4) for fives in range(3)]
     return min(each << (-(-least // each) - 1).bit_length() for each in odd)
 
@@ -146,12 +147,12 @@ class Repeats:
     Parameters
     ----------
     begins
-        Place at which each step begins; for the first one below 0 if its start was not recorded.
+        Index at which each step begins; negative for the first step if its start was not recorded.
     offset, number
-        By op: its place in the usual step, and the number of its step; -1 if it is in none.
+        Per op: its position in the usual step, and the number of its step; -1 if it is in none.
     pieces
         Whether the sequence begins with the end of a cut step, and whether it ends with the start
-        of one; these parts are too short to count as steps.
+        of one; such parts do not count as steps.
     """
 
     begins: Array
@@ -180,7 +181,8 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
     usual
         The usual step.
     lead
-        Number of its first ops that bring input or clear gradients; these vary.
+        Number of ops at the start of the usual step that bring input or clear gradients; these
+        vary.
     """
     exact = _apart(places_of(usual, symbols), usual.size)
     begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
@@ -199,7 +201,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
 
 
 def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
-    """Tell whether a cut step lies before the first full step, and one after the last."""
+    """Tell whether a part of a step lies before the first full step, and one after the last."""
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
@@ -210,7 +212,7 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
-    """Return where steps may begin: where the usual step's first ops after its input occur."""
+    """Return where steps may begin, by occurrences of the usual step's ops after its input."""
     length = min(THRESHOLDS.anchor, max(THRESHOLDS.anchor_shortest, (usual.size - lead) // 3))
     anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1
@@ -223,7 +225,7 @@ def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
 
 
 def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
-    """Keep the indices from which on the sequence mostly equals the usual step."""
+    """Keep the candidate starts in `begins` from which on most ops equal the usual step."""
     stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
     offsets = np.arange(0, usual.size, stride)
     places = begins[:, None] + offsets
@@ -234,10 +236,11 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
 
 
 def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
-    """Return the starts of steps: exact repetitions, and similar steps around these.
+    """Return the starts of steps: of exact repetitions, and of similar steps between these.
 
-    A step of many layers also resembles itself shifted by some layers. So no similar step begins
-    within an exact one, nor where the ops before the first exact step end another step.
+    A step of many equal layers also resembles itself when shifted by some layers. So no similar
+    step may begin within an exact one, nor among ops before the first exact step that are the end
+    of a cut step.
     """
     distance = THRESHOLDS.repeats_apart * usual.size
     if not exact.size:

@@ -1,7 +1,8 @@
 """Infer stages and steps of a process whose ops do not fit in memory, piece by piece.
 
-A piece ends in the middle of a step. So its last two steps are examined again with the next piece:
-the last because it is cut, the one before because ops launched in it may start later.
+A piece of the ops ends in the middle of a step. So its last two steps are examined again with the
+next piece: the last step because it is cut, the step before it because ops launched in it may start
+later.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Pieces:
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """Add the stages and steps found in a piece of the ops; return those that are final now.
+        """Add the stages and steps inferred in a piece of the ops; return the final ones.
 
         Parameters
         ----------
@@ -44,13 +45,13 @@ class Pieces:
             Ops of the piece: ``op`` and the columns that the next piece needs, in the order in
             which `find_structure` got them.
         found
-            Structure of the piece.
+            Stages and steps inferred in the piece.
         is_last
             Whether this is the last piece.
 
         Returns
         -------
-        The numbers of the ops that are final now, and ``stage, step, again`` of each.
+        The ids of the ops whose result is final, and ``stage, step, again`` of each.
         """
         whole = found.steps.height - (0 if is_last else _OPEN)
         is_open = found.step >= whole
@@ -73,10 +74,11 @@ class Pieces:
         return ops["op"].to_numpy()[~is_open], columns
 
     def joined(self, most: int) -> Structure:
-        """Join the findings of all pieces, each of up to `most` ops.
+        """Join the results of all pieces, each of up to `most` ops.
 
-        Steps have a further column ``ops``, the number of ops. The pieces with the best method
-        decide. Stages and steps of single ops are left out, since `add` returned them.
+        Steps have a further column ``ops``, the number of ops. Evidence is taken from the pieces
+        with the best method. Stages and steps of single ops are left out, since `add` returned
+        them.
         """
         best = min(METHODS.index(found.method) for found in self._found)
         same = [found for found in self._found if found.method == METHODS[best]]

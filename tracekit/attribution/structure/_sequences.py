@@ -1,4 +1,4 @@
-"""Compare sequences of symbols (ids of kernel names), whole columns at a time."""
+"""Compare sequences of symbols (integers for kernel names), vectorised."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def common_suffix(one: Array, other: Array) -> int:
 
 
 def alike(one: Array, other: Array) -> float:
-    """Return the share of indices at which two sequences of equal length agree; 0 if empty."""
+    """Return the share of positions at which two sequences of equal length agree; 0 if empty."""
     return float((one == other).mean()) if one.size else 0.0
 
 
 def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
-    """Return all indices in the ranges from `first` to `stop`, and each index's range."""
+    """List the indices in all ranges from `first` to before `stop`, and the range of each index."""
     lengths = stop - first
     owner = np.repeat(np.arange(first.size), lengths)
     before = np.cumsum(lengths) - lengths
@@ -40,7 +40,7 @@ def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
 def distinct(numbers: Array) -> tuple[Array, Array]:
     """Return the distinct integers, sorted, and the position of each element among them.
 
-    The same as `np.unique`. Ids of threads and streams are close together, so nothing is sorted.
+    Equal to `np.unique`, but without sorting, as ids of threads and streams are close together.
     """
     least = int(numbers.min(initial=0))
     if not numbers.size or int(numbers.max()) - least > numbers.size + _CLOSE:

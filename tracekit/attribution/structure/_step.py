@@ -1,4 +1,4 @@
-"""Split one step of a single thread: find its start, the turn to backward, and the update."""
+"""Split a single thread's step: find its start, the start of backward, and the update."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tracekit.attribution.structure._work import (
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual step of a sequence of launches.
+    """One occurrence of the usual (repeating) step in a launch sequence.
 
     Parameters
     ----------
     rows
-        Places in the sequence of one occurrence of the step.
+        Indices of its ops in the sequence.
     symbol
-        Symbols (numbers of kernel names) of its ops.
+        Symbols (integers for kernel names) of its ops.
     lead
-        Number of its first ops that bring input or clear gradients.
+        Number of ops at its start that bring input or clear gradients.
     low, high
-        Number of its first ops that may belong to the update before, and number of its last ops
-        that may belong to the next step.
+        Number of ops at its start that may belong to the previous update, and number of ops at its
+        end that may belong to the next step.
     why
-        Evidence that decided where it begins, in words.
+        Evidence for its start, in words.
     """
 
     rows: Array
@@ -52,10 +52,10 @@ class Usual:
 
 
 def usual_step(lane: Lane, first: int, size: int) -> Usual:
-    """Choose a step among the ops that repeat every `size` ops, in the two periods from `first` on.
+    """Choose the start of a step in a sequence that repeats every `size` ops from `first` on.
 
     It begins after the last optimizer kernel and before the next layer: at a copy of input there,
-    after a result that the host fetches, or where the host waits longest.
+    after a copy of a result to the host, or where the host waits longest.
     """
     ring = np.arange(first, first + size)
     candidates = _candidates(lane.optimizer[ring], lane.layer[ring])
@@ -71,9 +71,10 @@ def usual_step(lane: Lane, first: int, size: int) -> Usual:
 
 
 def _candidates(optimizer: Array, layer: Array) -> Array:
-    """Return the ops of a repeating step at which it may begin, in order.
+    """Return the ops of a repeating step at which it may begin, in order of launch.
 
-    These lie between the last optimizer kernel and the next layer; without both, all ops may.
+    These lie between the last optimizer kernel and the next layer; if the step lacks either, all
+    ops qualify.
     """
     size = optimizer.size
     marks = np.flatnonzero(optimizer | layer)
@@ -101,7 +102,7 @@ def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
 
 
 def _pauses(lane: Lane, at: Array, size: int) -> Array:
-    """Return the host's usual wait before the launches at the places `at` of a step, ns."""
+    """Return the host's median wait before the launches at positions `at` of a step, ns."""
     launch = lane.work.launch
     rounds = np.arange(-(int(at.min()) // size), (len(lane) - 1 - int(at.max())) // size + 1)
     places = np.maximum(at + rounds[:, None] * size, 1)
@@ -115,11 +116,12 @@ class Step:
     Parameters
     ----------
     stage
-        By op of the step: its stage, as index in the list of stages.
+        Per op of the step: its stage, as index in the list of stages.
     turn, update
-        First op of backward, and first op of the update.
+        Index of the first op of backward, and of the first op of the update.
     mirror
-        Share of launch weight in the nest of equal sizes (mirror image of forward and backward).
+        Share of the launches, weighted, that form nested pairs of equal size (mirror symmetry of
+        forward and backward).
     sized
         Whether the sizes (number of threads) of most launches are known.
     recomputed
@@ -127,11 +129,11 @@ class Step:
     fed_again
         Whether a batch is copied from the host during backward.
     signs
-        Sign of training -> whether it is there: optimizer kernels, gradient kernels after the turn,
-        an exchange of gradients, the mirror image.
+        Sign of training -> whether the step shows it: optimizer kernels, gradient kernels after the
+        start of backward, an exchange of gradients, the mirror symmetry.
     doubts
-        Kind of cut, and busy time of one step before and after it that may be on the other side,
-        ns.
+        Kind of cut between two stages, and busy time before and after it, in one step, that may
+        belong to the other stage, ns.
     """
 
     stage: Array
@@ -187,7 +189,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
 
 
 def refusal(step: Step) -> str:
-    """Explain why a step's stages are not reliable; empty if they are.
+    """Explain why a step's stages are unreliable; empty if they are reliable.
 
     Kernel names alone do not show where backward begins: not all of its kernels are named after
     gradients, and the first ones may be unnamed.
@@ -212,11 +214,11 @@ def refusal(step: Step) -> str:
 
 
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
-    """Return the start of backward, its bounds, and the share of the mirror image.
+    """Return the start of backward, its bounds, and the share that is mirrored (see `_mirror`).
 
-    The mirror image decides, unless too many gradient kernels come before that place: a nest of
-    backward's own layers may be heavier. Fills of equal size also mirror each other: these clear
-    gradients, and the last one sets the gradient of the loss.
+    The centre of the mirrored launch sizes decides, unless too many gradient kernels come before
+    it: pairs within the backward pass may weigh more. Fills of equal size also form pairs: these
+    clear gradients, and the last one sets the gradient of the loss.
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
@@ -241,11 +243,11 @@ def _sized(lane: Lane, update: int) -> bool:
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
-    """Return two places from which gradient kernels are frequent: an early one, and a plain one.
+    """Return two ops from which on gradient kernels are frequent: an early one, a later one.
 
-    Not all kernels of backward have such names. The plain place is the gradient kernel before which
-    gradient kernels fall furthest short of their average frequency; the early one is the first
-    gradient kernel at which they do so within one kernel of that.
+    Not all kernels of backward have such names. The later op is the gradient kernel up to which the
+    count of gradient kernels falls furthest below that expected from their average frequency; the
+    early op is the first gradient kernel where this shortfall is at most one kernel smaller.
     """
     named = np.flatnonzero(backward)
     if not named.size:
@@ -277,8 +279,8 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
 def _evaluated(lane: Lane, turn: int) -> int:
     """Return how many of a step's first ops are evaluation: a forward pass with a separate input.
 
-    That is so if input is copied again in the middle of forward, and the layers before that copy
-    equal those after it.
+    They are if input is copied again in the middle of the forward pass, and the layers before that
+    copy equal those after it.
     """
     copies = np.flatnonzero(lane.batch[:turn])
     for begin in copies[::-1].tolist():

@@ -29,18 +29,18 @@ class Numbered:
     Parameters
     ----------
     bursts
-        By backward pass: number of its step.
+        Per backward pass: number of its step.
     several
-        Evidence for steps with several updates, in words; None if a step has one.
+        Evidence for steps with several updates, in words; None if steps have one update.
     steady
-        Whether all of these steps have equally many updates.
+        Whether all steps have equally many updates.
     unfed
         Evidence that a step might have several updates, though each update counts as a step; else
         None.
     reading
         Definition of a step in use, one of `STEP_READINGS`.
     others
-        Other definitions, which would give different steps.
+        Names of other definitions that would give different steps.
     """
 
     bursts: Array
@@ -52,12 +52,12 @@ class Numbered:
 
 
 def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbered:
-    """Return the step of each backward pass, by the requested definition of a step if it gives any.
+    """Assign backward passes to steps, by the user's definition of a step if that applies.
 
-    A step ends with an update; with gradient accumulation it has backward passes without one.
-    Several updates are one step if only one of them is followed by new input, in a steady rhythm or
-    with results that the host fetches in the others (LBFGS and its closure), or if different
-    networks alternate (the two of a GAN).
+    A step ends with an update; with gradient accumulation it has further backward passes without an
+    update. Several updates are one step if new input follows only one of them, either at a fixed
+    interval, or while the host fetches results after the other updates (L-BFGS and its closure).
+    They are also one step if different networks alternate (as in a GAN).
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
@@ -99,9 +99,9 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
 
 
 def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> Numbered:
-    """Return the steps found, or the steps by the requested definition.
+    """Return the steps by the requested definition if there are any, else the steps found.
 
-    The names of definitions that give other steps are added.
+    The names of definitions that give different steps are added.
     """
     count = found.bursts.size
     steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}
@@ -122,9 +122,9 @@ def _counted(begins: Array, count: int) -> Array:
 
 
 def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
-    """Return a sentence if only some updates are followed by input, else None.
+    """Return a sentence if new input follows only some of the updates, else None.
 
-    None too if the other updates are followed by another copy to the GPU.
+    None as well if any of the remaining updates is followed by another copy to the GPU.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))
@@ -136,11 +136,11 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
 
 
 def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
-    """Tell whether an optimizer calls forward and backward passes itself (as L-BFGS does).
+    """Tell whether an optimizer itself calls forward and backward passes (as L-BFGS does).
 
-    Such an optimizer has no named kernels. In each of its updates the host fetches a result that
-    the GPU computes from gradients, and decides by it whether to go on. Its steps have several
-    updates, whose count only the input shows.
+    Such an optimizer has no named kernels. In each of its updates the host copies a result computed
+    from gradients from the GPU, and decides by it whether to continue. Its steps have several
+    updates; only new input shows where a step begins.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     each = np.diff(np.searchsorted(begins, inputs)) if inputs.size else np.array([2])
@@ -166,10 +166,10 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
 def _begins(
     turns: Turns, parts: Parts, begins: Array, fed: Array, size: int, *, once: bool
 ) -> tuple[Array, str]:
-    """Return after which updates a new step begins, if every `size` updates are one step; and why.
+    """Return the updates after which a new step begins, and why; `size` updates are one step.
 
-    A step begins with its input: with the only one, or the first of several in a row; else where
-    the host waits longest.
+    A step begins at the only update that new input follows, or the first of several in a row; if
+    unclear, where the host waits longest.
     """
     several = f"{size} updates in turn are taken as one step"
     if once:
@@ -185,10 +185,11 @@ def _begins(
 
 
 def networks_of(turns: Turns) -> Array:
-    """Return the network of each backward pass: the passes of one network run about the same.
+    """Return the network of each backward pass; passes of one network have similar kernels.
 
-    Passes are taken in order. A pass that shares too few kernels with the first pass of each known
-    network begins a new one; others join the network with which they share most.
+    Passes are taken in order. A pass that shares too few kernels with the first pass of every
+    network so far starts a new network; other passes join the network with which they share the
+    most kernels.
     """
     lane, kinds = turns.lane, turns.passes
     numbers, example = np.unique(kinds, return_index=True)
@@ -222,7 +223,7 @@ def networks_of(turns: Turns) -> Array:
 
 
 def _rhythm(values: Array, most: int) -> int:
-    """Return after how many values a sequence repeats; 0 if it does not, or all are equal."""
+    """Return the period of a sequence, up to `most`; 0 if it has none, or all values are equal."""
     if not values.size or (values == values[0]).all():
         return 0
     for size in range(1, min(most, values.size // 3) + 1):
@@ -237,11 +238,12 @@ def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
     Parameters
     ----------
     step
-        By op, in order of launch: its step, -1 for none; the numbers 0, 1, ... all occur.
+        Per op, in order of launch: its step, -1 for none; steps are numbered 0, 1, ... without
+        gaps.
     launch
-        By op: time of its launch, ns.
+        Per op: time of its launch, ns.
     whole
-        By step: whether it was recorded in full.
+        Per step: whether it was recorded in full.
     """
     own = np.flatnonzero(step >= 0)
     _, first = np.unique(step[own], return_index=True)

@@ -1,4 +1,4 @@
-"""Input and result of inferring stages: a process's ops as arrays, and the findings about them."""
+"""Input and result of inferring stages: a process's ops as arrays; stages, steps, evidence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SEND_RECV = COLLECTIVES.index("send_recv") + 1
 
 @dataclass(frozen=True)
 class Work:
-    """Ops of one process, in order of launch (of start if no launch is known), one entry per op.
+    """Ops of one process, in order of launch (of start if no launch is known), as arrays.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class Work:
     device, start, end
         GPU, and start and end on it, ns.
     launch, thread
-        Start of the launching call, ns (the op's start if unknown), and its thread (-1).
+        Start of the launching call, ns (the op's start if unknown), and its thread (-1 if unknown).
     context_stream
         Number of the pair of context and stream.
     name
-        Place of its name in `names`, -1 for ops without one, such as copies.
+        Index of its name in `names`, -1 for ops without a name, such as copies.
     size
         Number of threads of the launch (blocks times threads per block), -1 if unknown.
     bytes
@@ -57,9 +57,9 @@ class Work:
     names
         Distinct kernel names.
     collective
-        Place in the list of collectives + 1; 0 if the op is no collective.
+        Index in the list of collectives, plus 1; 0 if the op is no collective.
     main_thread
-        The thread that the process began with, None if unknown.
+        The process's initial thread, None if unknown.
     """
 
     kind: Array
@@ -80,7 +80,7 @@ class Work:
         return int(self.start.size)
 
     def take(self, rows: Array) -> Work:
-        """Return some of the ops, by index or by mask."""
+        """Return a subset of the ops, given by index or by mask."""
         columns: dict[str, Any] = {
             field.name: value[rows]
             for field in fields(self)
@@ -96,14 +96,14 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Doubt:
-    """Busy time near a kind of cut between stages that may belong to either side.
+    """Busy time next to a cut between two stages that may belong to either of them.
 
     Parameters
     ----------
     cut
         The stages on its two sides, such as ``update | forward``.
     before_ns, after_ns
-        Doubtful time that was assigned to the side before the cut, and to the side after it, ns,
+        Doubtful time that was assigned to the stage before the cut, and to the stage after it, ns,
         summed over all steps.
     """
 
@@ -123,8 +123,8 @@ class Assumption:
     result
         Result of the test, one of `TESTED`.
     doubt_ns
-        Busy time that is of another stage if the assumption is wrong, ns; None if no alternative
-        was tried, or if only steps depend on it.
+        Busy time that belongs to another stage if the assumption is wrong, ns; None if no
+        alternative was tried, or if only steps, not stages, depend on it.
     said
         The test and its result, in words.
     """
@@ -137,27 +137,27 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Inferred stages and steps of the ops of a process, or of one device, with the evidence.
+    """Stages and steps inferred for the ops of a process or of one device, with the evidence.
 
     Parameters
     ----------
     stage
-        By op: its index in the list of stages, -1 where structure finds none.
+        Per op: its stage, as index in the list of stages; -1 where none was inferred.
     step
-        By op: number of its step, from 0 on; -1 for none.
+        Per op: number of its step, from 0 on; -1 for none.
     method
         ``threads``: separate threads launch the backward passes. ``order``: estimated from the
         order of launches. ``refused``: there are signs of training, but stages are unknown.
         ``none``: no sign of training.
     training
-        True if it trains, False if there is no sign of training, None if stages are refused.
+        True for training, False if there is no sign of training, None if stages are refused.
     evidence, contradictions
-        Sentences with measured values, for and against.
+        Sentences with measured values, for and against the result.
     usual_gaps, gaps
-        Number of gaps between backward passes (with ``order``: of steps) of the usual kind, and of
-        all.
+        Number of gaps between backward passes (with method ``order``: number of steps) of the most
+        frequent kind, and of all kinds.
     doubts
-        Doubtful busy time, by kind of cut.
+        Busy time with doubtful stage, by the two stages it may belong to.
     assumptions
         Assumptions behind stages and steps; those that fail are in `contradictions` as well.
     cut_begin, cut_end
@@ -188,16 +188,16 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure(Findings):
-    """Stages and steps inferred from a process's threads and order of launches, with evidence.
+    """Stages and steps inferred from a process's threads and launch order, with evidence.
 
     Parameters
     ----------
     again
-        Mask of ops of backward passes that compute a part of a forward pass again.
+        Mask of ops of backward passes that recompute a part of a forward pass.
     steps
-        ``step, start, end, whole``. A step lasts from the launch of its first op to that of the
-        next step's first op (the last step: until after its last launch); `whole` is False if the
-        start or end of the recording cut it.
+        ``step, start, end, whole``. A step lasts from the launch of its first op to the launch of
+        the next step's first op (the last step until after its last launch); `whole` is False if
+        the start or end of the recording cut it.
     """
 
     again: Array
@@ -205,27 +205,27 @@ class Structure(Findings):
 
     @property
     def doubt_ns(self) -> int:
-        """Busy time that may belong to another stage than the inferred one, ns."""
+        """Busy time that may belong to another stage than inferred, ns."""
         cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
         return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceStages(Findings):
-    """Findings on one device, before devices are joined.
+    """Stages and steps inferred on one device, before devices are joined.
 
     Parameters
     ----------
     core
-        Mask of ops launched by the threads that train; other ops get stages from what they do
-        beside these.
+        Mask of ops launched by the training threads; the stages of other ops are inferred relative
+        to these.
     whole
-        By step: whether it was recorded in full.
+        Per step: whether it was recorded in full.
     recomputes
-        Whether stages are refused because backward seems to compute layers again.
+        Whether stages are refused because backward seems to recompute layers.
     again
-        Mask of ops of backward passes that compute a part of a forward pass again; empty if no
-        stages are known.
+        Mask of ops of backward passes that recompute a part of a forward pass; empty if no stages
+        are known.
     """
 
     core: Array
@@ -235,7 +235,7 @@ class DeviceStages(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> DeviceStages:
-    """Return a result without stages: no sign of training, or with `training` None a refusal."""
+    """Return a result without stages: no sign of training or, if `training` is None, a refusal."""
     return DeviceStages(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),
