@@ -1,9 +1,9 @@
 """Runs: make them from trace files, open them, and answer questions about them.
 
-From the bottom up: an opened run (`_opened`); questions to opened runs (`_declared`, `_question`,
-`_comparisons`, `_gate`, `_report_page`); a `Run`, which has these questions as methods; making,
-opening and choosing runs (`_new_runs`, `_foreign`, `_opening`), and questions to several runs, or
-to files (the others).
+From the bottom up: an opened run (`_opened`); questions, that is analyses, that take opened runs
+(`_declared`, `_question`, `_comparisons`, `_gate`, `_report_page`); `Run`, which has these
+questions as methods; making, opening and choosing runs (`_new_runs`, `_foreign`, `_opening`). All
+other modules have questions that take several runs, or files.
 """
 
 from __future__ import annotations

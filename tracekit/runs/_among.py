@@ -1,4 +1,4 @@
-"""Questions to several runs, chosen by name or label."""
+"""Questions (analyses) about several runs, which are chosen by name or label."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ P = ParamSpec("P")
 
 
 class _Chosen(Selection):
-    """Runs that a question is about, opened when they are first iterated over.
+    """Runs that a question is about; they are opened when first iterated over.
 
     Parameters
     ----------
     references, where, store, dask
         See `select_runs`.
     is_of_latest
-        Whether, without references and labels, the run ingested last is meant, not all runs.
+        Whether no references and no labels mean the run ingested last, and not all runs.
     needs
         Names of questions: opening fails if a run has too little memory for one of them; see
         `OpenedRun.require_memory`.
@@ -77,19 +77,19 @@ class _Chosen(Selection):
         return super().__iter__()
 
     def named(self, reference: Reference) -> OpenedRun:
-        """Return a further run of the same store, by name, start of its id, or trace file."""
+        """Return another run of the same store, by name, start of its id, or trace file."""
         return select_runs([reference], store=self._store)[0]
 
 
 def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
-    """Return the library function that answers a declared question about several runs.
+    """Turn a declared question about several runs into the library function that answers it.
 
     Parameters
     ----------
     asked
         The question.
     finish
-        Function that adds data about the runs to the answer; the runs are its first argument.
+        Function of the runs and the answer that adds facts about the runs to the answer.
     """
     declaration, ask = asked.declaration, cast("Any", asked)
 

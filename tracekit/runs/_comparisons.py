@@ -102,5 +102,5 @@ def _both(a: "Recorded", b: "Recorded") -> Any:
 
 
 def _names(side: "Sequence[OpenedRun]") -> str:
-    """Return the names of one side's recordings; of many, the first and the number of others."""
+    """Return the names of the runs on one side; of many, the first and the number of others."""
     return listed([run.name for run in side])

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Ask a run, and add a figure of its step times, computed only when it is drawn."""
+    """Answer a question about a run, with a figure of its step times, computed when drawn."""
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
@@ -70,7 +70,7 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Ask a run, and add what each process does: training, inference or other work."""
+    """Answer a question about a run, and add what each process does, such as training."""
     found = ask(run)
     answer = of_run(run, found.saying(**verdicts_of(run)))
     return answer.saying(warnings=[*run.warnings, *found.warnings])
@@ -82,12 +82,12 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer about several runs or none, with the renderer that displays it."""
+    """Return an answer about several runs or no run, with the renderer that displays it."""
     return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Return an answer titled with its run's name; of several runs, name the simulated ones."""
+    """Title an answer with the name of a single run; for several runs, add the simulated ones."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

@@ -162,7 +162,7 @@ def _replays(
 ) -> dict[str, str]:
     """Return for each rule the `whatif` command that simulates its fix: rule -> text.
 
-    With `price` steps are replayed with the fix, and the text says how long they then are.
+    With `price` the steps are replayed with the fix, and the text has the resulting step time.
     """
     from tracekit.analysis.dependencies import CHANGES, price_of
 
@@ -174,7 +174,7 @@ def _replays(
 
 
 def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
-    """Add to each finding the text on its fix that `_replays` returned for its rule."""
+    """Add to each finding the text that `replays` has for its rule: how to simulate its fix."""
     import polars as pl
 
     text = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
@@ -195,7 +195,7 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> "Answer":
-    """Diagnose runs, and compare each finding with a base; outlier steps of both are left out."""
+    """Diagnose runs and compare each finding with base runs; outlier steps are left out of both."""
     for run in (*base, *found):
         run.require_memory("diagnose")
 
@@ -214,7 +214,7 @@ def diagnosed_against(
 
 
 def outlier_steps(run: "OpenedRun") -> list[int]:
-    """Return the numbers of steps with outlying times; cold first steps are not considered."""
+    """Return the numbers of the steps with outlying duration, without cold first steps."""
     found: list[int] = (
         comparison.steps_of_run(run.trace, run.name, skip="auto")
         .filter("is_outlier")["iteration"]

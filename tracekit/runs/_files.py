@@ -1,4 +1,4 @@
-"""Questions to files that are not runs: dumps of a hang, NCCL inspector logs, job timelines."""
+"""Questions (analyses) about other files than runs: hang dumps, NCCL inspector logs, timelines."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ P = ParamSpec("P")
 def of_files(
     asked: Asked[Any, P, Answer], read: Callable[[Any], Any]
 ) -> Question[Concatenate[Any, P]]:
-    """Return the library function that answers a declared question about files.
+    """Turn a declared question about files into the library function that answers it.
 
     Parameters
     ----------
     asked
         The question.
     read
-        Function that reads the files; its result is the argument of the question.
+        Function that reads the files; its result is passed to the question.
     """
     spec: Any = asked.declaration
     signature, text = spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")

@@ -1,9 +1,9 @@
 """Detects reports (trace files) that cannot belong to the same execution of the same job.
 
-Reports of one execution overlap in time, agree on ranks and communicators, and have one launcher.
-One tool recorded them, unless each states its rank, the number of ranks and the time. Programs,
-GPUs and sizes of communicators may differ between the ranks of one job: different programs separate
-reports only if nothing else connects them.
+Reports of one execution overlap in time, agree on ranks and communicators, and state the same
+launcher job. They were recorded by one tool, unless each states its rank, the number of ranks and
+the time. Programs, GPUs and sizes of communicators may differ between the ranks of one job:
+different programs count as a contradiction only if no other fact connects two reports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """Facts in a report (trace file) about its job, by which reports of other jobs are detected.
+    """Facts about its job in a report (trace file), from which reports of other jobs are detected.
 
     Parameters
     ----------
@@ -98,10 +98,11 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
-    """Return the reports that use NCCL, but not the communicator of all ranks: index -> reason.
+    """Return reports that use NCCL without the communicator of all ranks: index -> reason.
 
-    That is the largest communicator. The result is empty if it has fewer ranks than there are
-    reports, or than the job states, or if at most half of the reports that use NCCL name it.
+    The largest communicator is taken for that of all ranks. The result is empty if it has fewer
+    ranks than there are reports or than the job has, or if at most half of the reports that use
+    NCCL mention it.
     """
     seen = {n: report for n, report in enumerate(reports) if n not in left_out and report.named}
     sizes = {name: size for report in seen.values() for name, size in report.sizes.items()}
@@ -259,7 +260,7 @@ def said(trace: Trace, name: str) -> Said:
 
 
 def _called(trace: Trace) -> frozenset[str]:
-    """Return the ids of the communicators that NCCL calls of a report name."""
+    """Return the ids of the communicators mentioned in the NCCL calls of a trace file."""
     named = read_calls(trace)["communicator"].drop_nulls().unique()
     return frozenset(named.filter(named.str.starts_with("0x")))
 
@@ -269,7 +270,7 @@ def _tool(kind: str | None) -> str | None:
 
 
 def _program(name: str) -> str:
-    """Return an executable's name without folder and version, which may differ by rank."""
+    """Return an executable's name without folder and version, which may differ between ranks."""
     return name.rpartition("/")[2].rstrip("0123456789.-") or name
 
 
@@ -283,15 +284,15 @@ def _only(values: pl.Series) -> Any:
 
 
 def _mpi_ranks(trace: Trace) -> frozenset[int]:
-    """Return the MPI ranks of a report's processes in the world communicator."""
+    """Return the ranks of a trace file's processes in MPI_COMM_WORLD."""
     ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
     return frozenset(ranks.filter(pl.col("rank").list.len() == 1).collect()["rank"].explode())
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
-    """Return first start and last end of GPU work, Unix time, ns; without any, of ranges.
+    """Return first start and last end of GPU work (else of ranges), Unix time, ns.
 
-    None if the report has neither, or does not state when recording began.
+    None if the trace file has neither, or does not state when recording began.
     """
     for table in ("ops", "ranges"):
         ends = trace[table].select(pl.col("start").min(), pl.col("end").max())

@@ -103,7 +103,7 @@ def gate(
 
 
 def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
-    """Return by which evidence the runs' steps are known: ``ranges``, ``structure``, or none."""
+    """Return how the runs' steps were found: by ``ranges``, by ``structure`` (launch order)."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
     )
@@ -121,7 +121,7 @@ def _findings_check(
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
-    """Return a row per finding of either side, with the outcome of the check for new findings.
+    """Return a row per finding of either side, each with the outcome of the check.
 
     A new or grown finding fails if it is `measured` or `likely`, and its saving is known.
     """
@@ -144,7 +144,7 @@ def _findings_check(
 
 
 def _told(rows: Any, outcome: str) -> list[str]:
-    """Return sentences on the checks with `outcome`, which is the worst of any check."""
+    """Return sentences on the checks with this outcome, which is the worst one of all checks."""
     worst = rows.filter(outcome=outcome)
     steps = worst.filter(rule="step")["finding"].to_list()
     others = worst.filter(worst["rule"] != "step")

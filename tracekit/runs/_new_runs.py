@@ -1,4 +1,4 @@
-"""Makes runs of one or several trace files; digests are computed in parallel."""
+"""Make runs of one or several trace files; digests of the files are computed in parallel."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Request:
     files
         Files of the run, in the given order.
     is_many
-        Whether the files were given as a sequence (the reports of one run), even of one file.
+        Whether the files were given as a sequence, even if it has one file only.
     rules
-        Rules that find stages and iterations by names, as of ranges.
+        Rules that derive stages and iterations from names, such as those of ranges.
 
-    The others are those of `tracekit.ingest`.
+    All other parameters are those of `tracekit.ingest`.
     """
 
     files: Sequence[Path]
@@ -112,7 +112,7 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Make one run of a request's files, unless stored already; return it, and if it is new."""
+    """Make a run of a request's files unless the store has it; return it, and whether it is new."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.
@@ -138,9 +138,10 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
 
 
 def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
-    """Make a run of a file.
+    """Make a run of a single file.
 
-    The file's digest is computed first if a stored run may be equal, else while it is read.
+    If a stored run may have the same content, the file's digest is computed first, else while the
+    file is read.
     """
     sources.check_readable(path)
     ingest.store.load()
@@ -226,7 +227,7 @@ def options_text(
 
 @dataclass
 class _Failures:
-    """What to do with files that cannot be reports of the run; sentences on those left out."""
+    """Policy for files that cannot be part of the run; collects warnings about skipped files."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -266,14 +267,14 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """Facts about a report's job, and its collective calls, to compare with other reports."""
+    """Facts about a trace file's job, and its collective calls, to compare with other files."""
 
     said: Said
     calls: Calls
 
 
 def _seen(path: Path, trace: model.Trace) -> _Seen:
-    """Return the facts about a report's job, and its collective calls."""
+    """Return the facts about a trace file's job, and its collective calls."""
     from tracekit.analysis.clocks import clock_calls
     from tracekit.runs._foreign import said
 
@@ -281,7 +282,7 @@ def _seen(path: Path, trace: model.Trace) -> _Seen:
 
 
 class _Together:
-    """Work that needs all reports: detect those of other jobs, align clocks, compute the digest.
+    """Steps that need all trace files ("reports"): detect foreign ones, align clocks, set digests.
 
     Parameters
     ----------
@@ -290,7 +291,7 @@ class _Together:
     sentences
         List to which warnings for users are added.
     beside
-        Digest of the only report, if computed while the report is read; else None.
+        Digest of a single trace file that is computed while the file is read; else None.
     """
 
     def __init__(self, request: Request, sentences: list[str], beside: DigestBeside | None) -> None:
@@ -299,7 +300,7 @@ class _Together:
         self._beside = beside
 
     def foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
-        """Return the reports that belong to another run: index -> reason."""
+        """Return the trace files that belong to another run: index -> reason."""
         if len(seen) == 1:
             return {}
         from tracekit.runs._foreign import foreign
@@ -312,7 +313,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Align the reports' clocks; write these, and a digest from `beside`, into their tables."""
+        """Align the files' clocks; write clocks, and a digest from `beside`, to the tables."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())
@@ -330,7 +331,7 @@ class _Together:
 
 
 def _put_digest(folder: Path, digest: str) -> None:
-    """Write a report's digest into its tables."""
+    """Write the digest of a trace file into its tables."""
     reports = model.Trace.scan(folder).read("reports")
     model.replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 
@@ -338,7 +339,7 @@ def _put_digest(folder: Path, digest: str) -> None:
 def _named_reports(
     traces: Sequence[Trace], clocks: Mapping[str, GivenClock]
 ) -> dict[int, GivenClock]:
-    """Return the clock corrections given by rank or file: index of the report -> correction."""
+    """Return the clock corrections that the user gave, by index of the trace file."""
     rows = [trace.read("reports").row(0, named=True) for trace in traces]
     names: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
@@ -357,7 +358,7 @@ def _named_reports(
 
 
 class _Overall:
-    """Tells the request's callbacks the progress of each report, and how many are done."""
+    """Passes the progress of each trace file, and the number of finished ones, to the callbacks."""
 
     def __init__(self, request: Request, files: Sequence[Path]) -> None:
         self._request = request
@@ -379,7 +380,7 @@ def _single(request: Request) -> Callable[[int, str, int, int], None]:
 
 
 def _processes(request: Request) -> int:
-    """Return the number of processes that read files: as given, else by cores and file sizes."""
+    """Return the number of processes that read files: as requested, else by cores and sizes."""
     if not request.is_many:
         return 1
     most = request.processes or min(cores(), 1 + _size(request.files) // _WORTH_A_PROCESS)
@@ -391,7 +392,7 @@ def _size(files: Sequence[Path]) -> int:
 
 
 def _default_name(request: Request) -> str:
-    """Return the default name of a run: its file's, or of several the first one's folder's."""
+    """Return the default name of a run: that of its file, or the first file's folder if several."""
     first = request.files[0].absolute()
     if request.is_many:
         return first.parent.name
@@ -412,7 +413,7 @@ _SECONDS = 0.1
 class DigestBeside:
     """Digest of a trace, computed in a thread while the trace is read.
 
-    Leaving the context ends the thread, whether or not it is done.
+    It is a context manager; leaving it ends the thread, whether or not the digest is complete.
 
     Parameters
     ----------
@@ -458,14 +459,14 @@ class DigestBeside:
 
 
 class DigestsSideBySide:
-    """Digests of several files, computed in threads, yielded in the order of the files.
+    """Digests of several files, computed in threads and yielded in the order of the files.
 
     Parameters
     ----------
     files
         The files.
     progress
-        Called with the bytes read so far of all files.
+        Called with the total number of bytes read so far.
     """
 
     def __init__(self, files: Sequence[Path], progress: Progress) -> None:
@@ -499,6 +500,6 @@ class DigestsSideBySide:
 
 
 def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
-    """Raise an error if the result of reading a file is unwanted, to end the reading thread."""
+    """Raise an error, which ends the reading thread, if the result is not wanted any more."""
     if not is_wanted:
         raise InputError(f"{path} was not read to its end")

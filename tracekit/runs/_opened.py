@@ -1,4 +1,4 @@
-"""An opened run: its tables, machine and traffic."""
+"""An opened run of a store: its tables, machine and traffic."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class OpenedRun:
     record, store
         Catalogue entry of the run, and its store.
     rules
-        Rules by which the stages of its ops are found again; None keeps the stored stages.
+        Rules with which to derive the stages of its ops anew; None keeps the stored stages.
     memory
-        Limit of memory for a question, bytes; None for the free memory.
+        Limit of memory for an analysis, bytes; None for the free memory.
     workers
-        Processes or cluster that work on parts of the run; None for this process alone.
+        Processes or cluster that compute results of parts of the run; None for this process only.
     on_missing
-        What to do with reports that have missing or damaged files: see `tracekit.open`.
+        How to treat recorded files ("reports") whose stored tables are missing or damaged: see
+        `tracekit.open`.
     only_ranks
-        Ranks whose reports are used; None for all.
+        Ranks whose recorded files are used; None for all.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class OpenedRun:
 
     @property
     def reports(self) -> Sequence[Trace]:
-        """Tables of each report of the run, as stored."""
+        """Tables of each recorded file of the run, as stored."""
         return self._reports
 
     @property
@@ -111,7 +112,7 @@ class OpenedRun:
 
     @cached_property
     def trace(self) -> Trace:
-        """Tables of the run, all reports together; with rules, its stages are found again."""
+        """Tables of the run, all recorded files together; with rules, stages are derived anew."""
         if self._rules is None:
             trace = replace(
                 model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
@@ -129,7 +130,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from the stored tables; None if the run's tables differ."""
+        """Cache of values computed from the stored tables; None if not all are used as stored."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 
@@ -152,13 +153,13 @@ class OpenedRun:
         iterations: tuple[int, int] | None = None,
         between: str | tuple[int, int] | None = None,
     ) -> Self:
-        """Return the run limited to steps or an interval of time; see `tracekit.engine.within`."""
+        """Return the run limited to steps or to a time span; see `tracekit.engine.within`."""
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
 
     def _choose(self, ranks: str | Sequence[int]) -> None:
-        """Keep the reports of these ranks only, with a warning about those left out."""
+        """Keep the recorded files of these ranks only; warn about the files left out."""
         import polars as pl
 
         from tracekit.analysis.calls import process_ranks
@@ -192,16 +193,16 @@ class OpenedRun:
             self.__dict__.pop(of_all, None)
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
-        """Raise `UsageError` if a question would take more memory than there is.
+        """Raise `UsageError` if an analysis would need more memory than available.
 
         The estimate is made from stored row counts; no table is read.
 
         Parameters
         ----------
         question
-            Name of the question's command.
+            Command of the analysis (question).
         iterations
-            First and last step that it is limited to; None for the whole run.
+            First and last step that the analysis is limited to; None for the whole run.
         """
         rows = [
             max(report.height(table) for table in _GROWS.get(question, _LONG))
@@ -252,15 +253,16 @@ class OpenedRun:
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> communication.Traffic:
-        """Return the traffic between the run's GPUs, and on its links.
+        """Return the bytes moved between the run's GPUs, and over each link of the machine.
 
-        The result is cached by options; for a long run, only while a caller refers to it.
+        The result is cached per combination of options; for a long run, only while a caller holds
+        it.
 
         Parameters
         ----------
         topology
-            A topology file or the name of a preset; by default the machine that a report holds
-            (nvprof), or else one inferred from the names of the GPUs.
+            A topology file or the name of a preset; by default the machine that was recorded (by
+            nvprof), or else one inferred from the names of the GPUs.
         nccl_log
             Logs that NCCL wrote during the run with ``NCCL_DEBUG=INFO``.
         sizes
@@ -288,18 +290,18 @@ class OpenedRun:
 
     @cached_property
     def _traffic(self) -> MutableMapping[tuple[object, ...], communication.Traffic]:
-        """Results of `traffic` by options; of a long run (large), only while a caller has one."""
+        """Cached results of `traffic` per options; for a long run weak references."""
         ops = sum(report.height("ops") for report in self._reports)
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return counts of GPUs, ops, ..., and the shares of them with a known launch, or stage."""
+        """Return counts of GPUs, ops and others, and shares of ops with a known launch or stage."""
         return analysis.summarise(self.trace)
 
     def export(
         self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
     ) -> None:
-        """Write the run, or some of its steps, for Perfetto or Chrome.
+        """Write a trace file of the run, or of some of its steps, for Perfetto or Chrome.
 
         See `tracekit.export.export`.
         """
@@ -309,7 +311,7 @@ class OpenedRun:
         export(self.trace, Path(path), to, iterations)
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
-        """Return functions that compute the derived tables: name -> function."""
+        """Return functions that compute the derived tables: name of the table -> function."""
         return {
             "transfers": lambda: self.traffic().transfers,
             "collectives": lambda: communication.collective_calls(self.trace),
@@ -318,7 +320,7 @@ class OpenedRun:
 
 
 def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
-    """Return warnings of stored reports: from finding stages, and from joining the reports."""
+    """Return the warnings stored with a run's files: on stages, and on combining the files."""
     names = ("verdicts", "opinions", "processes")
     found = (attribution.stored_findings({name: each.read(name) for name in names})
              for each in reports)  # fmt: skip

@@ -207,7 +207,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _workers(processes: int, dask: str | None, progress: Progress | None) -> Workers | None:
-    """Return the processes or Dask cluster that compute sums of each report; None if neither."""
+    """Return workers (processes or a Dask cluster) that sum up parts of a run, or None."""
     if processes == 1 and dask is None:
         return None
     check_workers(processes if dask is None or processes != 1 else None, dask)
@@ -215,7 +215,7 @@ def _workers(processes: int, dask: str | None, progress: Progress | None) -> Wor
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
-    """Return the run for a reference: by name or id, even if there is a file of this name."""
+    """Return the run for a reference; a run's name or id takes precedence over a file's."""
     path = Path(reference)
     is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
     if is_word and not (is_named_as_file(str(reference)) and path.exists()):
@@ -250,17 +250,17 @@ def select_runs(
     store: StrPath | None = None,
     dask: str | None = None,
 ) -> list[Run]:
-    """Return the runs of a study: those referred to, and those with certain labels.
+    """Return the runs given by reference, or those with certain labels.
 
     Parameters
     ----------
     references
         Runs; or their names, starts of ids, ``@latest``, or trace files.
     where
-        Labels that all runs of the study have: name -> value. Without references and labels, all
-        runs of the store are returned.
+        Labels that the returned runs have: name -> value. Without references and labels, all runs
+        of the store are returned.
     dask
-        Address of a Dask scheduler whose workers add up the reports of the runs: see `open`.
+        Address of a Dask scheduler whose workers compute sums over the runs' files: see `open`.
 
     Raises
     ------

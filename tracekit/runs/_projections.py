@@ -73,7 +73,7 @@ class _Model:
         )
 
     def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add as `nodes` the number of workers that each job has on its present architecture."""
+        """Add the present number of workers of each job, as column ``nodes``."""
         return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
 
 
@@ -142,7 +142,7 @@ def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
 
 
 def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: which component takes most of a step, or of most jobs' steps."""
+    """Return a sentence: the component that takes most of a step, or of most jobs' steps."""
     if "bound" not in rows.columns:
         return None
     known = rows.drop_nulls("bound")
@@ -158,7 +158,7 @@ def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the architecture, or hardware, that shortens a step most."""
+    """Return a sentence: the architecture or hardware with the largest speedup of a step."""
     known = rows.drop_nulls("speedup")
     if known.is_empty():
         return "The step of no job is known"
@@ -196,7 +196,7 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the least and greatest error of modelled against measured steps."""
+    """Return a sentence: the range of errors of modelled step times against measured ones."""
     errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
     if not errors:
         return "No step is both modelled and measured"
@@ -225,7 +225,7 @@ def _jobs(
 
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:
-    """Return sentences: unknown features of the jobs, and the options that provide them."""
+    """Return a sentence per feature that is unknown for some jobs, with the option to give it."""
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
     nulls = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
@@ -252,7 +252,7 @@ def _gain(means: pl.DataFrame) -> str:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out columns of nulls, and `evidence`, `peak` and `samples_per_s`."""
+    """Drop columns that are all null, and `evidence`, `peak` and `samples_per_s`, for display."""
     hidden = {"evidence", "peak", "samples_per_s"}
     unknown = {
         name for name in rows.columns if rows.height and rows[name].null_count() == rows.height

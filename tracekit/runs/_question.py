@@ -1,4 +1,4 @@
-"""Questions (analyses) as functions that return rows, with an `answer` that returns more."""
+"""Questions (analyses) as functions that return rows, with a method that returns the answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FEW = 3
 
 
 class Question(Protocol[P]):
-    """An analysis: a call returns the rows, `answer` the rows with title, meta and figures.
+    """An analysis: a call returns its rows; `answer` returns rows, title, meta and figures.
 
     >>> rows = run.breakdown(by="stage")  # doctest: +SKIP
     >>> answer = run.breakdown.answer(by="stage")  # doctest: +SKIP
@@ -67,7 +67,7 @@ class RunsQuestion(Protocol[P]):
 
 
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
-    """Return a `Question` whose `answer` is this function."""
+    """Return a function that returns only the rows of `answer`, which becomes its attribute."""
     text = inspect.getdoc(answer) or ""
     question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
     return question
@@ -95,14 +95,14 @@ options bound, and the runs among these options. For several runs: these, and th
 
 
 class RunQuestion(Generic[R_contra, P]):
-    """A `Question` as a method of runs: `run.x` is the question `x`, to be asked of this run.
+    """A `Question` as a method of runs: `run.x(...)` answers the question `x` about the run.
 
     Parameters
     ----------
     answer
-        Function that answers; its first parameter is the run.
+        Function that answers the question; its first parameter is the run.
     declaration
-        Declaration of the question, made beside its analysis; None without one.
+        Declaration of the question (name, parameters, columns); None without one.
     """
 
     def __init__(
@@ -149,15 +149,15 @@ class RunQuestion(Generic[R_contra, P]):
 def declared(
     asked: Asked[Any, P, Answer], finish: Finish | None = None
 ) -> RunQuestion[OpenedRun, P]:
-    """Return a declared question as a method of runs.
+    """Turn a declared question into a method of runs.
 
     Parameters
     ----------
     asked
         The question.
     finish
-        Function that answers the question for a run and adds facts about it; by default the
-        question gets the run's tables.
+        Function that answers the question about a run and adds facts about the run; by default the
+        question is called with the run's tables.
     """
     spec = asked.declaration
     runs = [each.name for each in spec.options if option_of(each).unit == "run"]
@@ -181,14 +181,14 @@ def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def needed(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the keys under which `NEEDS` has the memory that a question needs."""
+    """Return the keys of the table `NEEDS` (memory per analysis) that apply to these options."""
     command = name.replace("_", "-")
     asks = [f"{command} {flag}" for flag, value in options.items() if value is True]
     return [each for each in (command, *asks) if each in NEEDS]
 
 
 def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
-    """Return a question about several runs as a method that asks it about one run."""
+    """Turn a question about several runs into a method that answers it about one run."""
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
@@ -222,7 +222,7 @@ class Selection:
         return facts_of([*self])
 
     def named(self, reference: Any) -> OpenedRun:
-        """Return a further run, which here is given as the opened run itself."""
+        """Return another run for the question; here it is already given as an opened run."""
         run: OpenedRun = reference
         return run
 
@@ -234,7 +234,7 @@ class Selection:
 
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
-    """Return an answer with the run's name in its title, and the renderer that displays it."""
+    """Put a run's name into the title of an answer, and add the renderer that displays it."""
     return replace(
         answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
         lacking=partial(_lacking, run, answer.command),
@@ -242,7 +242,7 @@ def of_run(run: OpenedRun, answer: Answer) -> Answer:
 
 
 def _lacking(run: OpenedRun, command: str) -> str | None:
-    """Return how to record the data that a command needs and a run lacks; None if it has all."""
+    """Return how to record the data that a command needs and a run lacks; None if it has them."""
     import polars as pl
 
     features = analysis.features(run.trace)
@@ -261,12 +261,12 @@ def is_simulated(run: OpenedRun) -> bool:
 
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return what each process of a run does, such as training, as entries of `meta`."""
+    """Return what each process of a run does, such as training, as an entry of an answer's meta."""
     return analysis.verdict_meta(run.trace)
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return what processes of each run do (``verdicts``), and which are ``simulated``."""
+    """Return what the processes of each run do (``verdicts``), and which runs are ``simulated``."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
 
@@ -281,7 +281,7 @@ def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names of runs in a line; of many, the first name and the number of others."""
+    """Join names of runs into a text; for many, the first name and the number of others."""
     return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"
 
 

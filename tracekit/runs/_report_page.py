@@ -1,4 +1,4 @@
-"""The report page of runs, and the questions that it asks about several runs."""
+"""Write the report page of runs; implement the analyses that it needs of several runs."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ A store is a folder::
     staging/<folder>/   columns that an ingest is writing
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name
 
-A run exists from the moment its row is committed, and its columns are complete on disk before that.
-A folder is a leftover if no row names it, no running ingest has it locked and it has no copy of a
-row; the next ingest removes it.
+A run exists from the moment its row in the catalogue is committed; its columns are complete on disk
+before that. A folder is a leftover if no row refers to it, no running ingest has locked it and it
+has no copy of a row; the next ingest removes it.
 """
 
 from typing import TYPE_CHECKING

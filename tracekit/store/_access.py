@@ -35,7 +35,7 @@ class Access(NamedTuple):
     owner: tuple[int, int] | None = None
 
     def give(self, path: Path) -> None:
-        """Give a file or a folder its mode and owner; a link is left as it is."""
+        """Set the mode and owner of a file or a folder; a link is left as it is."""
         if not hasattr(os, "fchmod"):  # on Windows
             return
         if stat.S_ISLNK(path.lstat().st_mode):
@@ -47,12 +47,12 @@ class Access(NamedTuple):
             os.close(descriptor)
 
     def shared(self, *, is_shared: bool) -> Access:
-        """Return a copy with the modes of a shared, or of a private, store."""
+        """Return a copy with the modes of a shared store, or of a private one."""
         modes = _SHARED if is_shared else PRIVATE
         return self._replace(file=modes.file, folder=modes.folder)
 
     def give_open(self, descriptor: int) -> None:
-        """Give an open file or folder its mode and owner."""
+        """Set the mode and owner of an open file or folder."""
         status = os.fstat(descriptor)
         is_folder = stat.S_ISDIR(status.st_mode)
         # A file of another name as well might be somebody's whom this would take it from.
@@ -94,7 +94,7 @@ def access_of(root: Path) -> Access:
 
 
 def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
-    """Return content and modes of a ``store.json`` that replaces a lost one."""
+    """Return content and modes of a ``store.json`` to replace a lost one."""
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     settings = {"format": version, "id": identity} | (
@@ -105,7 +105,7 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
 
 
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
-    """Write a file of a store, completely or not at all, and sync it to disk.
+    """Write a file into a store folder, completely or not at all, and sync it to disk.
 
     No link is followed: a link of that name is replaced; a link in place of the folder is an error.
     """
@@ -141,7 +141,7 @@ def database_files(path: Path) -> list[Path]:
 
 
 def check_database(path: Path, hint: str) -> None:
-    """Raise `StoreError` with this hint if SQLite would follow a link or block on a pipe."""
+    """Raise `StoreError` with this hint if a file of the database is a link or a device."""
     for each in database_files(path):
         # Looked at once: a journal comes and goes while another process writes.
         if (mode := mode_of(each)) and not stat.S_ISREG(mode):
@@ -149,7 +149,7 @@ def check_database(path: Path, hint: str) -> None:
 
 
 def make_database(path: Path) -> None:
-    """Create an empty file for SQLite, whose journals then get the same permissions."""
+    """Create an empty file for SQLite, whose journals inherit its permissions."""
     with suppress(FileExistsError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
         os.close(os.open(path, flags, PRIVATE.file))
@@ -206,7 +206,7 @@ def group_number(group: str) -> int:
 def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     """Share a store, and its `own` files, with a group; None makes it private again.
 
-    Files that other group members added stay as they are: only their owners may change them.
+    Files that other group members added are not changed, as only their owners may change them.
     """
     owner, me = root.stat().st_uid, os.geteuid() if hasattr(os, "geteuid") else 0
     if me not in (0, owner):

@@ -1,7 +1,8 @@
 """Cache in a run's folder of values computed from its tables.
 
-A cached value that is missing, damaged or of other code is computed again. Apart from this cache, a
-published folder is never changed, so the folder's name identifies the content of its tables.
+A cached value that is missing, damaged or written by another version of the code is computed again.
+Apart from this cache, a published folder is never changed, so the folder's name identifies the
+content of its tables.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Kept:
         self.write(key, content.getvalue())
 
     def stale(self) -> list[Path]:
-        """Return the files that other versions of the code wrote, which are never read again."""
+        """Return the cache files of other versions of the code, which are never read again."""
         files = self._folder.iterdir() if is_real_folder(self._folder) else ()
         return sorted(file for file in files if not file.name.startswith(_code()))
 
@@ -94,7 +95,7 @@ class Kept:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code that computes cached values: it may change within a version."""
+    """Return a digest of the code that computes cached values, as it changes between releases."""
     package, found = Path(__file__).parents[1], hashlib.sha256(pl.__version__.encode())
     for file in sorted(each for room in _ROOMS for each in (package / room).rglob("*.py")):
         found.update(file.read_bytes())

@@ -1,8 +1,8 @@
 """The catalogue of runs, in SQLite or PostgreSQL.
 
-One catalogue may serve several stores; each row has the id of its store. Writers take turns (one
-transaction at a time), so rows that a writer has read stay valid until it commits. The database's
-constraints enforce the same once more.
+One catalogue may serve several stores; each row has the id of its store. Only one write transaction
+runs at a time, so rows that a writer has read stay valid until it commits. Constraints of the
+database ensure unique ids, names and digests in addition.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _RUNS = sa.Table(
 
 
 class Rows:
-    """The runs of one store, to be read and changed within a transaction."""
+    """Access to the runs of one store within a database transaction."""
 
     def __init__(self, connection: sa.Connection, store: str, catalogue_id: str) -> None:
         self._connection = connection
@@ -93,7 +93,7 @@ class Rows:
         self._connection.execute(sa.insert(_RUNS).values(store=self._store, **values_of(entry)))
 
     def update(self, entry: Entry) -> None:
-        """Replace the row of the run whose id is that of `entry`; the order of runs stays."""
+        """Replace the row of the run with the id of `entry`; the order of runs does not change."""
         self._connection.execute(
             sa.update(_RUNS).where(self._is(entry.record)).values(**values_of(entry))
         )
@@ -124,12 +124,12 @@ class Catalogue:
         return cls(_parsed(catalog))
 
     def identity(self) -> str | None:
-        """Return the catalogue's own id; None if it was never written."""
+        """Return the catalogue's own id; None if no catalogue was written yet."""
         with self._connected() as connection:
             return self._identity(connection) if connection else None
 
     def folders(self, identity: str) -> set[str]:
-        """Return the folders of all runs of all stores; fails if the catalogue has another id."""
+        """Return the folders of the runs of all stores; fail if the catalogue has another id."""
         with self._connected() as connection:
             if connection is None or self._identity(connection) != identity:
                 raise StoreError(f"the catalogue {self.where} was replaced", "try again")
@@ -137,7 +137,7 @@ class Catalogue:
 
     @contextmanager
     def reading(self, store: str) -> Iterator[Rows | None]:
-        """Yield read access to a store's runs; None if the catalogue was never written."""
+        """Yield read access to a store's runs; None if no catalogue was written yet."""
         with self._connected() as connection:
             identity = self._identity(connection) if connection else None
             yield Rows(connection, store, identity) if connection and identity else None

@@ -1,4 +1,4 @@
-"""Checks of a store: its runs, catalogue, id, and leftover folders."""
+"""Check a store: its runs, catalogue, id, and leftover folders."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class Finding:
 
 
 def whole_reports(folder: Path, reports: int) -> list[int]:
-    """Return the indices of the reports of a run whose files are complete and unchanged."""
+    """Return the indices of a run's recorded files whose tables are complete and unchanged."""
     return [number for number in range(reports) if not any(_faulty(folder / str(number)))]
 
 
 def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
-    """Return the faults in the columns of a run, one clause each.
+    """Return the faults in the stored tables of a run, one clause each.
 
     Parameters
     ----------
     folder
         The run's folder.
     reports
-        Number of its reports.
+        Number of recorded files ("reports") of the run.
     thorough
-        Whether to read every file, and not only those whose size or time of change differs; and to
-        report missing checksums, which earlier versions did not write.
+        Whether to read every file, and not only those whose size or modification time differs; and
+        to report missing checksums, which earlier versions did not write.
     """
     faulty = {str(n): _faulty(folder / str(n), thorough=thorough) for n in range(reports)}
     found = {
@@ -74,7 +74,7 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
 
 
 def _faulty(folder: Path, *, thorough: bool = False) -> tuple[list[str], list[str]]:
-    """Return the missing and the damaged files of a report; each file is looked up once."""
+    """Return the missing and the damaged files in a folder of tables; each is examined once."""
     status = cache(status_of)
     missing = missing_files(folder, status)
     damaged = damaged_files(folder, status, thorough=thorough)
@@ -82,7 +82,7 @@ def _faulty(folder: Path, *, thorough: bool = False) -> tuple[list[str], list[st
 
 
 def run_finding(entry: Entry, folder: Path) -> Finding | None:
-    """Read all files of a run, and return the fault found; None if there is none."""
+    """Read all files of a run; return the fault found, or None if there is none."""
     found = faults(folder, len(entry.record.files), thorough=True)
     if not found:
         return None
@@ -92,18 +92,18 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Return a sentence: which files to ingest again to restore the columns of a run."""
+    """Return an instruction: which files to ingest again to restore the tables of a run."""
     return f"ingest {listed(entry.record.files)} again"
 
 
 def unmarked(folder: Path) -> Finding:
-    """Return the finding for a folder named like a run's, but without the store's marker file."""
+    """Return the finding for a folder named like a run's, but without the store's mark in it."""
     fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run stored in a folder; None if the copy of its row or columns are faulty."""
+    """Return the run stored in a folder; None if the copy of its row, or its tables, are faulty."""
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):
         return None

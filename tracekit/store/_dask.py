@@ -1,4 +1,4 @@
-"""Executor that runs jobs as tasks of a Dask cluster."""
+"""Executor that runs jobs (work for any process) as tasks of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _VERSIONS = {"tracekit": __version__, "polars": version("polars")}
 class Cluster:
     """Runs jobs on the workers of a Dask cluster, one task per job.
 
-    Dask gives the task of a lost worker to another one. Workers read and write the folder of the
-    run, so they have to reach it by the same path as this process.
+    Dask restarts the task of a lost worker on another worker. Workers read and write the folder of
+    the run, so they have to reach it by the same path as this process.
     """
 
     def __init__(self, client: _Client, address: str) -> None:
@@ -122,7 +122,7 @@ class Cluster:
             )
 
     def _result(self, future: _Future, job: Job) -> Outcome | None:
-        """Return the outcome of a task; None if its workers were lost more often than allowed."""
+        """Return the outcome of a task; None if its workers were lost too often."""
         from distributed import KilledWorker  # noqa: PLC0415 - see _connected
 
         if future.cancelled():
@@ -193,7 +193,7 @@ def _connected(address: str) -> _Client:
 
 
 def _check_answers(address: str) -> None:
-    """Raise an error if nothing listens at the address, sooner than a Dask client would."""
+    """Raise an error if nothing listens at the address; a Dask client would wait for long."""
     from distributed.comm.addressing import (  # noqa: PLC0415
         get_address_host_port,
         parse_address,
@@ -235,7 +235,7 @@ def _task(job: Job, topic: str, versions: Mapping[str, str]) -> Outcome:
 
 
 def _check_versions(versions: Mapping[str, str]) -> None:
-    """Raise an error if this worker's package versions differ from those of the client."""
+    """Raise an error if package versions differ between this worker and the client."""
     unlike = [name for name, version in versions.items() if _VERSIONS[name] != version]
     if unlike:
         text = ", ".join(f"{name} {_VERSIONS[name]} for {versions[name]}" for name in unlike)

@@ -1,4 +1,4 @@
-"""Executors of jobs: this process, several processes, or a Dask cluster."""
+"""Executors of jobs: this process, several local processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ def open_executor(
     Parameters
     ----------
     processes
-        Number of processes on this machine that work at once; 1 is this process itself.
+        Number of processes on this machine that work at once; 1 means this process itself.
     dask
         Address of a Dask scheduler whose workers do the jobs instead; None for no cluster.
     apart
-        Whether to use a separate process even if `processes` is 1: a job could kill its process.
+        Whether to use a separate process even if `processes` is 1, since a job could kill its
+        process.
     rooms
         Subpackages of tracekit that jobs are likely to import; by default those for ingesting.
 
     Raises
     ------
     UsageError
-        If there is no such scheduler, or no Dask; or in a process started by `multiprocessing` that
-        imports the script again, and would start further processes.
+        If there is no such scheduler, or Dask is not installed; or in a process started by
+        `multiprocessing` that imports the user's script again, and would start further processes.
     """
     if dask is not None or processes > 1 or apart:
         _check_not_imported_again()
@@ -81,7 +82,7 @@ def _check_not_imported_again() -> None:
 
 
 class Workers:
-    """Processes, or a cluster, that work on parts of a run; they stay for further analyses.
+    """Processes, or a cluster, that compute results of parts of a run; kept for further analyses.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class Workers:
         return opened.enter_context(executor)
 
     def __call__(self, work: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
-        """Call each function of `work` in some worker; yield its number and result when it ends."""
+        """Call each function of `work` in any worker; yield its number and result as it ends."""
         jobs: list[Job] = [
             PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
             for number, each in enumerate(work)
@@ -131,16 +132,16 @@ class ThisProcess:
 class Processes:
     """Runs jobs in separate processes on this machine.
 
-    Each is a fresh interpreter: nothing is forked, so no lock held by a thread of this process is
-    copied, and the program that uses the library is not imported again. If a worker is killed, only
-    its current job is lost, and another worker starts it again.
+    Each process is a fresh interpreter, not a fork, so no lock held by a thread of this process is
+    copied, and the user's program is not imported again. If a worker is killed, only its current
+    job is lost, and another worker starts that job again.
 
     Parameters
     ----------
     number
         Number of processes that work at once.
     rooms
-        Subpackages of tracekit that they import before the first job.
+        Subpackages of tracekit that the processes import before their first job.
     """
 
     def __init__(self, number: int, rooms: Sequence[str] = ()) -> None:
@@ -245,7 +246,7 @@ class _Worker:
         return None
 
     def end(self) -> str:
-        """End the process; return how it ended, in words, if it had ended already."""
+        """End the process; if it had ended by itself, return how, in words."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             # One that was lost closed its connection just before it ended.

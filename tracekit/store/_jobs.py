@@ -1,4 +1,4 @@
-"""Jobs that are repeated if their process is lost, and digests of reports."""
+"""Jobs, which are repeated if their process dies, and digests of trace files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SAME_PATHS = "put the store where all workers reach it, with --store"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a job, or the error that prevented it.
+    """Result of a job, or the error that it raised.
 
-    For a job that makes a report, ``folder`` is the name of the folder with its tables.
+    For a job that reads a trace file, ``folder`` is the name of the folder with the tables.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Job(ABC):
-    """A piece of work that any process can do."""
+    """A piece of work that can run in any process, perhaps on another machine."""
 
     number: int
     """Index of the job among those started together."""
@@ -56,15 +56,15 @@ class Job(ABC):
         return self
 
     def with_share(self, workers: int) -> Self:  # noqa: ARG002 - most need no share
-        """Return the job with its share of the memory, divided among `workers`."""
+        """Return the job with its share of the memory limit, divided among `workers`."""
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job changed to reuse cached values of the previous job of this process."""
+        """Return the job, changed to reuse values cached by this process's previous job."""
         return self
 
     def unseen(self) -> InputError | None:
-        """Return the error why this machine cannot do the job; None if it can."""
+        """Return an error if this machine cannot run the job (missing file ...), else None."""
         return None
 
     @abstractmethod
@@ -74,19 +74,19 @@ class Job(ABC):
 
 @dataclass(frozen=True)
 class ReportJob(Job):
-    """Job that makes one report of a run.
+    """Job that reads one trace file and writes its tables (a "report" of the run).
 
     Parameters
     ----------
     number
-        Index of the report in the run.
+        Index of the file in the run.
     path
         File to read.
     folder
-        Folder for its tables. Each attempt creates a separate folder inside, so that an attempt
-        that wrongly counts as lost cannot disturb the next attempt.
+        Folder for the tables. Each attempt creates a separate folder inside, so that an attempt
+        that is still running, though given up as lost, cannot disturb the next one.
     options
-        Options for making the report.
+        Options for making the tables.
     """
 
     number: int
@@ -96,7 +96,7 @@ class ReportJob(Job):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """File that the report is made of."""
+        """Path of the trace file."""
         return str(self.path)
 
     @property
@@ -109,19 +109,19 @@ class ReportJob(Job):
         return replace(self, path=self.path.absolute(), folder=self.folder.absolute())
 
     def with_share(self, workers: int) -> Self:
-        """Return the job with its share of the memory, divided among `workers`."""
+        """Return the job with its share of the memory limit, divided among `workers`."""
         return replace(
             self, options=replace(self.options, memory=self.options.memory // max(workers, 1))
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the previous job's equal rules, if any, to reuse their name cache."""
+        """Return the job with the previous job's rules, if equal, to reuse their name cache."""
         if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
             return self
         return replace(self, options=replace(self.options, rules=before.options.rules))
 
     def unseen(self) -> InputError | None:
-        """Return the error why this machine cannot read the file; None if it can."""
+        """Return an error if this machine cannot read the file; None if it can."""
         if self.path.exists():
             return None
         return InputError(
@@ -130,7 +130,7 @@ class ReportJob(Job):
         )
 
     def attempt(self, progress: Progress) -> Outcome:
-        """Make the report, and return the outcome."""
+        """Read the file and write its tables; return the outcome."""
         if not self.folder.is_dir():
             raise StoreError(f"the folder {self.folder} cannot be seen by a worker", _SAME_PATHS)
         folder = self.folder / f"{self.number}-{secrets.token_hex(4)}"
@@ -143,7 +143,7 @@ class ReportJob(Job):
 
 @dataclass(frozen=True)
 class PartJob(Job):
-    """Job that works on one part of a stored run.
+    """Job that computes results of one part of a stored run.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class PartJob(Job):
     name
         Name of the part.
     work
-        Function that does the work.
+        Function that computes the results.
     """
 
     number: int
@@ -160,7 +160,7 @@ class PartJob(Job):
     work: Callable[[], Any]
 
     def attempt(self, progress: Progress) -> Outcome:  # noqa: ARG002 - a part takes seconds
-        """Do the work on the part, and return the outcome."""
+        """Compute the results of the part; return the outcome."""
         try:
             return Outcome(self.number, made=self.work())
         except FileNotFoundError as error:
@@ -174,10 +174,10 @@ Outcomes = Generator[Outcome, None, None]
 
 
 class Executor(Protocol):
-    """Interface to something that does jobs, in any order and place."""
+    """Interface of an executor, which runs jobs in any order and process."""
 
     def prepare(self, jobs: int) -> None:
-        """Prepare for about this number of jobs."""
+        """Prepare for about `jobs` jobs, such as by starting processes."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job; a caller that stops early has to close the iterator.
@@ -190,7 +190,10 @@ class Executor(Protocol):
 
 
 def lost(job: Job, how: str) -> Outcome:
-    """Return the outcome (an error) of a job whose process died too often; `how`: in which way."""
+    """Return the outcome (an error) of a job whose process died too often.
+
+    `how` is the verb phrase for it in the message, such as "was lost".
+    """
     error = InputError(
         f"{job.name} was given up, the process that read it {how} {RETRIES + 1} times",
         "it may lack memory: let fewer run at once, or give a smaller --memory; or it is damaged",
@@ -234,7 +237,7 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
 
 
 def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return inode, size and time of change of a trace's files; empty if they are gone."""
+    """Return inode, size and modification time of a trace's files; empty if they are gone."""
     try:
         found = [file.stat() for file in _content(path)]
     except (InputError, OSError):
@@ -271,7 +274,7 @@ def _fed(path: Path, digest: hashlib._Hash) -> Iterator[int]:
 
 
 def run_digest(digests: Sequence[str]) -> str:
-    """Return the digest of a run from the digests of its reports, whose order does not matter."""
+    """Return the digest of a run from the digests of its files; their order does not matter."""
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Make one report of a run: read a trace, attribute it, write its tables in a second thread."""
+"""Read one trace file, attribute its ops, and write its tables in a second thread."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WAITING = "waiting"
 
 
 class Behind:
-    """Computes and writes rows of tables in another thread, in the order of the calls.
+    """Makes and writes table rows in another thread, in the order in which they were scheduled.
 
-    Leaving the context waits until all is written. A failed write raises its error in a later call,
-    or on leaving.
+    It is a context manager; leaving it waits until everything is written. If a write fails, a later
+    call, or leaving, raises its error.
     """
 
     def __init__(self, write: Callable[[str, pl.DataFrame], None]) -> None:
@@ -60,10 +60,10 @@ class Behind:
 
 
 class _Adding(Protocol):
-    """Interface of an aggregator of ops while they are written, ordered by start."""
+    """Interface of an aggregator that gets ops while they are written, ordered by start."""
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count the next ops."""
+        """Add the next chunk of ops to the sums."""
 
     def table(self) -> pl.DataFrame:
         """Return the sums over all added ops as a table."""
@@ -71,26 +71,26 @@ class _Adding(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Options for making the tables of a report.
+    """Options for making the tables of a trace file ("report").
 
     Parameters
     ----------
     rules
-        Rules that give names their meaning.
+        Rules that derive stages and iterations from names.
     digest
-        SHA-256 of the report's content, in hexadecimal; or `NOT_YET`, if it is written into the
+        SHA-256 of the file's content, in hexadecimal; or `NOT_YET`, if it is written into the
         tables later.
     memory
         Limit of memory for the work, bytes.
     nsys
-        Path of the nsys that exports reports; None searches for one.
+        Path of the nsys executable that exports ``.nsys-rep`` files; None searches for one.
     captures
-        Trace files recorded while CUDA graphs were captured that the report replays.
+        Further trace files, recorded while the CUDA graphs were captured that this file replays.
     sums
         Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
     look
-        Function of the report and its tables that returns values needed once all reports of the run
-        are made. It may run in several processes at once. None for no such values.
+        Function of the file's path and its tables whose result is needed once all files of the run
+        have been read. It may run in several processes at once. None for no such result.
     """
 
     rules: Rules
@@ -104,14 +104,14 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ReportMade:
-    """Result of making a report, once its tables are written.
+    """Result of making the tables of a trace file, once they are written.
 
     Parameters
     ----------
     warnings
-        Warnings about the report for users, one sentence each.
+        Warnings about the file for users, one sentence each.
     labels
-        Labels that the program gave its run: name -> value.
+        Labels that the program itself recorded: name -> value.
     seen
         Result of `ReportOptions.look`; None without it.
     """

@@ -1,4 +1,4 @@
-"""Make all reports of a run with an executor, and write them into the folder of the run."""
+"""Make the tables of all trace files of a run with an executor, in the folder of the run."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ Failed = Callable[[Path, InputError], None]
 
 @dataclass(frozen=True)
 class Made:
-    """A run whose columns are written: in folders ``0``, ``1``, ..., one per report.
+    """A run whose tables are written: folders ``0``, ``1``, ..., one per trace file ("report").
 
     Parameters
     ----------
     digest
-        Digest of the content of its reports, or `NOT_YET`.
+        Digest of the content of its trace files, or `NOT_YET`.
     files
-        Names of the report files, without folders.
+        Names of the trace files, without folders.
     warnings
-        For each report its warnings for users, one sentence each.
+        For each trace file its warnings for users, one sentence each.
     left_out
-        Warnings about the reports that were left out.
+        Warnings about the trace files that were left out.
     labels
-        For each report the labels that the program gave its run: name -> value.
+        For each trace file the labels that the program recorded: name -> value.
     size
-        Size of the report files, bytes; None if not known.
+        Total size of the trace files, bytes; None if not known.
     """
 
     digest: str
@@ -67,33 +67,33 @@ def make_reports(
     foreign: Foreign = lambda _seen: {},
     settle: Settle = lambda _folders, _seen: None,
 ) -> Made:
-    """Make all reports of a run.
+    """Make the tables of all trace files ("reports") of a run.
 
     Parameters
     ----------
     folder
         Folder of the run, which exists.
     reports
-        Files, in their order in the run, and the options for each.
+        Trace files, in their order in the run, and the options for each.
     executor
         Executor of the jobs.
     failed
-        Called with the file and error of each report that cannot be made or belongs to another run.
-        If it returns, the report is left out.
+        Called with the path and the error of each file that cannot be read or belongs to another
+        run. If it returns, the file is left out.
     tell
-        Called with the progress of each report: its index, step, amount done and total; at its end
+        Called with the progress of each file: its index, step, amount done and total; at its end
         with an empty step.
     foreign
-        Function of the values that `ReportOptions.look` found in all reports; it returns the
-        reports of another run: index -> reason.
+        Function of the results of `ReportOptions.look` for all files; it returns the files that
+        belong to another run: index -> reason.
     settle
-        Function that adds data to the tables of the remaining reports that only all of them
-        together give.
+        Function that adds data that depend on all remaining files, such as aligned clocks, to their
+        tables.
 
     Raises
     ------
     InputError
-        If no report is left.
+        If no file is left.
     StoreError
         If the columns cannot be written, or are not visible to this process.
     """
@@ -147,7 +147,7 @@ def _check_visible(folder: Path) -> None:
 
 
 def _drop_attempts(folder: Path, reports: int) -> None:
-    """Remove all folders of a run but those of its reports: left by failed or lost attempts."""
+    """Remove folders left by failed or lost attempts from a run's folder."""
     wanted = {str(index) for index in range(reports)}
     for path in folder.iterdir():
         if path.name not in wanted:

@@ -1,4 +1,4 @@
-"""Rows of the catalogue in any database, their validation, and their copies in run folders.
+"""Rows of the catalogue in any database: validation, conversion, and copies in run folders.
 
 A copy is written once the row is committed. A lost catalogue can be rebuilt from the copies, and a
 folder with a copy is never a leftover of an ingest.
@@ -65,7 +65,7 @@ _SQLITE_HINTS = {
 
 
 class UnreadableRowError(Exception):
-    """A row of the catalogue is not in tracekit's form."""
+    """A row of the catalogue has unexpected or invalid values."""
 
 
 def entry_of(row: Mapping[Any, Any]) -> Entry:
@@ -100,7 +100,7 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
 
 
 def _checked(value: Any, *kinds: type) -> Any:
-    """Return a value if its type is one of `kinds` and, as a number, it is finite and in range."""
+    """Return a value if it has one of the types `kinds`; numbers must be finite and in range."""
     if type(value) not in kinds:
         raise TypeError(value)
     if type(value) in (int, float) and not -_BEYOND <= value < _BEYOND:
@@ -117,7 +117,7 @@ def _listed(text: str, container: type, *kinds: type) -> Any:
 
 
 def values_of(entry: Entry) -> dict[str, str]:
-    """Return the columns of the catalogue for an entry."""
+    """Return a catalogue entry as a row of the database: column -> value."""
     record = entry.record
     size = {} if record.size is None else {_SIZE: record.size}
     return {
@@ -191,12 +191,12 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Tell from a database's tables and views whether a catalogue has been written to it.
+    """Tell from the names of a database's tables and views whether it contains a catalogue.
 
     Raises
     ------
     StoreError
-        If only some of its tables exist, or one of them is no table.
+        If only some tables of a catalogue exist, or one of these names is not a table.
     """
     own = {name: kinds[name] for name in (META, RUNS) if name in kinds}
     for name in (META, RUNS) if own else ():
@@ -220,7 +220,7 @@ def unusable(where: str, error: Exception, hint: str | None = None) -> StoreErro
 
 
 class Known(NamedTuple):
-    """A run, and the id of its store."""
+    """Catalogue entry of a run, and the id of its store."""
 
     store: str
     entry: Entry
@@ -233,10 +233,10 @@ def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
 
 
 def forget_run(folder: Path) -> None:
-    """Remove the copy of a run's row from its folder, which is no longer needed.
+    """Remove the copy of a run's catalogue row from its folder.
 
-    The copy is renamed to the marker file that the folder is the store's: earlier versions wrote no
-    marker, and a rename works on a full disk.
+    The copy is renamed to the marker file, which shows that the folder belongs to the store:
+    earlier versions wrote no marker, and renaming works on a full disk.
     """
     if is_real_folder(folder):
         with suppress(FileNotFoundError):
@@ -244,7 +244,7 @@ def forget_run(folder: Path) -> None:
 
 
 def read_run(folder: Path) -> Known | None:
-    """Read the entry of a run from its folder; None if there is no valid one."""
+    """Read the catalogue entry of a run from its folder; None if there is no valid one."""
     try:
         content = json.loads(read_plain(folder / ROW_COPY))
         if is_real_folder(folder) and isinstance(content["store"], str):

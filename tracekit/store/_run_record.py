@@ -1,4 +1,4 @@
-"""Catalogue entry of a run, and the rules for its name and for references to it."""
+"""Catalogue entry of a run; rules for its name, and how to look it up."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class RunRecord:
     created
         Time of the first ingest, UTC.
     digest
-        Digest of the content of its reports; for a single report the SHA-256 of the file.
+        Digest of the content of its trace files; for a single file its SHA-256.
     options
         Attribution options of the ingest, as canonical JSON.
     labels
         Labels given by the user, or by the program through its recording: name -> value.
     files
-        Names of its report files, without folders.
+        Names of its trace files, without folders.
     warnings
         Warnings about the run for users, one sentence each.
     summary
-        Short values for listings: name -> number or word.
+        Values shown in listings of runs: name -> number or word.
     size
-        Size of its reports, bytes; None if an earlier version added the run.
+        Total size of its trace files, bytes; None if an earlier version of tracekit added the run.
     """
 
     id: str
@@ -128,7 +128,7 @@ def _fault(name: str) -> str | None:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """Return `wanted` as a valid name; if taken, with the first free number from 2 appended."""
+    """Return `wanted` as a valid name; if that is taken, with the first free number (2, 3 ...)."""
     base = _tidied(wanted)
     if base not in taken:
         return base

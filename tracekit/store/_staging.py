@@ -1,13 +1,13 @@
-"""Folders of a store: staged while written, published, and removed when leftover.
+"""Folders of a store: staged while being written, then published; leftovers are removed.
 
 An ingest has a lock on a file from before its folder exists until after its row is committed. So a
 folder whose lock is free belongs to an ingest that has ended, and the catalogue, read *while the
-lock is held*, shows definitely whether the folder is a run's. The kernel frees the lock of a
+lock is held*, shows definitely whether the folder belongs to a run. The kernel frees the lock of a
 process that dies, however it dies. Names are random and never reused.
 
 A user may name any folder as a store, and other tools may write to `runs/` and `staging/`. So only
-folders with a name of the store's form and a mark inside are ever moved or removed, and never a
-link.
+folders with a name of the store's pattern and its marker file inside are ever moved or removed, and
+never a link.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class Folders:
         self.runs = root / "runs"
 
     def check(self) -> None:
-        """Raise an error unless the folder is a store, or can become one.
+        """Raise an error unless the root is a store, or can become one.
 
         Raises
         ------
         StoreError
-            If a path that should be a folder is something else, or a folder has other contents:
-            files of others could have names that a store uses.
+            If a path that should be a folder is something else, or a folder has foreign contents,
+            as these could have names that a store uses.
         """
         with file_errors(self.root):
             if os.path.lexists(self.root) and not self.root.is_dir():
@@ -120,11 +120,11 @@ class Folders:
                 )
 
     def has_rows(self) -> bool:
-        """Tell whether any run's folder has a copy of the run's row in the catalogue."""
+        """Tell whether any run's folder has a copy of the run's catalogue row."""
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
-        """Yield paths in the store, ``staging/`` and ``runs/`` whose names are not the store's."""
+        """Yield paths in the root, ``staging/`` and ``runs/`` whose names are not of a store."""
         for folder, form in (
             (self.root, _AT_ROOT),
             (self.staging, _STAGED_NAME),
@@ -148,10 +148,10 @@ class Folders:
         return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
 
     def _is_own(self, folder: Path) -> bool:
-        """Tell whether a folder with a valid name contains the store's marker file, or is empty.
+        """Tell whether a folder belongs to the store: it has the marker file, or is empty.
 
         The marker is written first and removed last, so an empty folder is new, or nearly removed.
-        A folder of an earlier version has a lock, or a copy of its run's row, as its marker.
+        Instead of the marker, folders of earlier versions have a lock or a copy of their run's row.
         """
         if not is_real_folder(folder):
             return False
@@ -173,7 +173,7 @@ class Folders:
 
     @contextmanager
     def claim(self, prefix: str) -> Iterator[Path]:
-        """Yield a new folder in ``staging/``, locked until the end, so that no clean-up removes it.
+        """Yield a new folder in ``staging/``, locked until the end so that no clean-up removes it.
 
         The lock also holds once the folder is published. If it is still in ``staging/`` at the end,
         it is removed.
@@ -209,7 +209,7 @@ class Folders:
             sync(self.runs)
 
     def drop_empty(self) -> None:
-        """Remove the store's folders if they are empty and no other process is filling them."""
+        """Remove the store's folders if they are empty and no other process fills them."""
         mine = (self.staging, self.runs)
         with suppress(OSError):
             if set(self.root.iterdir()) <= set(mine):
@@ -217,15 +217,15 @@ class Folders:
                     folder.rmdir()
 
     def discard(self, name: str) -> None:
-        """Remove a folder of ``runs/`` if possible; another process may be doing the same."""
+        """Remove a folder of ``runs/`` if possible; other processes may do so too."""
         _remove(self.runs / name)
 
     def discard_dead(
         self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
     ) -> bool:
-        """Remove a folder of ``runs/`` without a run or running ingest; return whether it is gone.
+        """Remove a folder of ``runs/`` that no run or running ingest uses; tell whether it is gone.
 
-        With `dry_run` nothing is removed, and the result is whether it would be.
+        With `dry_run` nothing is removed; the result is whether the folder would be.
         """
         with ExitStack() as held:
             # Asked last: an ingest may have committed the run meanwhile.
@@ -242,18 +242,18 @@ class Folders:
         *,
         dry_run: bool = False,
     ) -> list[Path]:
-        """Remove the folders that have no run and no running ingest, and return them.
+        """Remove the folders that no run and no running ingest uses, and return them.
 
         Parameters
         ----------
         prefix
-            Begin of the folder names of this catalogue. Folders of other catalogues stay, as this
-            one cannot know whether they are needed.
+            Prefix of the folder names of this catalogue. Folders of other catalogues stay, as it is
+            unknown whether those need them.
         named
             Function that returns the folders of all runs in the catalogue.
         is_owned
-            Function that tells whether a folder has a copy of a catalogue row. Such a folder
-            stays, as the catalogue may have lost its run.
+            Function of a folder: whether it has a copy of its catalogue row. Such a folder stays,
+            as the catalogue may have lost its run.
         dry_run
             Whether only to return the folders, without removing them.
         """
@@ -277,7 +277,7 @@ class Folders:
         return found
 
     def _staged(self) -> set[str]:
-        """Return names of folders in ``staging/``, and of locks there, even without a folder."""
+        """Return the names of folders, and of locks even without a folder, in ``staging/``."""
         found = set()
         for path in _inside(self.staging):
             form = _STAGED_NAME.fullmatch(path.name)
@@ -307,7 +307,7 @@ class Folders:
 
 
 class _Lock:
-    """Exclusive lock on the file ``<name>.lock``, which is removed with the lock."""
+    """Exclusive lock on the file ``<name>.lock``; releasing it removes the file."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = path.name.removesuffix(_LOCK_SUFFIX)
@@ -316,7 +316,7 @@ class _Lock:
 
     @classmethod
     def take(cls, folder: Path, name: str, access: Access = PRIVATE) -> _Lock | None:
-        """Take the lock of this name; None if another process holds it, or it is no plain file."""
+        """Take the lock `name`; None if another process holds it, or the path is no plain file."""
         path = folder / f"{name}{_LOCK_SUFFIX}"
         from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
 
@@ -348,8 +348,8 @@ class _Lock:
     def release(self, *, keep: bool = False) -> None:
         """Remove the lock file, unless `keep`, and unlock it; waiting processes see the removal.
 
-        Windows does not remove an open file, nor one that another process has opened. If it cannot
-        be removed, it is unlocked nevertheless, and left to the next `sweep`.
+        Windows cannot remove a file that any process has open. A file that cannot be removed is
+        unlocked nevertheless; the next `sweep` removes it.
         """
         if not _ON_WINDOWS and not keep:
             with suppress(OSError):
@@ -361,7 +361,7 @@ class _Lock:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Tell whether a path still leads to the open file `descriptor`."""
+    """Tell whether a path refers to the same file as the open `descriptor`."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
@@ -375,7 +375,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _drop(folder: Path) -> None:
-    """Remove a staged folder, though a worker may still be writing into it."""
+    """Remove a staged folder, even while a worker is writing into it."""
     # Under another name nothing is added to it any more while it is emptied.
     if folder.suffix != _DROPPED:
         with suppress(OSError):
@@ -384,7 +384,7 @@ def _drop(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder if possible, its mark last, so that a partly removed one is recognised."""
+    """Remove a folder if possible, its marker file last, to recognise a partly removed folder."""
     if not is_real_folder(folder):
         return
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """A store of runs: ingest, look up, open, rename, remove.
 
-Most commands only look up a run, and importing SQLAlchemy takes longer than all else in them. So an
-SQLite catalogue is read here; writing, and reading from a server, is done by `_catalogue`.
+Most commands only look up a run, and importing SQLAlchemy would take most of their time. So this
+module reads an SQLite catalogue itself; `_catalogue` writes, and reads from a server.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _FOLDER = ".tracekit"
 
 @dataclass(frozen=True)
 class _Request:
-    """Request of an ingest to add a run."""
+    """Data of an ingest's request to add a run: content, options, name, labels."""
 
     digest: str
     options: str
@@ -107,7 +107,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of a run that are complete on disk: folder, warnings, labels and summary."""
+    """Tables of a run that are complete on disk: their folder, warnings, labels and summary."""
 
     folder: str
     warnings: tuple[str, ...]
@@ -116,7 +116,7 @@ class _Columns:
 
 
 class Store:
-    """Collection of runs: a catalogue, and a folder of columns per run.
+    """Collection of runs: a catalogue, and a folder of tables per run.
 
     Nothing is created on disk before a run is added.
 
@@ -178,20 +178,20 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether the store may already have a run whose reports have this size, bytes."""
+        """Tell whether the store may have a run whose trace files have this total size, bytes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
-        """Open the columns of a run; nothing large is read yet.
+        """Open the tables of a run; nothing large is read yet.
 
-        Reading fails once the run has been removed or its columns replaced: open it again.
+        If the run is removed, or its tables are replaced, reading them fails; open it again.
 
         Raises
         ------
         UnknownRunError
             If the run has been removed.
         StoreError
-            If its columns are missing, or written by a version with other tables.
+            If its tables are missing, or were written by a version with different tables.
         """
         now, reports = self.open_reports(record)
         return replace(combine(reports), warnings=now.warnings)
@@ -199,19 +199,19 @@ class Store:
     def open_reports(
         self, record: RunRecord, on_missing: OnMissing = "stop"
     ) -> tuple[RunRecord, list[Trace]]:
-        """Open the tables of each report of a run separately; raises the errors of `open`.
+        """Open the tables of each trace file ("report") of a run; raise the errors of `open`.
 
         Parameters
         ----------
         record
             The run.
         on_missing
-            What to do with reports that have missing or damaged files: ``stop`` raises, ``skip``
-            leaves them out with a warning.
+            How to treat trace files whose stored tables are missing or damaged: ``stop`` raises,
+            ``skip`` leaves them out with a warning.
 
         Returns
         -------
-        The run's current entry, and its reports.
+        The run's current entry, and the tables of each of its trace files.
         """
         entry = next((e for e in self._entries() if e.record.id == record.id), None)
         if entry is None:
@@ -247,7 +247,7 @@ class Store:
         UsageError
             If the name is invalid.
         NameTakenError
-            If another run has it.
+            If another run has this name.
         """
         check_name(name)
         with self._writing(reference) as rows:
@@ -260,7 +260,7 @@ class Store:
         return renamed.record
 
     def folder(self, record: RunRecord) -> Path:
-        """Return the folder with the columns of a run."""
+        """Return the folder with the tables of a run."""
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
     def kept(self, record: RunRecord) -> Kept:
@@ -268,14 +268,14 @@ class Store:
         return Kept(self.root, self.folder(record))
 
     def remove(self, reference: str) -> RunRecord:
-        """Remove a run with its columns, and return its entry.
+        """Remove a run with its tables, and return its entry.
 
         Raises
         ------
         UnknownRunError
             If `reference` matches no run.
         StoreError
-            If the run is removed, but its columns cannot be.
+            If the run is removed, but the files of its tables cannot be.
         """
         entry = resolve(self._entries(), reference, str(self.root))
         try:
@@ -301,11 +301,11 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return the number of complete runs in the store's folder that the catalogue lacks."""
+        """Return the number of complete runs in ``runs/`` that are not in the catalogue."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
-        """Return the store's run folders that none of `entries` refers to."""
+        """Return the folders in ``runs/`` that none of `entries` refers to."""
         named = {entry.folder for entry in entries}
         return [path for path in self._folders.published() if path.name not in named]
 
@@ -354,9 +354,9 @@ class Store:
         return [*found, *(each for each in own if each), *left]
 
     def collect(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove folders without a complete run or a running ingest, and return them.
+        """Remove folders without a complete run or a running ingest; return what was removed.
 
-        Cached sums and binned data of other versions are removed, too.
+        Cached sums and binned data (tiles) of other versions are removed, too.
 
         Parameters
         ----------
@@ -365,7 +365,7 @@ class Store:
 
         Returns
         -------
-        The removed folders, and removed files of sums and tiles.
+        The removed folders and cache files.
 
         Raises
         ------
@@ -461,30 +461,30 @@ class Store:
     ) -> tuple[RunRecord, bool]:
         """Add a run, completely or not at all.
 
-        If the store has a run of this content and these options, only its labels and, if given, its
-        name are changed. If it has one of this content with other options, its tables are replaced;
-        id, labels and (unless one is given) name stay.
+        If the store has a run with this content and these options, only its labels and, if given,
+        its name are changed. If it has a run with this content but other options, its tables are
+        replaced; it keeps its id, labels and (unless one is given) name.
 
         Parameters
         ----------
         digest
-            Digest of the content of the run's reports; or `NOT_YET` if the store cannot have the
-            run yet (see `may_hold`) and `make` will return it.
+            Digest of the content of the run's trace files; or `NOT_YET` if the store cannot have
+            the run yet (see `may_hold`) and `make` will return the digest.
         options
-            Canonical JSON of the options that shape the columns.
+            Canonical JSON of the options that change the content of the tables.
         files
-            Names of the report files, without folders.
+            Names of the trace files, without folders.
         name, default_name
             Name that the user chose, or None; and the name of a new run otherwise, which is altered
             if it is invalid or taken.
         labels
-            Labels to add to those of the run: name -> value. They replace labels that its program
-            gave.
+            Labels to add to those of the run: name -> value. They replace labels of the same name
+            that its program recorded.
         make
-            Function that writes the run's tables into a folder, in one folder per report, and
-            returns what it wrote, which may be fewer reports. Not called if the run exists.
+            Function that writes the run's tables into a folder, with a subfolder per trace file,
+            and returns what it wrote; it may leave out files. Not called if the run exists.
         summarise
-            Function that returns the summary of the stored tables.
+            Function of the stored tables that returns the run's summary.
 
         Returns
         -------
@@ -507,11 +507,11 @@ class Store:
         return self._add(request, make, summarise)
 
     def load(self) -> None:
-        """Import the modules that adding a run needs, in the background."""
+        """Start to import, in the background, the modules that adding a run needs."""
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
-        """Create the store and add its first run; if making the run fails, no store is left."""
+        """Create the store and add its first run; if that fails, remove the store again."""
         if self._catalog is not None:
             self._catalogue.identity()  # raises before the work where it cannot be used
         self._folders.create()
@@ -563,7 +563,7 @@ class Store:
             return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> Entry | None:
-        """Update name and labels of the requested run if the store has it; None if it has not."""
+        """Update name and labels of the requested run; None if the store does not have it."""
         entries = rows.entries()
         entry = _of_content(entries, request.digest)
         if request.name is not None:
@@ -576,7 +576,7 @@ class Store:
         return settled
 
     def _commit(self, store: str, request: _Request, columns: _Columns) -> _Added:
-        """Add published columns as a run, unless another process has added the same meanwhile."""
+        """Add published tables as a run, unless another process added the same run meanwhile."""
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
             if settled is not None:
@@ -603,7 +603,7 @@ class Store:
         return record, True
 
     def _copy(self, entry: Entry) -> None:
-        """Write a copy of a run's row into its folder; a failure is ignored."""
+        """Write a copy of a run's catalogue row into its folder; a failure is ignored."""
         with suppress(OSError):
             access = access_of(self.root)
             write_run(self._folders.runs / entry.folder, make_id(self._folders), entry, access)
@@ -629,12 +629,12 @@ class Store:
         return [folder / str(index) for index in range(len(entry.record.files))]
 
     def _faults(self, entry: Entry) -> list[str]:
-        """Return the faults in the columns of a run."""
+        """Return the faults in the stored tables of a run."""
         with file_errors(self.root):
             return faults(self._folders.runs / entry.folder, len(entry.record.files))
 
     def _sweep(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove leftover folders; one that cannot be removed now stays until the next time."""
+        """Remove leftover folders; folders that cannot be removed now stay until the next time."""
         with suppress(StoreError), file_errors(self.root):
             identity = self._catalogue.identity()
 
@@ -659,7 +659,7 @@ class Store:
 
     @contextmanager
     def _writing(self, reference: str) -> Iterator[Rows]:
-        """Yield the store's rows in a transaction that changes a run; raise if it is absent."""
+        """Yield the catalogue rows in a transaction that changes a run, which must exist."""
         self.find(reference)
         with self._catalogue.writing(make_id(self._folders)) as rows:
             yield rows
@@ -683,7 +683,7 @@ def _nearest(start: Path) -> Path:
 
 
 def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
-    """Open the reports of a run, each with its warnings."""
+    """Open the tables of each trace file of a run, with the file's warnings."""
     return [
         Trace.scan(folder / str(index), each, reports=len(warnings))
         for index, each in enumerate(warnings)
@@ -693,7 +693,7 @@ def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
 def _agreed(
     reports: Sequence[Mapping[str, str]], known: Collection[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the labels with the same value in all reports that have them; warn about others.
+    """Return labels that no two trace files contradict; warn about the contradictory labels.
 
     Labels in `known`, which the user gave, cause no warning.
     """
@@ -716,7 +716,7 @@ def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:
 
 
 def _retouched(record: RunRecord, request: _Request) -> RunRecord:
-    """Return an existing run, renamed and with the labels of a new ingest of the same traces."""
+    """Return an existing run with the name and labels of a new ingest of the same files."""
     return replace(
         record, name=request.name or record.name, labels={**record.labels, **request.labels}
     )
@@ -784,14 +784,14 @@ def make_id(folders: Folders) -> str:
 
 
 def put_id(folders: Folders, identity: str) -> None:
-    """Write a store's former id again, after the file with it was lost or damaged."""
+    """Write the store's previous id again, after its file was lost or damaged."""
     with file_errors(folders.root):
         content, access = settings_of(folders.root, identity, _FORMAT)
         put_file(folders.root, ID_FILE, content, access)
 
 
 def read_entries(path: Path, store: str) -> list[Entry]:
-    """Return the runs of a store, oldest first; empty if the catalogue was never written.
+    """Return the runs of a store, oldest first; empty if no catalogue was written yet.
 
     Raises
     ------

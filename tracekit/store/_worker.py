@@ -1,4 +1,4 @@
-"""Main function of a worker process, which runs jobs for the process that started it."""
+"""Main function of a worker process, which runs jobs for its parent process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SECONDS = 0.1
 
 
 def main(descriptor: int, rooms: Sequence[str]) -> None:
-    """Do incoming jobs in order, until the other process has ended.
+    """Run incoming jobs in order, until the parent process has ended.
 
     Parameters
     ----------
     descriptor
-        File descriptor of the connection to that process.
+        File descriptor of the connection to the parent process.
     rooms
         Subpackages of tracekit that the jobs are likely to import.
     """
@@ -75,7 +75,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def throttled(progress: Progress) -> Progress:
-    """Return `progress` with fewer calls: one at each new step, else at most now and then."""
+    """Return `progress` with fewer calls: one at each new step, then at most one per interval."""
     last: tuple[str, float] = ("", 0.0)
 
     def tell(step: str, done: int, total: int) -> None:
