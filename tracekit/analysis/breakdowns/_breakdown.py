@@ -533,7 +533,9 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     keys = leading_keys(rows)
     if not keys or "share" not in rows.columns or not meta.get("window_ns"):
         return None
-    if "inclusive" in meta or keys == ["recomputed"]:  # rows lie in others, or have no names
+    of_steps = "iteration" in rows.columns and "window_ns" not in rows.columns
+    # Rows lie in others, have no names, or their shares are of different steps.
+    if "inclusive" in meta or keys == ["recomputed"] or of_steps:
         return None
     if keys == ["stage"]:
         texts = [most_by_share(rows.sort("exposed_ns", descending=True), keys)]

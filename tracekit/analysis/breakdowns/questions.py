@@ -74,9 +74,9 @@ _WRITES = Json(
     },
     meta_rules={"oneOf": either("devices", "basis processes")},
     rows={
-        "stage?": "one of FP, BP, WU, IO, ME, OTHER, idle, between: Why the ops run; by stage and "
-        "iteration also idle and between, in which nothing runs while the host is in an "
-        "iteration, or in none.",
+        "stage?": "one of FP, BP, WU, IO, ME, OTHER, idle, between_steps: Why the ops run; by "
+        "stage and iteration also idle and between_steps, in which nothing runs while the host is "
+        "in an iteration, or in none.",
         "name?": "text: Name of the kernel.",
         "kind?": "one of compute, collective, p2p, staged, h2d, d2h, d2d, h2h, memset, graph, "
         "unknown: What the ops do.",
@@ -98,13 +98,14 @@ _WRITES = Json(
         "until the next one begins.",
         "token_ns?": "amount or null: By phase: time per token.",
         "iteration_name?": "text or null: Name of the range that is the iteration.",
-        "ops?": "count or null: Number of ops that start in the window; null of idle and between.",
+        "ops?": "count or null: Number of ops that start in the window; null of idle and "
+        "between_steps.",
         "total_ns?": "count: Sum of their durations, which may overlap.",
         "busy_ns?": "count or null: Length of the union of their intervals inside the window; "
-        "null of idle and between.",
+        "null of idle and between_steps.",
         "exposed_ns?": "count: Busy time in which no stage of higher precedence is busy; of idle "
-        "and between, their length.",
-        "overlap_ns?": "count or null: busy_ns - exposed_ns; null of idle and between.",
+        "and between_steps, their length.",
+        "overlap_ns?": "count or null: busy_ns - exposed_ns; null of idle and between_steps.",
         "mean_ns?": "amount or null: Mean of the durations, or null without any.",
         "median_ns?": "amount or null: Median of the durations; with --per-iteration and not by "
         "kernel, median over steps, of sums over devices.",
@@ -127,7 +128,7 @@ _WRITES = Json(
         "steps, of sums over devices.",
         **columns("rank?", "node?"),
         "ranges?": "count or null: Of ranges on the host: number of those that start in the "
-        "window; null of idle and between.",
+        "window; null of idle and between_steps.",
         "style?": "one of push_pop, start_end or null: Inclusively: style of the ranges; null "
         "where there is no range.",
         "depth?": "count or null: Inclusively: how many ranges are around these; null for "
