@@ -82,7 +82,7 @@ def test_by_keys_alone(
     assert f"{longest['stage']}, known by" in facts
     assert f"{own.height} in this run" in facts
     page.wait_for_function(
-        "() => document.querySelector('.picked .facts').textContent.includes('GPU idle before')"
+        "() => document.querySelector('.picked .facts')?.textContent.includes('GPU idle before')"
     )
     # A time around it is what `breakdown --between` says of it.
     keys.press("v")
@@ -164,7 +164,7 @@ def test_lanes_are_chosen_by_keys(
 def check_lanes(page: Any, run: tracekit.Run, labels: list[str]) -> None:
     """Compare what the page shows of streams with a loop over the rows of `breakdown`."""
     page.wait_for_function(
-        "labels => document.querySelector('.selection p').textContent.endsWith(`, on ${labels}:`)"
+        "labels => document.querySelector('.selection p')?.textContent.endsWith(`, on ${labels}:`)"
         " && document.querySelector('.selection td[data-column=stream]')",
         arg=", ".join(labels),
     )
@@ -184,13 +184,13 @@ def check_launches(page: Any) -> None:
     page.get_by_role("button", name="Launches").focus()
     page.keyboard.press("Enter")
     page.wait_for_function(
-        "() => / of .* launches/.test(document.querySelector('.launches').textContent)"
+        "() => / of .* launches/.test(document.querySelector('.launches')?.textContent)"
     )
     page.wait_for_function("() => location.hash.includes('&flows')")
     page.locator("canvas").focus()
     page.keyboard.press("0")
     page.wait_for_function(
-        "() => document.querySelector('.launches').textContent.includes('zoom in')"
+        "() => document.querySelector('.launches')?.textContent.includes('zoom in')"
     )
     page.get_by_role("button", name="Launches").focus()
     page.keyboard.press("Enter")
@@ -407,13 +407,13 @@ def test_a_long_answer_tells_its_rows_and_can_be_given_up(
     told = page.locator(".selection .told")
     page.wait_for_function(
         "() => /Searching for \\d+ s: \\d+ of 1,000 rows read/.test("
-        "document.querySelector('.selection .told').textContent)"
+        "document.querySelector('.selection .told')?.textContent)"
     )
     assert complaints(page) == []
     page.get_by_role("button", name="Give up").focus()
     keys.press("Enter")
     page.wait_for_function(
-        "() => document.querySelector('.selection .told').textContent === 'Given up.'"
+        "() => document.querySelector('.selection .told')?.textContent === 'Given up.'"
     )
     assert ended.wait(20)
     page.wait_for_timeout(1_500)  # no progress is told any more
