@@ -1,4 +1,4 @@
-"""The examples of docs/stages.md are true, and its order of rules is that of the code."""
+"""The examples of docs/evidence/rules.md are true; docs/stages.md has the code's order of rules."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tracekit.model import STAGE_SOURCES, Trace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "stages.md").read_text(encoding="utf-8")
+EXAMPLES_PAGE = (DOCS / "evidence" / "rules.md").read_text(encoding="utf-8")
 BYTES = {"KiB": 1 << 10, "MiB": 1 << 20}
 METHODS = {"by threads": "threads", "estimated from order": "order"}
 DECISIONS = len(_SOURCES) - 1
@@ -26,7 +27,7 @@ DECISIONS = len(_SOURCES) - 1
 
 @dataclass(frozen=True)
 class Example:
-    """A table of the page: what is said of it; rows of time, thread, event, stage and source."""
+    """A table of the page: its comment; rows of time, thread, event, stage and source."""
 
     said: str
     rows: list[list[str]]
@@ -76,7 +77,7 @@ class Example:
 
 
 def _examples() -> Iterator[Example]:
-    for said, table in re.findall(r"<!-- example(.*?) -->\n((?:\|.*\n)+)", PAGE):
+    for said, table in re.findall(r"<!-- example(.*?) -->\n((?:\|.*\n)+)", EXAMPLES_PAGE):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
         assert rows[0] == ["time", "thread", "what happens", "stage", "source"]
         yield Example(said, rows[2:])
@@ -100,7 +101,7 @@ def test_each_kind_of_evidence_has_an_example() -> None:
 
 
 def test_rules_are_in_the_order_of_the_code() -> None:
-    section = PAGE[PAGE.index("## The order of rules") : PAGE.index("## Each kind of evidence")]
+    section = PAGE[PAGE.index("## The order of rules") : PAGE.index("## Details of single rules")]
     rules = re.findall(r"^\| (\d+) \| `(\w+)` \|", section, re.MULTILINE)
     assert rules == [
         (str(number), source) for number, (source, _) in enumerate(_SOURCES[:DECISIONS], 1)
