@@ -694,6 +694,38 @@ def test_who_sleeps_before_input_within_a_step_waits_for_the_loader() -> None:
     assert not any("no wait for a loader is known" in text for text in said)
 
 
+def test_short_waits_after_each_other_in_a_step_are_one() -> None:
+    """Calls part the 1 ms of input of a 12 ms step: none is a tenth of the time between batches."""
+    b = TraceBuilder()
+    for step in range(8):
+        at = 12_000 * step
+        b.iteration(step, at * US, (at + 11_990) * US, source="ranges")
+        b.range(at * US, (at + 1_050) * US, "batch", stage="IO")
+        for call in (2, 114, 236, 1_040):
+            _call(b, "cudaEventQuery", (at + call) * US, (at + call + 2) * US)
+        _op(b, "gemm", at + 1_060, at + 1_070, at + 11_900, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 1_070) * US, (at + 11_905) * US)
+    path = _path(_linked(b))
+    assert path["gpu"] == 8 * 10_830 * US
+    assert path.get("input", 0) <= 8 * 1_050 * US
+
+
+def test_a_thread_of_the_process_that_loads_may_be_the_loader_that_gets_faster() -> None:
+    """It works, or rests, for 180 us before each copy, behind which the stream works on."""
+    b = TraceBuilder()
+    for step in range(6):
+        at = 1_520 * step
+        b.iteration(step, at * US, (at + 1_510) * US, source="ranges")
+        copy: dict[str, Any] = {"kind": "h2d", "stage": "IO", "thread": 1}
+        _op(b, "HtoD", at + 190, at + 195, at + 197, iteration=step, **copy)
+        _op(b, "gemm", at + 4, at + 198, at + 1_505, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 10) * US, (at + 1_506) * US)
+    trace = _linked(b)
+    low, high = _ends(trace, loader="inf")["loader inf"]
+    assert low < 1_350 * US
+    assert high == pytest.approx(_replayed(trace, loader="1x")["measured"], rel=0.05)
+
+
 def test_one_wait_that_is_most_of_all_is_told() -> None:
     def said(*pauses: int) -> list[str]:
         found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))

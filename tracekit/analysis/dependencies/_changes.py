@@ -243,17 +243,27 @@ class Loader:
         return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select edges of waits for batches, and of the time from one batch to the next."""
-        return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
+        """Select edges of waits for batches, of the time between batches, and of loader threads."""
+        waits = pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
+        return waits | (pl.col("loads") & self._is_work() & (pl.col("weight") > 0))
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return lengths divided by the factor; if it is above 1, recorded waits delay nothing."""
+        """Return lengths divided by the factor; if it is above 1, recorded waits delay nothing.
+
+        Host time of threads that only load is changed for one bound, as they may rest in it.
+        """
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
-        is_wait = pl.col("kind") == "wait"
-        if self.factor <= 1:
-            return pl.when(is_wait & pl.lit(not slowest)).then("weight").otherwise(sooner)
-        return pl.when(is_wait).then(HOLDS_NOTHING).otherwise(sooner)
+        is_wait, is_faster = pl.col("kind") == "wait", self.factor > 1
+        is_kept = self._is_work() if slowest == is_faster else pl.lit(value=False)
+        if is_faster:
+            return (
+                pl.when(is_wait).then(HOLDS_NOTHING).when(is_kept).then("weight").otherwise(sooner)
+            )
+        return pl.when(is_kept | (is_wait & pl.lit(not slowest))).then("weight").otherwise(sooner)
+
+    def _is_work(self) -> pl.Expr:
+        return pl.col("kind").is_in(["host", "call", "handover"])
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,9 @@ def described_edges(
     Returns
     -------
     The columns of `rows`; ``op, name, work, op_kind, stage, link, others_use`` of the op that waits
-    or runs (calls have only ``name``, and the ``stage`` of the next op that their thread launches);
-    ``process, device``; and ``of_source``, the ``work`` of the op for which the edge waits.
+    or runs (calls have only ``name``, the ``stage`` of the next op that their thread launches, and
+    ``loads``: whether the thread only loads input); ``process, device``; and ``of_source``, the
+    ``work`` of the op for which the edge waits.
     """
     moments = graph.moments
     targets = rows.select("target").unique()
@@ -200,5 +201,8 @@ def _calls(moments: Moments) -> pl.DataFrame:
     return (
         moments.calls.join(launched, on="call", how="left", maintain_order="left")
         .with_columns(pl.col("stage").backward_fill().over("thread"))
-        .select("process", "name", "stage", "begin", "finish")
-    )
+        .select(
+            "process", "name", "stage", "begin", "finish",
+            loads=pl.col("thread").is_in(moments.loaders.implode()),
+        )
+    )  # fmt: skip

@@ -352,10 +352,12 @@ class Batches:
 
     @property
     def doubt(self) -> str:
-        """Reason to doubt waits for a loader: a single wait takes most of their time."""
+        """Reason to doubt waits for a loader: a single long wait takes most of their time."""
         waits = self.taken.filter("waited")["loading"]
         longest, whole = waits.max() or 0, waits.sum()
-        if self.taken.height < _SEVERAL or longest <= whole / 2:  # type: ignore[operator]
+        usual: Any = self.taken["lag"].median() or 0
+        least = max(whole / 2, _AWAITED_SHARE * usual)
+        if self.taken.height < _SEVERAL or longest <= least:
             return ""
         return (
             f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is "  # type: ignore[operator]
@@ -415,7 +417,29 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     columns = ["process", "thread", "target", "source", "end", "length", "loading"]
     both = [own.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")
-    return _described(trace, taken)
+    return _described(trace, _with_turns(moments, taken))
+
+
+def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
+    """Add ``place``: the number of the batch that a thread waits for, from 0.
+
+    Waits between which the thread launches nothing but input are for the same batch, except those
+    that end in the first copy of a step.
+    """
+    launched = moments.ops.filter(pl.col("stage") != "IO").select(
+        thread="launch_thread", time="launch_start"
+    ).drop_nulls().sort("time").with_columns(
+        launches=pl.int_range(1, pl.len() + 1).over("thread")
+    )  # fmt: skip
+    placed = taken.sort("end").join_asof(
+        launched, left_on="end", right_on="time", by="thread", check_sortedness=False
+    )
+    launches = pl.col("launches").fill_null(0)
+    is_next = pl.col("own") | (launches != launches.shift(fill_value=-1))
+    number = is_next.cum_sum().cast(pl.Int64) - 1
+    return placed.sort("thread", "end").with_columns(place=number.over("thread")).drop(
+        "time", "launches"
+    )  # fmt: skip
 
 
 def _own(moments: Moments) -> pl.DataFrame:
@@ -431,12 +455,15 @@ def _own(moments: Moments) -> pl.DataFrame:
 
 def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
     """Add the waits for batches and the intervals between them."""
-    before = {"before": pl.col("target").shift(), "lag": pl.col("end") - pl.col("end").shift()}
-    placed = taken.with_columns(
-        **{name: value.over("thread") for name, value in before.items()},
-        place=pl.int_range(pl.len(), dtype=pl.Int64).over("thread"),
-    )
-    is_long = pl.col("loading") >= _AWAITED_SHARE * pl.col("lag").fill_null(0)
+    batch = ["thread", "place"]
+    done = taken.select(
+        "thread", pl.col("place") + 1, before="target", last="end"
+    ).unique(batch, keep="last", maintain_order=True)  # fmt: skip
+    placed = taken.join(done, on=batch, how="left", maintain_order="left").with_columns(
+        lag=pl.col("end") - pl.col("last")
+    ).drop("last")  # fmt: skip
+    loading = pl.col("loading").sum().over(batch)
+    is_long = loading >= _AWAITED_SHARE * pl.col("lag").fill_null(0)
     waited = placed.with_columns(
         waited=((pl.col("loading") >= _AWAITED_NS) & is_long).fill_null(value=False)
     )
@@ -481,8 +508,9 @@ def _workers(waits: pl.DataFrame) -> int | None:
     """Return the number of batches from one long wait to the next (loader workers), or None."""
     usual = waits["loading"].quantile(_USUAL)
     long = waits.filter(pl.col("loading") >= _LONG * pl.lit(usual))
-    apart: float | None = long.select(pl.col("place").diff().over("thread").median()).item()
-    if long.height < _RHYTHM or apart is None or apart > _MOST_WORKERS:
+    places = long.unique(["thread", "place"], maintain_order=True)
+    apart: float | None = places.select(pl.col("place").diff().over("thread").median()).item()
+    if places.height < _RHYTHM or apart is None or apart > _MOST_WORKERS:
         return None
     return round(apart)
 

@@ -400,6 +400,8 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
     why = ""
     if not job.graph.batches.taken.is_empty():
         why = ": how fast batches of input come that nothing waits for is not recorded"
+    if replay.label.startswith("loader") and not job.graph.moments.loaders.is_empty():
+        why = ": whether threads that load work or rest between their calls is not recorded"
     if replay.label == NoSync.label:
         why = ": what calls that wait take, if they are still made, is not recorded"
     if replay.label.endswith(WORKERS):
