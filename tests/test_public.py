@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
+from architecture import statements
 
 import tracekit
 from tracekit import errors
@@ -374,7 +375,7 @@ def test_a_breakdown_loads_what_it_takes(tmp_path: Path) -> None:
 def _imports(file: Path) -> list[str]:
     """Return the full names of what a module imports of this package."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += (each.name for each in node.names if each.name.startswith("tracekit"))
         elif isinstance(node, ast.ImportFrom):

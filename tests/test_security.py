@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from architecture import statements
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVING = {"http", "socketserver", "socket", "wsgiref", "xmlrpc", "webbrowser", "flask", "aiohttp"}
@@ -21,8 +23,12 @@ FETCHING = {"urllib", "ftplib", "smtplib", "requests", "httpx", "urllib3"}
 
 
 def imported(path: Path) -> set[str]:
+    """Return the packages of what a file imports, if it is any of what serves or fetches."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if not re.search(rf"\b({'|'.join(SERVING | FETCHING)})\b", text):
+        return found
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -362,8 +362,17 @@ def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | Non
     assert all(bound is not None for _, bound in known)
     assert all(error <= bound for error, bound in known if bound is not None)
     assert most is None or max(off) <= most
-    if most is not None:
+    if job.starts_off:
         _parts_answer_as_one(tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_parts_of_a_job_on_clocks_that_drift_answer_as_one(tmp_path: Path) -> None:
+    """Four ranks on two nodes, of which pairs exchange within a node and others between nodes."""
+    clocks = tuple(NodeClock(off=n * 10**7, drift=-n * 1e-5) for n in range(2))
+    job = Job(tensor=2, pipeline=2, data=1, per_node=2, steps=3, clocks=clocks)
+    ingested(hybrid_job.run(job), tmp_path)
+    _parts_answer_as_one(tmp_path / "store")
 
 
 @pytest.mark.slow

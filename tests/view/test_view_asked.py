@@ -627,7 +627,7 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
             for each in told["idle"]:
                 waited[each["cause"]] += each["idle_ns"]
             assert sum(waited.values()) == op["idle"]
-            if op["idle"]:
+            if not seen >= {*waited}:
                 between = op["start"] - op["idle"], op["start"]
                 rows = run.idle(between=between, by="device,cause").filter(device=op["device"])
                 sums = rows.filter(pl.col("idle_ns") > 0).select("cause", "idle_ns").rows()
@@ -639,7 +639,7 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
             for each in told["members"]:
                 row = ops.filter(op=each["op"]).row(0, named=True)
                 assert all(each[name] == row[name] for name in ("device", "start", "end"))
-    assert len(seen) > 2
+    assert len(seen) > 6
 
 
 def test_launches_are_those_of_the_ops_in_sight(
