@@ -108,6 +108,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "2 steps of 2.000 ms in the mean, 3.000 ms at most (step 1)"),
         ("breakdown", {**ITERATIONS, "window_ns": [2 * MS, 6 * MS, 9 * MS], "devices": 2},
          {"window_ns": 1}, "2 steps of 2.000 ms in the mean, 3.000 ms at most (step 1)"),
+        ("breakdown", {**ITERATIONS, "window_ns": [2 * MS, 6 * MS, 9 * MS], "devices": [1, 2, 2]},
+         {"window_ns": 1}, "2 steps of 2.667 ms in the mean, 3.000 ms at most (step 1)"),
         ("breakdown", {"device": [0, 1], "ops": [1, 1], "share": [0.2, 0.4]}, {"window_ns": 1},
          "Busiest: GPU 1 40.0 %, GPU 0 20.0 %"),
         ("breakdown", {"device": [0, 0], "pid": [7, 7], "stream": [7, 20], "ops": [1, 1],

@@ -568,13 +568,12 @@ def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
     if steps.is_empty():
         return None
     number = pl.col("devices") if "devices" in steps.columns else pl.lit(1)
-    steps = steps.with_columns(pl.col("window_ns") / number, number=number).sort("window_ns")
-    longest = steps.row(-1, named=True)
-    length = duration(longest["window_ns"])
+    steps = steps.with_columns(number=number)
+    mean = duration(steps["window_ns"].sum() / steps["number"].sum())
+    longest = steps.sort(pl.col("window_ns") / pl.col("number")).row(-1, named=True)
+    length = duration(longest["window_ns"] / longest["number"])
     if steps.height == 1:
         return f"1 step of {length}"
-    shares = pl.col("window_ns") * pl.col("number") / pl.max("number")
-    mean = duration(float(steps.select(shares.mean()).item()))
     most = f"{length} at most (step {longest['iteration']})"
     return f"{count(steps.height, 'step')} of {mean} in the mean, {most}"
 
