@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,20 @@ def test_idle_time_of_a_step_is_that_of_processes_that_number_steps_apart(first:
     answer = idle_time.idle(b.trace(), ["cause"], skip="auto", longest=None)
     assert answer.meta["cold"]["idle_ns"] == 17_040
     assert answer.rows["step_ns"].sum() == pytest.approx(4_560 / 9)
+
+
+def test_cold_steps_of_a_shared_gpu_hold_the_work_of_others_which_is_not_idle_time() -> None:
+    """A GPU is idle for 1 us; each of its two processes is without work for half of its steps."""
+    b = TraceBuilder()
+    for thread in (0, 10):
+        for step, (begin, end) in enumerate(pairwise([0, 9_000, *range(10_000, 20_000, 1_000)])):
+            half = (end - begin) // 2
+            at = begin + half * (thread > 0)
+            b.iteration(step, begin, end, thread=thread, ops=1, whole=True)
+            b.op("a", at, thread=thread, start=at, end=at + half - 1 * (step == 4), iteration=step)
+    answer = idle_time.idle(b.trace(), ["cause"], skip="auto", longest=None)
+    assert answer.meta["cold"]["steps"] == 1
+    assert answer.meta["cold"].get("idle_ns", 0) <= answer.meta["idle_ns"] == 2
 
 
 def test_few_runs_are_named_of_which_steps_are_left_out() -> None:

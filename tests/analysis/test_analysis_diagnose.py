@@ -779,6 +779,8 @@ def test_cold_steps_are_left_out_and_named() -> None:
     assert (row["rule"], row["win_ns"]) == ("cold_steps", None)
     assert row["finding"].startswith("The first 2 steps take up to 5 times as long")
     assert row["win_unknown"] == "it is lost once in a run, not in each step"
+    short = _found(_lengths(5_000, *[1_000] * 8, 500).trace())  # the last ends with its own work
+    assert short["cold_steps"]["evidence"][0] == "1 of 10 recorded steps"
 
 
 def test_a_first_step_that_waits_for_its_batch_does_not_compile() -> None:

@@ -434,3 +434,21 @@ def test_steps_that_ranges_do_not_mark_are_told(marked: range, told: str) -> Non
     assert [text.partition(" ops")[0] for text in said] == [
         f"ranges do not mark every step: {told}"
     ] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("device", "begin", "told"), [(0, 400, True), (1, 400, False), (0, 4000, False)]
+)
+def test_a_gpu_on_which_two_processes_run_steps_at_once_is_told(
+    device: int, begin: int, *, told: bool
+) -> None:
+    builder = TraceBuilder()
+    for thread, first, own in ((0, 0, 0), (10, begin, device)):
+        for step in range(4):
+            at = first + 1000 * step
+            builder.range(at, at + 400, f"step {step}", thread=thread)
+            builder.op("f", at + 10, thread=thread, device=own)
+    said = [text for text in builder.attributed().warnings if "at the same time" in text]
+    assert [text.partition(":")[0] for text in said] == [
+        "2 processes run steps on device 0 at the same time"
+    ] * told

@@ -19,6 +19,7 @@ from tracekit.attribution._exchanges import Returned, Unnamed, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
+    Shared,
     Unmarked,
     cuts,
     find_iterations,
@@ -405,7 +406,7 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
-    doubts = Unmarked(found.iterations), Unnamed(), Returned(), jumps
+    doubts = Unmarked(found.iterations), Shared(found.iterations), Unnamed(), Returned(), jumps
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)

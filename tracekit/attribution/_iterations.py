@@ -395,6 +395,40 @@ class Opening:
         return found.filter("torn")["process"]
 
 
+class Shared:
+    """Finds GPUs on which several processes run steps at the same time.
+
+    Parameters
+    ----------
+    iterations
+        The canonical table.
+    """
+
+    def __init__(self, iterations: pl.DataFrame) -> None:
+        self._may_be = iterations["process"].n_unique() > 1
+        self._spans: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Record when each process has work of its steps on each GPU, in a chunk of the ops."""
+        if self._may_be:
+            owner = ops.drop_nulls("iteration").group_by("device", "process")
+            self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
+
+    def warnings(self, _: pl.DataFrame) -> Iterator[str]:
+        """Warn of GPUs whose time is counted in the steps of several processes."""
+        if not self._spans:
+            return
+        owner = pl.concat(self._spans).group_by("device", "process")
+        spans = owner.agg(pl.min("start"), pl.max("end")).sort("device", "start")
+        meets = pl.col("start") < pl.col("end").cum_max().shift().over("device")
+        for device, other in spans.filter(meets).group_by("device").len().sort("device").rows():
+            yield (
+                f"{other + 1} processes run steps on device {device} at the same time: in tables "
+                "of steps each counts as a GPU of its own, on which the work of the others is idle "
+                "time; findings add up their steps"
+            )
+
+
 class Unmarked:
     """Counts backward ops that are launched outside of all steps that are ranges.
 

@@ -41,7 +41,7 @@ def cold_steps(facts: Facts) -> Finding | None:
         unknown="it is lost once in a run, not in each step",
         confidence="measured",
         evidence=(
-            f"{number} of {number + facts.number} recorded steps",
+            f"{number} of {number + facts.number + (facts.last_ns is not None)} recorded steps",
             f"the median of the others takes {duration(usual)}",
             *([f"{duration(waited)} of idle time per GPU in them: `{cause}`"] if is_idle else []),
         ),

@@ -179,7 +179,8 @@ def _per_step(
     outside, length = inside.filter(is_usual).select("outside_ns", "idle_ns").sum().row(0)
     is_much = outside > _MUCH * length
     meta: dict[str, Any] = {"step_outside_window_ns": outside / number} if is_much else {}
-    if cold.steps:
+    # On a GPU of several processes one's cold steps hold the others' work.
+    if cold.steps and steps.select(_OWNER).n_unique() == steps["device"].n_unique():
         held = inside.filter(~is_usual).select(pl.col("idle_ns") - pl.col("outside_ns")).sum()
         meta["cold"] = {**cold._asdict(), "idle_ns": held.item()}
     return per_step, meta
