@@ -79,6 +79,7 @@ def test_shares_are_closed_by_idle_time_only_where_all_rows_are_there() -> None:
         (["--where", "stage~("], "is no pattern"),
         (["--where", "share>many%"], "is no number"),
         (["--where", "exposed>long"], "is not a time"),
+        (["--where", "exposed>10"], "names no unit: write it as exposed>10ms, or exposed>10ns"),
         (["--by", "stgae"], "did you mean 'stage'?"),
         (["-o", "table.xlsx"], "no format has the ending of table.xlsx"),
     ],

@@ -299,6 +299,8 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
     value: float | str = found[3]
     if dtype.is_numeric():
         value = _number(name, found[3])
+        if name == f"{found[1]}_ns" and found[3].rstrip("0123456789.") == "" and value:
+            raise UsageError(f"{text!r} names no unit", f"write it as {text}ms, or {text}ns")
     elif sign in _ORDERED:
         raise UsageError(f"{name} holds texts, which {sign} does not order", "use =, != or ~")
     else:

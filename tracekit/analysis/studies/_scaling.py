@@ -24,7 +24,7 @@ from tracekit.analysis.studies._study import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer
-from tracekit.support.wording import count, first_line, percent
+from tracekit.support.wording import count, first_line, percent, text_of
 
 ScalingMode = Literal["strong", "weak"]
 ScalingTime = Literal["step", "epoch"]
@@ -308,7 +308,10 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if several.is_empty():
         return None
     most = several.sort("gpus", "speedup", descending=True).row(0, named=True)
+    of = [key for key in _GROUP if key in rows.columns and several[key].n_unique() > 1]
+    told = [f"{key} {text_of(most[key])}" for key in of]
+    told += [f"efficiency {percent(most['efficiency'])}"]
     return (
         f"{count(most['gpus'], 'GPU')} are {most['speedup']:.3g} times as fast as "
-        f"{count(most['baseline_gpus'], 'GPU')} (efficiency {percent(most['efficiency'])})"
+        f"{count(most['baseline_gpus'], 'GPU')} ({', '.join(told)})"
     )

@@ -444,6 +444,10 @@ def _first_of_stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
         return None
     known = rows.drop_nulls(["data_stall_ns", "window_ns"])
+    of = ""
+    if "run" in rows.columns:  # of several, which have no window together
+        known = known.sort(pl.col("data_stall_ns") / pl.col("window_ns")).tail(1)
+        of = f" in {known['run'].item()}, the most"
     window = float(known["window_ns"].sum())
     if not window:
         return None
@@ -451,7 +455,7 @@ def _first_of_stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "rests_on" in rows.columns and rows["rests_on"].is_null().all():
         # What a recording does not show is no time without waiting.
         return f"No waiting for input is recorded; copying input takes {share} of GPUs' window"
-    return f"GPUs wait for input, or copy it, for {share} of their window"
+    return f"GPUs wait for input, or copy it, for {share} of their window{of}"
 
 
 @first_line("bubbles")
