@@ -237,12 +237,10 @@ def some_steps(trace: Trace, first: int, last: int) -> Trace:
     begin, end = near.select(pl.col("start").min(), pl.col("end").max()).row(0)
     in_step = pl.col("iteration").is_between(first - 1, last + 1)
     launch = pl.coalesce("launch_start", "start")
-    return trace.with_lazy(
-        {
-            "ops": trace["ops"].filter(in_step | launch.is_between(begin, end, closed="left")),
-            "calls": trace["calls"].filter(pl.col("start").is_between(begin, end, closed="left")),
-        }
-    )
+    ops = trace["ops"].filter(in_step | launch.is_between(begin, end, closed="left"))
+    calls = trace["calls"].filter(pl.col("start").is_between(begin, end, closed="left"))
+    # They are read many times, and no file says which of its ops are launched when.
+    return trace.with_lazy({"ops": ops.collect().lazy(), "calls": calls.collect().lazy()})
 
 
 _NUMBER = pl.col("iteration")
