@@ -125,7 +125,7 @@ class TestOneHost:
     def test_the_same_work_twice(self) -> None:
         here = {"host": "n1", "session_start": 5, "uuid": UUID}
         assert found(report(**here), report(**here, start=SECOND - 1, end=2 * SECOND)) == {
-            1: f"a.sqlite and b.sqlite hold the same work: of process 7 on GPU {UUID} of n1"
+            1: f"a.sqlite and b.sqlite have the same work: of process 7 on GPU {UUID} of n1"
         }
 
     @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ class TestOneHost:
     def test_the_same_work_twice_where_no_host_is_named(self) -> None:
         here = {"session_start": 5, "uuid": UUID}
         assert found(report(**here), report(**here, start=SECOND - 1, end=2 * SECOND)) == {
-            1: f"a.sqlite and b.sqlite hold the same work: of process 7 on GPU {UUID}"
+            1: f"a.sqlite and b.sqlite have the same work: of process 7 on GPU {UUID}"
         }
 
 

@@ -270,7 +270,7 @@ def test_a_run_without_steps_is_called_so() -> None:
     answer = _ask(critical_path, _linked(b), "iteration")
     assert answer.rows["iteration"].to_list() == [None]
     assert answer.readable_rows["iteration"].to_list() == ["(whole run)"]
-    told = "no steps are known: the whole recording stands for one"
+    told = "no steps are known: the whole recording counts as one"
     assert told in answer.warnings
     assert told in _ask(whatif, _linked(b), parse_changes(host="2x")).warnings
     assert told not in _ask(critical_path, _launching()).warnings
@@ -1113,7 +1113,7 @@ def test_a_change_of_nothing_says_so() -> None:
         ({"bandwidth": ["ether=2x"]}, "no type of link 'ether'"),
         ({"loader": "0x"}, "is not a factor"),
         ({"loader": "twice"}, "is not a factor"),
-        ({"bucket": 3}, "a bucket of 3 bytes holds no gradient"),
+        ({"bucket": 3}, "a bucket of 3 bytes fits no gradient"),
         ({"bucket": 10**6, "without_straggler": "all"}, "merged all-reduces have no peers"),
         ({}, "nothing is changed: name a change"),
     ],

@@ -178,7 +178,7 @@ def test_times_as_text(text: str, times: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("text", ["1:2", "1s", "1s:2", "-1s:2s", "1s:2m", "1s-2s", "", "1s:2s:3s"])
 def test_what_says_no_times(text: str) -> None:
-    with pytest.raises(UsageError, match=r"says no two times: write --between 12\.3s:12\.9s"):
+    with pytest.raises(UsageError, match=r"has no two times: write --between 12\.3s:12\.9s"):
         parse_between(text)
 
 

@@ -106,7 +106,7 @@ def test_a_cold_step_in_the_mean_is_told() -> None:
     (said,) = _verdict._without_longest(_subject(lengths=lengths, cold=1))
     assert said == (
         "The first one, which took far longer (9.000 ms), is left out of numbers per step; sums "
-        "over the whole recording hold it."
+        "over the recording include it."
     )
     assert list(_verdict._without_longest(_subject(lengths=lengths[1:]))) == []
 

@@ -127,7 +127,7 @@ def parse_between(asked: AskedTimes) -> tuple[int, int]:
     time = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
     found = re.fullmatch(f"{time}:{time}", text)
     if found is None:
-        raise UsageError(f"{text!r} says no two times", _WRITE_TIMES)
+        raise UsageError(f"{text!r} has no two times", _WRITE_TIMES)
     first, first_unit, last, last_unit = found.groups()
     return (
         int(Decimal(first).scaleb(_UNITS[first_unit])), int(Decimal(last).scaleb(_UNITS[last_unit]))

@@ -244,7 +244,7 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Factory of aggregators (`Sweep` only) for one part of a run; its `repr` is its cache key."""
+    """Makes aggregators (`Sweep` only) for one part of a run; its `repr` is their cache key."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
@@ -511,5 +511,5 @@ def _feed_all(
 def _require_ops(number: int) -> None:
     if not number:
         raise MissingDataError(
-            "this run holds no GPU work", "record with `nsys profile -t cuda,nvtx`"
+            "this run has no GPU work", "record with `nsys profile -t cuda,nvtx`"
         )

@@ -320,7 +320,7 @@ class Launched(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Ops of a device or process that have the same stage and were launched after the same mark.
+    """Groups of ops of equal device, stage, and iteration (or gap between two) of their launch.
 
     Input that the iteration's own thread launches forms a separate group from other input.
     """

@@ -114,7 +114,7 @@ def _less(delta: float) -> str:
 def _interval(step: Mapping[str, Any], prefix: str) -> str:
     low, high = step.get(f"{prefix}low_ns"), step.get(f"{prefix}high_ns")
     if low is None or high is None:
-        return "no interval can be told"
+        return "the interval is unknown"
     return f"95 % interval {_signed(low)} to {_signed(high)}"
 
 
@@ -325,7 +325,7 @@ COMPARISON_SECTIONS = (
     Section("distributions", "Steps", "Did all steps change, or some?", distributions),
     Section("step", "One step of each", "Where in a step do they part?", aligned),
     Section("changes", "Top changes", "Which kernels and stages changed most?", _tables),
-    Section("method", "How it is told", "What is the verdict based on?", method),
+    Section("method", "Method", "What is the verdict based on?", method),
     Section("unknown", "Not known", "What is not in the recording of B?", unknown),
 )
 """Sections of the page, in order."""

@@ -85,7 +85,7 @@ def _without_longest(subject: Subject) -> Iterator[str]:
         mean = float(lengths[:cold].mean())  # type: ignore[arg-type]
         yield (
             f"The first {first}, which took far longer ({duration(mean)}), {is_out} left out of "
-            f"numbers per step; sums over the whole recording hold {'it' if cold == 1 else 'them'}."
+            f"numbers per step; sums over the recording include {'it' if cold == 1 else 'them'}."
         )
     elif longest is not None and len(lengths) > 1:
         others = (float(lengths.sum()) - lengths[longest]) / (len(lengths) - 1)
@@ -220,7 +220,7 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
     rate = facts["images_per_s"]
     if rate is None:
         return Tile(
-            "images_per_s", "Samples per second", "unknown", "tell the batch: `--label batch=N`"
+            "images_per_s", "Samples per second", "unknown", "give the batch: `--label batch=N`"
         )
     batch = f"batch {facts['batch']:,}, {count(facts['gpus'], 'worker')}"
     return Tile("images_per_s", "Samples per second", f"{rate:,.0f}", batch, rate)

@@ -176,7 +176,7 @@ def history(
     texts = [f"not comparable: {text}" for text in comparison.apart(recorded)]
     if found.meta["changes"] and many >= 2 * few:
         texts.append(
-            f"runs hold from {few} to {many} steps: the last of each ends with its own work, so "
+            f"runs have from {few} to {many} steps: the last of each ends with its own work, so "
             "that few steps have a shorter mean"
         )
     texts += [*comparison.unlike(recorded), *warnings_of(chosen)]

@@ -190,7 +190,7 @@ def _work(one: Said, other: Said) -> str | None:
         return None
     pid, uuid = min(same)
     where = f" of {one.host}" if one.host else ""
-    return f"{one.name} and {other.name} hold the same work: of process {pid} on GPU {uuid}{where}"
+    return f"{one.name} and {other.name} have the same work: of process {pid} on GPU {uuid}{where}"
 
 
 def _sessions(one: Said, other: Said) -> str | None:

@@ -286,7 +286,7 @@ def select_runs(
     if not named and not labelled:
         wanted = ", ".join(f"{key}={value}" for key, value in (where or {}).items())
         raise UsageError(
-            f"no run with {wanted}" if wanted else "the store holds no runs",
+            f"no run with {wanted}" if wanted else "the store has no runs",
             "`tracekit runs` lists runs and labels; `tracekit ingest FILE --label KEY=VALUE` adds",
         )
     return [*named, *labelled]

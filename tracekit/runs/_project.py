@@ -161,7 +161,7 @@ def project(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """Say, by a model, what a step would take on other architectures and hardware.
+    """Estimate step times on other architectures and hardware, by a model.
 
     docs/studies.md has the formulas. Volumes of runs are measured where traces contain them.
     """

@@ -215,7 +215,7 @@ def _jobs(
 ) -> pl.DataFrame:
     if jobs is not None:
         if runs.is_chosen or features:
-            raise UsageError("--jobs holds jobs and what is known of them", "give it alone")
+            raise UsageError("--jobs contains the jobs and their volumes", "give it alone")
         return studies.read_jobs(jobs)
     rows = [studies.job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
     for name in features:

@@ -398,7 +398,7 @@ class Store:
             identity = read_id(self._folders)
             if not known or identity in known:
                 return []
-            fault = "is gone" if identity is None else "holds another id than the runs here"
+            fault = "is gone" if identity is None else "has another id than the runs here"
         except StoreError as error:
             fault = error.what
         if len(known) != 1:

@@ -421,7 +421,7 @@ def parse_changes(
         changes.append(Workers(workers))
     if bucket is not None:
         if bucket < _LEAST_BUCKET:
-            raise UsageError(f"a bucket of {bucket} bytes holds no gradient", "write --bucket 25MB")
+            raise UsageError(f"a bucket of {bucket} bytes fits no gradient", "write --bucket 25MB")
         if without_straggler is not None:
             raise UsageError("merged all-reduces have no peers", "ask without --without-straggler")
         changes.append(Bucket(bucket))

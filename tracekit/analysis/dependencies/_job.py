@@ -223,7 +223,7 @@ def job_of(
                 "no complete step lies in that time", "give --between more of it"
             )
     if marks.is_empty():
-        raise MissingDataError("this run holds no complete step", "record longer, or skip fewer")
+        raise MissingDataError("this run has no complete step", "record longer, or skip fewer")
     return Job(alike, traffic, graph, marks, {"skip": first, **cold_meta(trace, skip)})
 
 
@@ -317,7 +317,7 @@ def distrust(share: float | None) -> list[str]:
 
 def stand_in(job: Job) -> list[str]:
     """Return a warning if the run has no steps, so that the whole recording counts as one."""
-    return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]
+    return [] if job.has_steps else ["no steps are known: the whole recording counts as one"]
 
 
 note("unexplained_share")(

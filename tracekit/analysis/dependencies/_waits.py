@@ -367,10 +367,10 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits for a loader that prepares batches without pause, with ``first, since``.
+        """Waits for a loader that is busy without pause, with ``first`` and ``since``.
 
-        It starts a new batch whenever one is taken. The batch waited for is ready ``since`` ns
-        after the first batch of that busy period was taken (node ``first``).
+        The loader starts a new batch whenever one is taken. The batch of a wait is ready ``since``
+        ns after node ``first``, at which the first batch of that busy period was taken.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)

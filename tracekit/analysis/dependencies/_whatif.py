@@ -303,7 +303,9 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Lengthen copies between host and GPU to those of equal size on the slowest GPU (median).
+    """Make each copy between host and GPU take the median time for its size on the slowest GPU.
+
+    Copies that take longer keep their time.
 
     GPUs share links to the host: at another time a copy may compete with others.
     """
@@ -453,7 +455,7 @@ def _waited_for_input(batches: Batches) -> str:
     """Return a warning if no wait for a loader is known, or a single wait is most of their time."""
     if batches.taken.filter("waited").is_empty():
         return (
-            "no wait for a loader is known: ranges around it tell, or calls of the operating "
+            "no wait for a loader is known: ranges around it show it, or calls of the operating "
             "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
         )
     return batches.doubt

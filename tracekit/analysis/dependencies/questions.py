@@ -62,7 +62,7 @@ _PATH_WRITES = Json(
         "What the time is.",
         "stage?": f"one of {STAGES} or null: Stage of the op that works or waits, or that the host "
         "launches next; null where there is none.",
-        "link?": "text or null: Type of link that holds a transfer up; null of all else.",
+        "link?": "text or null: Type of the link that limits a transfer; null for all else.",
         "device?": "integer or null: GPU of the op that works or waits; null of calls.",
         **columns("rank?"),
         "iteration?": "integer or null: Number of the step; null of a run without.",
@@ -135,7 +135,7 @@ _WHATIF_WRITES = Json(
         "over its length, in the median.",
         "unexplained_share": "share or null: Share of the recorded steps that is unexplained.",
         "trusted": "flag: Whether that is at most a tenth, and of all changed paths too.",
-        "causes?": "texts: One link, by the numbers that tell it, or unknown.",
+        "causes?": "texts: One link, with its evidence in numbers, or unknown.",
         **keys("warnings?"),
     },
     rows={

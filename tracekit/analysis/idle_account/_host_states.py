@@ -368,7 +368,7 @@ def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, ahead, credit``: time that the host waited before each gap, ns.
+    """Return how long the host waited for the GPU before each gap: ``gap, ahead, credit`` (ns).
 
     ``credit`` is the time in waiting calls from ``ahead``, the end of the last launch whose op was
     queued for long, to the start of the gap: the host would have been earlier without them.

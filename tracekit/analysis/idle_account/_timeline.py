@@ -14,7 +14,7 @@ _NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Turn intervals into changes: `key`, ``time``, and the `state` that holds from then on.
+    """Turn intervals into changes: `key`, ``time``, and the `state` from then on.
 
     The state is null while no interval is open; of several open ones, the latest to begin counts.
 
