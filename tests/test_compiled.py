@@ -165,7 +165,7 @@ def test_settings_in_the_working_directory_are_not_followed(
     (tmp_path / ".numba_config.yaml").write_text(content)
     for run in (run_kept, lambda: compiler.Compiled(locate)(np.arange(3))):
         with pytest.raises(
-            UsageError, match=r"numba_config\.yaml would tell Numba .* another folder"
+            UsageError, match=r"numba_config\.yaml would change how Numba .* another folder"
         ):
             run()
 

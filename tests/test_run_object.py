@@ -264,7 +264,7 @@ def test_a_warning_that_runs_share_is_told_once(
 def test_studies_say_what_steps_of_a_run_rest_on(
     run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doubts = [f"{STEPS_UNMARKED}: 9 of 20 ops", "stages told by structure are contradicted"]
+    doubts = [f"{STEPS_UNMARKED}: 9 of 20 ops", "stages found from structure are contradicted"]
     monkeypatch.setattr(type(run), "warnings", doubts)
     for question in (tracekit.study, tracekit.scaling, tracekit.stalls):
         said = question.answer([run]).warnings

@@ -16,10 +16,10 @@ from tracekit.model import Trace
 TOLERATED = 0.01
 """Share of the time of ops that may have a wrong stage without a word."""
 _NO_WORD = (
-    "no ranges tell all stages",
+    "ranges do not name all stages",
     "the recording of GPU work is cut",
     "the recording of GPU work may be cut",
-    "iterations hold",
+    "iterations have",
     "steps are counted",
 )
 """How findings begin, or what they hold, that say nothing against stages."""

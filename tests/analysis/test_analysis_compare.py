@@ -403,7 +403,7 @@ def test_an_empty_capture_is_no_improvement(by: str) -> None:
     b = TraceBuilder()
     b.iteration(0, 0, 10)
     for runs in ((_run(A), b.trace()), (b.trace(), _run(A))):
-        with pytest.raises(MissingDataError, match="holds no GPU work"):
+        with pytest.raises(MissingDataError, match="has no GPU work"):
             compare(*runs, by)
 
 
@@ -506,7 +506,7 @@ def test_peak_memory() -> None:
     table = compare(a, b, "memory").table
     assert table.columns == ["device", "a_bytes", "b_bytes", "delta_bytes", "ratio", "only_in"]
     assert table.rows() == [(0, 150, 60, -90, 0.4, None), (1, None, 7, None, None, "B")]
-    with pytest.raises(MissingDataError, match="B holds no events of GPU memory"):
+    with pytest.raises(MissingDataError, match="B has no events of GPU memory"):
         compare(a, _run(A), "memory")
 
 
@@ -818,7 +818,7 @@ def test_kernels_whose_names_differ_in_blanks_are_one() -> None:
 def test_annotated_steps_without_work_are_not_compared() -> None:
     run = _run(A)
     cut = run.with_tables({"ops": run.read("ops").filter(pl.col("launch_start") < 4 * STEP)})
-    assert compare(run, cut).meta["not_comparable"] == ["2 of 6 annotated steps of B hold no work"]
+    assert compare(run, cut).meta["not_comparable"] == ["2 of 6 annotated steps of B have no work"]
     assert compare(run, cut, skip=4).meta["not_comparable"] == [
         "of no annotated step of B any work is known"
     ]
@@ -912,7 +912,7 @@ def test_a_run_on_the_host_is_not_compared_to_one_on_gpus() -> None:
     builder = TraceBuilder()
     builder.iteration(0, 0, 100)
     builder.op("kernel", 10)
-    with pytest.raises(MissingDataError, match="B holds no GPU work"):
+    with pytest.raises(MissingDataError, match="B has no GPU work"):
         compare(builder.trace(), _on_host(100, 100))
     with pytest.raises(MissingDataError, match="nothing by kernel"):
         compare(_on_host(100, 100), _on_host(100, 100), "kernel")

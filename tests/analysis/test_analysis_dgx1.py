@@ -86,7 +86,7 @@ def test_speedups_stand_beside_published_ones(answers: dict[str, Answer]) -> Non
     assert said.startswith(
         "On 8 GPUs training is 2.00 (googlenet, p2p, batch 16) to 4.10 (googlenet, nccl, batch 16)"
     )
-    assert said.endswith("2 of 2 published bounds hold.")
+    assert said.endswith("2 of 2 published bounds are met.")
 
 
 def test_nccl_against_p2p(answers: dict[str, Answer]) -> None:
@@ -216,7 +216,7 @@ def test_what_was_not_measured_on_one_gpu_is_set_beside_nothing() -> None:
     found = _answers([run for run in RUNS if run["gpus"] == 8 and run["method"] == "p2p"])
     for key in ("scaling", "methods", "stages", "weak"):
         assert found[key].rows.is_empty()
-        assert found[key].meta["headline"].startswith("No run tells")
+        assert found[key].meta["headline"].startswith("No run shows it")
     assert set(found["networks"].meta["claims"].values()) == {None}
     assert found["routes"].meta["headline"].startswith("On 8 GPUs NCCL and P2P are not both known.")
 
@@ -276,8 +276,8 @@ def test_recordings_of_hosts_answer_six_of_eight_questions() -> None:
     found = dgx1_questions(Measured(study(of_hosts), *nothing, PUBLISHED))
     told = {key for key, answer in found.items() if answer.rows.height}
     assert told == set(QUESTIONS) - {"memory", "routes"}
-    assert found["memory"].meta["headline"].startswith("No run tells: it takes recordings of the")
-    assert found["routes"].meta["headline"] == "No run tells: it takes copies between GPUs."
+    assert found["memory"].meta["headline"].startswith("No run shows it: it takes recordings of")
+    assert found["routes"].meta["headline"] == "No run shows it: it takes copies between GPUs."
     rows = found["methods"].rows.filter(gpus=8, network="lenet")
     assert rows.select("method", "overhead_percent").rows() == [("gloo", pytest.approx(10.0))]
     assert found["methods"].meta["headline"].startswith("Gloo is shown to take less time than P2P")

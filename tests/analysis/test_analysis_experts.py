@@ -57,7 +57,7 @@ def test_the_busiest_rank_is_held_against_the_mean() -> None:
         (
             [[("dispatch", 0, 9), ("dispatch", 10, 20), ("combine", 30, 40), ("combine", 50, 60)],
              [("dispatch", 0, 9), ("combine", 30, 40)]],
-            "which combine is whose is not told",
+            "their combines cannot be assigned",
         ),
         (
             [[("combine", 0, 9), ("dispatch", 10, 20)], [("dispatch", 0, 9), ("combine", 30, 40)]],

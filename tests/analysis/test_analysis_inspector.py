@@ -74,8 +74,8 @@ class TestBandwidth:
         logs = read_inspector_logs([folder])
         answer = nccl_inspector(logs.records, logs.dropped)
         assert answer.warnings[0] == (
-            "of 1 of 2 records NCCL says another bandwidth than follows from size and time: tables "
-            "hold the latter"
+            "of 1 of 2 records NCCL logs another bandwidth than follows from size and time: tables "
+            "show the latter"
         )
         assert rows(answer, "bus_bandwidth_gb_s") == [(1.0,)]
 
@@ -172,7 +172,7 @@ class TestBySize:
         assert alone.meta["missing"][0] == (
             "ranks without records (1 of 0xaa): give the logs of all hosts"
         )
-        assert alone.title == "1 collective, of which nothing tells who comes last"
+        assert alone.title == "1 collective, whose last rank is unknown"
 
 
 class TestTimes:
@@ -221,7 +221,7 @@ class TestByRank:
         ]
         assert answer.warnings[0] == (
             "7 of 12 sequence numbers have no record: 3 that other ranks recorded are lost (rings "
-            "hold 1,024: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE), 4 that no rank recorded are lost, "
+            "keep 1,024: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE), 4 that no rank recorded are lost, "
             "smaller than NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8,192 by default) or not timed by "
             "the GPU, NCCL counts 4 as overwritten (--by rank)"
         )
@@ -277,7 +277,7 @@ def test_communicators_have_the_name_that_any_rank_gives_them(folder: Path, by: 
 def test_what_cannot_be_asked(folder: Path) -> None:
     with pytest.raises(UsageError, match="no key 'step': say one of size, collective, rank"):
         ask(folder, all_of(1, 10, 20), "step")
-    with pytest.raises(UsageError, match="logs alone tell no stage"):
+    with pytest.raises(UsageError, match="logs alone have no stage"):
         ask(folder, all_of(1, 10, 20), "stage")
     logs = read_inspector_logs([folder])
     with pytest.raises(MissingDataError, match="no record of a collective"):

@@ -106,7 +106,7 @@ def test_where_layers_are_not_known_it_is_said_why() -> None:
     assert {name: why.partition(":")[0] for name, why in unjoined.items()} == {
         "FP": "no ranges of modules or operators were recorded",
         "BP": "autograd's numbered ranges were not recorded, and the order of kernels alone does"
-        " not tell where a layer ends",
+        " not show where a layer ends",
     }
 
 

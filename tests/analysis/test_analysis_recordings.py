@@ -111,7 +111,7 @@ def test_a_limit_is_held_against_recordings() -> None:
     found = _found([1000, 1020, 1040], [1070, 1090, 1110])
     unknown = check_limit(found, 5)
     assert unknown.outcome == "unknown"
-    assert "more recordings a side would tell" in unknown.sentence
+    assert "more recordings a side would decide" in unknown.sentence
     assert check_limit(found, 15).outcome == "within"
     assert check_limit(found, 2).outcome == "above"
     assert check_limit(_found([1000, 1020, 1040], [1090]), 50).outcome == "within"
@@ -151,7 +151,7 @@ def test_what_is_refused() -> None:
         compare_recordings(_side("a", 1000), _side("b", 1000))
     with pytest.raises(UsageError, match="'a1' is there twice"):
         compare_recordings(_side("a", 1000), _side("a", 1000, 1001))
-    with pytest.raises(MissingDataError, match="a1 holds no events of GPU memory"):
+    with pytest.raises(MissingDataError, match="a1 has no events of GPU memory"):
         compare_recordings(_side("a", 1000), _side("b", 1000, 1001), "memory")
 
 

@@ -291,7 +291,7 @@ def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other() -> None:
     table = study(rows)
     assert table.sort("run")["basis"].to_list() == ["gpu", "host"]
     for compared in (scaling, overhead):
-        with pytest.raises(UsageError, match=r"'host run' holds no GPU work.*--where"):
+        with pytest.raises(UsageError, match=r"'host run' has no GPU work.*--where"):
             compared(table)
     assert overhead(study(rows[:1])).rows["baseline_ns"].to_list() == [100]
     assert "NVTX ranges" in scaling(study(rows[:1])).meta["basis"]

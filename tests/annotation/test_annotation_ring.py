@@ -266,7 +266,7 @@ def test_a_head_that_contradicts_its_file(
     words[place] = value
     path = tmp_path / "live.ring"
     path.write_bytes(np.array(words, "<u8").tobytes() + whole[64:])
-    with pytest.raises(DamagedTraceError, match="it says that it has"):
+    with pytest.raises(DamagedTraceError, match="its header gives"):
         rings.read(path)
 
 

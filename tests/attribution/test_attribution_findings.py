@@ -59,14 +59,14 @@ def test_nothing_is_said_of_what_is_in_order() -> None:
 def test_a_cut(cut: str, where: str) -> None:
     found = _told(_verdict(cut=cut, iterations=1_200, with_work=1_013, whole=1_012))
     text = f"the recording of GPU work is cut at its {where}"
-    assert found == (f"{text}: of 1,200 iterations 1,013 hold GPU work, 1,012 of them whole",)
+    assert found == (f"{text}: of 1,200 iterations 1,013 have GPU work, 1,012 of them whole",)
 
 
 def test_what_structure_cannot_tell_may_be_cut() -> None:
     row = dict.fromkeys(("process", "thread", "iteration", "start", "end"), 0)
     steps = TABLES["iterations"].conform(pl.DataFrame([{**row, "source": "structure"}]))
     (found,) = _told(_verdict(cut="begin", iterations=9, with_work=9, whole=8), iterations=steps)
-    assert "may be cut at its beginning: of 9 iterations 9 hold GPU work, 8 of them known" in found
+    assert "may be cut at its beginning: of 9 iterations 9 have GPU work, 8 of them known" in found
 
 
 def test_a_cut_before_iterations_that_are_whole() -> None:
@@ -77,22 +77,22 @@ def test_a_cut_before_iterations_that_are_whole() -> None:
 
 def test_iterations_without_any_work() -> None:
     assert _told(_verdict(iterations=1_200, with_work=0, whole=0)) == (
-        "none of 1,200 iterations holds GPU work: what was recorded of it lies outside of them",
+        "none of 1,200 iterations has GPU work: what was recorded of it lies outside of them",
     )
     assert _told(_verdict(iterations=None, with_work=None, whole=None)) == ()
 
 
 @pytest.mark.parametrize(
     ("structure", "how"),
-    [("threads", "told by threads"), ("order", "estimated from the order of launches")],
+    [("threads", "found from threads"), ("order", "estimated from the order of launches")],
 )
 def test_stages_that_structure_tells(structure: str, how: str) -> None:
     found = _told(
         _verdict(structure=structure, decides=True, contradictions="exchanges on another stream")
     )
     assert found == (
-        f"no ranges tell all stages: the rest is {how}; {LOOK}",
-        "stages told by structure are contradicted: exchanges on another stream",
+        f"ranges do not name all stages: the rest is {how}; {LOOK}",
+        "stages found from structure are contradicted: exchanges on another stream",
     )
 
 
@@ -125,7 +125,7 @@ def _disagreement(
 )
 def test_a_disagreement(length: int, other: str, told: str | None) -> None:
     sentence = (
-        f"nvtx tells stages, and other sources disagree: {other} about {told} (BP for FP {told}) "
+        f"nvtx decides stages, and other sources disagree: {other} about {told} (BP for FP {told}) "
         f"of GPU time; {LOOK}"
     )
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
@@ -146,7 +146,7 @@ def test_gradients_that_are_exchanged_in_forward(
         ],
     )
     sentence = (
-        f"{forward} of 4 exchanges of gradients are launched where {source} says FP: gradients "
+        f"{forward} of 4 exchanges of gradients are launched where {source} gives FP: gradients "
         "come of backward, so that more than forward is called FP, or forward passes that are "
         f"split over GPUs run without backward passes; {LOOK}"
     )
@@ -168,7 +168,7 @@ def test_a_thread_that_is_forward_by_name_and_exchanges_gradients(tmp_path: Path
         builder.op("adam", begin + 65)
     trace = builder.judged(Rules.load(rules))
     assert any(
-        text.startswith("4 of 4 exchanges of gradients are launched where thread_name says FP")
+        text.startswith("4 of 4 exchanges of gradients are launched where thread_name gives FP")
         for text in trace.warnings
     )
 
@@ -207,7 +207,7 @@ def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_s
     ]  # fmt: skip
     said = "autograd about 20% (BP for FP 20%), structure about 20% (BP for FP 20%)"
     assert [text.partition(" of GPU time")[0] for text in _told(_verdict(), opinions=opinions)] == [
-        f"{decides} tells stages, and other sources disagree: {others}"
+        f"{decides} decides stages, and other sources disagree: {others}"
         for decides, others in [
             ("nvtx", said),
             ("thread_name", "nvtx about 20% (BP for FP 20%)"),
@@ -230,7 +230,7 @@ def test_of_several_processes_each_is_named() -> None:
     found = _told(_verdict(0), _verdict(1, **cut), _verdict(7, **cut))
     assert [text.partition(": ")[0] for text in found] == ["process 501", "process 7"]
     assert found[0] == (
-        "process 501: the recording of GPU work is cut at its end: of 3 iterations 2 hold GPU "
+        "process 501: the recording of GPU work is cut at its end: of 3 iterations 2 have GPU "
         "work, 1 of them whole"
     )
 
@@ -243,6 +243,6 @@ def test_two_iterations_that_differ(ops: tuple[int, ...], said: bool) -> None:
     rows = [{**same, "iteration": n, "ops": count, "whole": True} for n, count in enumerate(ops)]
     table = TABLES["iterations"].conform(pl.DataFrame(rows))
     expected = (
-        "its 2 whole iterations hold 404 and 130 ops: neither is known to be the usual one",
+        "its 2 whole iterations have 404 and 130 ops: neither is known to be the usual one",
     )
     assert _told(_verdict(), iterations=table) == (expected if said else ())

@@ -18,7 +18,7 @@ US = 1000
 QUICKEST = 7 * US
 TAKES = 10 * US
 OPS = 100
-HELD = "something holds back every launch, for the clock of the GPU is late by no more than"
+HELD = "something delays every launch, for the clock of the GPU is late by no more than"
 Late = Callable[[int, int], int]
 
 
@@ -128,7 +128,7 @@ def test_waits_are_for_what_was_launched_before_on_their_stream() -> None:
 @pytest.mark.parametrize(
     ("slack", "said"),
     [
-        (None, "late by about so much, or something holds back every launch"),
+        (None, "late by about so much, or something delays every launch"),
         (-250 * US, "late by 250.000 us at least, for a wait for its work returns so long before"),
         (5 * US, f"{HELD} 5.000 us: a wait for its work returns so soon after that ends"),
         (-5 * US, f"{HELD} 0.000 us"),

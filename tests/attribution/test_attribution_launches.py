@@ -211,7 +211,7 @@ def test_a_gpu_that_never_starts_at_once_warns(count: int, wait: int, *, is_late
     sentence = (
         f"none of {count - 1:,} kernels that were launched while device 3 was idle starts within "
         f"{wait / 1000:,.3f} us of its call, where some microseconds are usual: the clock of the "
-        "GPU is late by about so much, or something holds back every launch"
+        "GPU is late by about so much, or something delays every launch"
     )
     found = _launched_when_idle(count, wait, device=3).warnings
     assert found == ((sentence,) if is_late else ())

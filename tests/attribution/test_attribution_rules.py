@@ -290,12 +290,12 @@ def test_a_wrong_file(write: Write, text: str, said: str) -> None:
         ("range", "name = 'a'\ndomain = ''\nstage = 'FP'", "an empty pattern is found in every"),
         ("iteration", "name = ''", "an empty pattern is found in every name"),
         ("collective", "kernel = ''\nignore = true", "an empty pattern is found in every name"),
-        ("range", "name = 'a'\nstage = 'FP'\nignore = true", "says both stage and ignore: leave"),
-        ("exchange", "kind = ['p2p']\nstage = 'WU'\nignore = true", "says both stage and ignore"),
+        ("range", "name = 'a'\nstage = 'FP'\nignore = true", "has both stage and ignore: leave"),
+        ("exchange", "kind = ['p2p']\nstage = 'WU'\nignore = true", "has both stage and ignore"),
         (
             "collective",
             "kernel = 'a'\ncollective = 'reduce'\nignore = true",
-            "says both collective and ignore",
+            "has both collective and ignore",
         ),
     ],
 )

@@ -249,6 +249,6 @@ def test_a_capture_that_stops_in_a_step() -> None:
     verdict = trace.read("verdicts").select("iterations", "with_work", "whole", "cut")
     assert verdict.rows() == [(5, 4, 3, "end")]
     assert (
-        "the recording of GPU work is cut at its end: of 5 iterations 4 hold GPU work, 3 of them "
+        "the recording of GPU work is cut at its end: of 5 iterations 4 have GPU work, 3 of them "
         "whole" in trace.warnings
     )

@@ -347,7 +347,7 @@ def test_a_part_that_a_disk_has_changed_behind_our_back_is_told(stored: Path, wh
     done = tracekit("breakdown", "ddp", "--by", "kernel")
     assert done.exit_code == 2, done.stderr
     assert "a part of the store is damaged" in done.stderr
-    assert "`tracekit runs check` says which" in done.stderr
+    assert "`tracekit runs check` lists it" in done.stderr
     assert "ddp" in tracekit("runs", "check").stdout
 
 

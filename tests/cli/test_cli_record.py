@@ -238,7 +238,7 @@ def test_a_program_without_stages_makes_a_run_all_the_same(nsys: Path) -> None:
     done = tracekit("record", "--name", "x", "--", *PRINTING)
     assert done.exit_code == 0
     assert done.stdout == ""
-    assert "ingested as x, of which there is no breakdown: this run holds neither" in done.stderr
+    assert "ingested as x, of which there is no breakdown: this run has neither" in done.stderr
     assert tk.open("x").table("host").collect().height == 1
 
 

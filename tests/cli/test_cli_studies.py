@@ -73,17 +73,17 @@ def test_a_limit_for_ci(stored: Path) -> None:
     above = tracekit("compare", "ddp", STAR, "--fail-above", "5%", "--anyway")
     assert above.exit_code == 1
     assert above.stderr.startswith("tracekit: above 5 %: steps change by +")
-    # Without its cold step, which is a half longer, 5 steps of the sample tell.
+    # Without its cold step, which is a half longer, 5 steps of the sample suffice.
     assert tracekit("compare", "ddp", "ddp", "--fail-above", "5%").exit_code == 0
     unknown = tracekit("compare", "ddp", "ddp", "--fail-above", "1%")
     assert unknown.exit_code == 3
-    assert re.search(r"cannot tell .* about \d+ more steps of each would tell", unknown.stderr)
+    assert re.search(r"cannot decide .* about \d+ more steps of each would decide", unknown.stderr)
     passed = tracekit("compare", "ddp", "ddp", "--fail-above", "1%", "--unknown", "pass")
     assert passed.exit_code == 0
-    assert "cannot tell" in passed.stderr
+    assert "cannot decide" in passed.stderr
     refused = tracekit("compare", "ddp", P2P, "--fail-above", "5%")
     assert refused.exit_code == 3
-    assert "cannot tell" in refused.stderr
+    assert "cannot decide" in refused.stderr
     assert "4 GPUs in ddp, 2 GPUs in p2p_2gpu_start_end" in refused.stderr
 
 
@@ -394,7 +394,7 @@ def test_a_study_says_what_no_run_tells(stored: Path) -> None:
     found = document("study", "dgx1", "--where", "gpus=4")
     assert found["meta"] == {"of_runs": "1 run"}
     assert [row["question"] for row in found["rows"]] == list(found["parts"])
-    assert found["rows"][0]["found"] == "No run tells."
+    assert found["rows"][0]["found"] == "No run shows it."
     assert found["parts"]["networks"]["rows"][0]["gpus"] == 4
     text = tracekit("study", "dgx1", "--where", "gpus=4").stdout
     assert text.index("Do the workloads scale") < text.index("Why does P2P lose")
@@ -464,7 +464,7 @@ def test_a_study_of_hosts_says_what_takes_a_gpu(stored: Path) -> None:
     assert found["networks"]["rows"]
     assert found["networks"]["meta"]["per"] == "step/process"
     assert not found["memory"]["rows"] + found["routes"]["rows"]
-    assert found["routes"]["meta"]["headline"] == "No run tells: it takes copies between GPUs."
+    assert found["routes"]["meta"]["headline"] == "No run shows it: it takes copies between GPUs."
 
 
 def test_a_study_tells_what_its_simulator_rests_on(

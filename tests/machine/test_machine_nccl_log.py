@@ -249,7 +249,7 @@ def test_nccl_2_23_with_a_split_and_connections_made_late(folder: Path) -> None:
     # The call before tells whose connections these are; nothing tells it of thread 99's.
     assert log.connections.rows() == [(split, 0, 0, 1, "P2P/CUMEM/read", "p2p", *[None] * 4)]
     assert log.warnings == (
-        "1 connections cannot be told to belong to one of their process's communicators",
+        "1 connections cannot be assigned to one of their process's communicators",
     )
     assert log.calls.select("communicator", "rank", "bytes").rows() == [(split, 0, 2048)]
 
@@ -299,7 +299,7 @@ def test_a_ring_of_many_ranks_is_cut_without_a_word(folder: Path) -> None:
     log = _read(folder, _four(head, 25, 25))
     assert _rings(log) == {}
     assert log.warnings == (
-        "communicator 0x99: the ring of channel 0 is not printed whole, nor told by the connections of all ranks; left out",
+        "communicator 0x99: the ring of channel 0 is not printed whole, nor known from the connections of all ranks; left out",
     )
 
 
@@ -475,7 +475,7 @@ def test_a_warning_where_only_the_order_tells(folder: Path) -> None:
         ("gum:1:0x1", 1), ("gum:1:0x1", 2), ("gum:3:0x3", 3), ("gum:3:0x3", 4),
     ]  # fmt: skip
     assert log.warnings == (
-        "communicators of 2 ranks are told apart by the order of the log only, for this version of NCCL prints no commId",
+        "communicators of 2 ranks are distinguished by the order of the log only, for this version of NCCL prints no commId",
     )
 
 
@@ -520,8 +520,8 @@ def test_ranks_in_files_of_their_own(folder: Path) -> None:
     half = read_nccl_log(folder / "dogwood.txt", folder / "notes.txt")
     assert half.warnings == (
         f"no NCCL INFO lines in {folder / 'notes.txt'}",
-        "communicator 0xfeed has 4 ranks, the log holds 2: give all ranks' logs",
-        "communicator 0xfeed: the ring of channel 0 is not printed whole, nor told by the connections of all ranks; left out",
+        "communicator 0xfeed has 4 ranks, the log has 2: give all ranks' logs",
+        "communicator 0xfeed: the ring of channel 0 is not printed whole, nor known from the connections of all ranks; left out",
     )
 
 

@@ -146,11 +146,11 @@ def test_rows_of_gpus_that_are_not_named(tmp_path: Path) -> None:
     [
         ([nvlink(0, 1), nvlink(1, 0, 2)], [], "different rows for GPU0-GPU1"),
         ([nvlink(0, 1, 0)], [], "a row of 0 NVLinks"),
-        ([(*nvlink(0, 1)[:4], "six", 5, 0)], [], "'six' stands where a number belongs"),
-        ([nvlink(0, 1, -1)], [], "-1 stands where a number belongs"),
+        ([(*nvlink(0, 1)[:4], "six", 5, 0)], [], "'six' is not a number"),
+        ([nvlink(0, 1, -1)], [], "-1 is not a number"),
         ([], [gpu(0, 6), bridge(0, 4, 6), bridge(1, 6, 4)], "hangs below itself"),
-        ([], [(*gpu(0, 6)[:-2], None, None)], "None stands where a number belongs"),
-        ([], [(*bridge(0, 4, 6)[:-1], b"")], "b'' stands where 2 bytes belong"),
+        ([], [(*gpu(0, 6)[:-2], None, None)], "None is not a number"),
+        ([], [(*bridge(0, 4, 6)[:-1], b"")], "b'' does not have 2 bytes"),
     ],
 )
 def test_tables_that_are_wrong(

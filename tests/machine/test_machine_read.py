@@ -1,4 +1,4 @@
-"""Topology files are told apart by what is in them, and what looks wrong in a machine is said."""
+"""Topology files are recognised by their content, and faults of a machine are reported."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_type_that_is_not_told(tmp_path: Path) -> None:
     types = square({(0, 1): "XXXX"}, 2, "")
     machine = read(tmp_path, table("Link Type", types))
     assert machine.route(0, 1) is None
-    assert machine.warnings == ("it tells no NUMA node of every GPU: CPU0 is taken",)
+    assert machine.warnings == ("it lacks NUMA nodes of some GPUs: CPU0 is assumed",)
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_sockets_without_affinities_follow_from_what_is_sys(tmp_path: Path) -> N
 def test_a_machine_of_which_nothing_but_nvlinks_is_known(tmp_path: Path) -> None:
     machine = read(tmp_path, matrix_text([["X", "NV2"], ["NV2", "X"]]))
     assert machine.nodes("host") == ["CPU0"]
-    assert "it tells of no sockets: one CPU is assumed" in machine.warnings
+    assert "it lists no sockets: one CPU is assumed" in machine.warnings
 
 
 def test_gb200_whose_gpus_are_near_to_many_numa_nodes(tmp_path: Path) -> None:
@@ -315,9 +315,9 @@ def test_matrices_that_are_wrong(tmp_path: Path, old: str, new: str, message: st
 
 
 def test_matrices_of_two_machines(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds matrices of different machines"):
+    with pytest.raises(InputError, match="has matrices of different machines"):
         read(tmp_path, A100_PAIRS + FOUR_H100)
-    with pytest.raises(InputError, match="holds matrices that differ"):
+    with pytest.raises(InputError, match="has matrices that differ"):
         read(tmp_path, A100_PAIRS + A100_PAIRS.replace("NV12", "NV4"))
 
 

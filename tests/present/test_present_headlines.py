@@ -65,7 +65,7 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("breakdown", STAGES,
          {"window_ns": 100, "idle_ns": 9,
           "weak": [{"stage": "BP", "source": "kernel_name", "share": 0.7}]},
-         "Of the time BP 60.0 %, FP 30.0 %, idle 9.0 %; weak evidence tells BP"),
+         "Of the time BP 60.0 %, FP 30.0 %, idle 9.0 %; weak evidence decides BP"),
         ("breakdown", STAGES, {"window_ns": 0, "idle_ns": 0}, None),
         ("flops", {"operator": ["mm"]}, {"step_flops": 1.4e11, "mfu": 0.25, "known_share": 0.5},
          ("A step computes 140 GFLOP on a GPU, 25.0 % of the peak (MFU); operators of 50.0 % of "

@@ -101,8 +101,8 @@ def test_a_table_without_rows_says_so() -> None:
     text = page(Answer(rows=nothing, title="t", empty="no copies"))
     assert "no copies" in text
     assert "<table" not in text
-    told = page(Answer(rows=nothing, title="t", meta={"headline": "No run tells."}))
-    assert "No run tells." in told
+    told = page(Answer(rows=nothing, title="t", meta={"headline": "No run shows it."}))
+    assert "No run shows it." in told
     assert "no rows" not in told
 
 

@@ -55,7 +55,7 @@ def test_a_bar_per_change_with_what_it_saves() -> None:
     assert bars.x == (10.0, 10.2, 5.1, 11.0, 9.0)
     ends = [each.text for each in figure.layout.annotations[-5:]]
     assert ends == [
-        "10.0", "10.2", "5.1, \N{MINUS SIGN}50.0 %", "11.0, +7.8 %", "9.0, not told"
+        "10.0", "10.2", "5.1, \N{MINUS SIGN}50.0 %", "11.0, +7.8 %", "9.0, unknown"
     ]  # fmt: skip
     assert whiskers.x[::3] == (10.0, 5.0, 10.8, 4.0)
     assert whiskers.x[1::3] == (10.4, 5.3, 11.2, 9.0)

@@ -240,7 +240,7 @@ def test_how_numbers_were_found_is_said_where_it_is_asked_for() -> None:
     for text in (every, short):
         assert "window 10 ns on 1 device" in text
         assert "warning: believe nothing" in text
-    assert "-v says how this was found" in short
+    assert "-v shows how this was found" in short
     assert "-v" not in every
 
 

@@ -200,6 +200,6 @@ def test_a_warning_says_so(pair: Pair) -> None:
         assert "begins within a step" in told[0]
         return
     where = {"begin": "beginning", "end": "end"}[verdict["cut"]]
-    counts = f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
+    counts = f"{verdict['with_work']:,} have GPU work, {verdict['whole']:,} of them whole"
     cut = f"the recording of GPU work is cut at its {where}"
     assert told == [f"{cut}: of {verdict['iterations']:,} iterations {counts}"]

@@ -227,7 +227,7 @@ def test_nothing_is_overwritten(tmp_path: Path, nsys: Nsys) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").touch()
-    with pytest.raises(UsageError, match="holds files already: give another"):
+    with pytest.raises(UsageError, match="is not empty: give another"):
         perform(plan(["true"], Wanted(), nsys, out))
     (out / "mine").unlink()
     assert perform(plan(["true"], Wanted(), nsys, out))
@@ -241,7 +241,7 @@ def test_a_program_that_fails(tmp_path: Path, nsys: Nsys) -> None:
     assert not out.exists()
     assert [path.name for path in reports_in(tmp_path / "out.partial")] == ["report.nsys-rep"]
     # What an earlier attempt left is neither lost, nor taken for a part of the next one.
-    with pytest.raises(UsageError, match=r"out.partial holds what an earlier attempt recorded: `"):
+    with pytest.raises(UsageError, match=r"out.partial contains what an earlier attempt rec"):
         perform(plan(["true"], Wanted(), nsys, out))
     (tmp_path / "out.partial" / "nccl.host.1.log").touch()
     assert perform(plan(["true"], Wanted(), nsys, out), anew=True) == [out / "report.nsys-rep"]

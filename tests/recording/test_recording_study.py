@@ -179,7 +179,7 @@ def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) 
         (TEXT.replace("[fixed]", 'study = ["a"]\n[fixed]'), "'study' cannot be an option"),
         (TEXT + '[arguments.method]\np2p = ["x"]', "does not have the values that method has"),
         (TEXT + '[arguments.method]\np2p = ["x"]\nnccl = "y"', "are not lists of texts"),
-        (TEXT + "[arguments.gpus]\n1 = []\n2 = []", "{gpus} stands for arguments, and is a part"),
+        (TEXT + "[arguments.gpus]\n1 = []\n2 = []", "{gpus} becomes several arguments, and is"),
         (TEXT + "[arguments]\nmethod = 3", "method is not a table"),
         ("cpu = [3]" + TEXT, "cpu is not a list of texts"),
         (TEXT.replace("[1, 2]", "[nan]"), "gpus is not a list"),

@@ -287,7 +287,7 @@ class TestArrowStreams:
 class TestRefused:
     def test_another_folder_of_parquet(self, tmp_path):
         STRINGS.write_parquet(tmp_path / "users.parquet")
-        with pytest.raises(NotATraceError, match="is a directory that holds no export of nsys"):
+        with pytest.raises(NotATraceError, match="is a directory without an export of nsys"):
             read(tmp_path)
 
     def test_strings_of_something_else(self, tmp_path, suffix):

@@ -151,7 +151,7 @@ def test_another_capture_makes_the_run_anew(tmp_path: Path) -> None:
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     trace = replay(tmp_path / "replay.json", ["gemm"])
-    with pytest.raises(MissingDataError, match="holds no capture of a CUDA graph"):
+    with pytest.raises(MissingDataError, match="has no capture of a CUDA graph"):
         joined(tmp_path, trace, trace)
     unnamed = capture(tmp_path / "unnamed.json", [MM], names=False)
     with pytest.raises(MissingDataError, match="name no kernels"):

@@ -129,7 +129,7 @@ def test_where_it_is_cut(tmp_path):
 )
 def test_something_else_among_the_events(tmp_path, events, byte):
     path = write(tmp_path / "t.json", '{"traceEvents": [' + events + "]}")
-    with pytest.raises(DamagedTraceError, match=f"something else than an event at byte {byte}"):
+    with pytest.raises(DamagedTraceError, match=f"something other than an event at byte {byte}"):
         _pieces(path, 100)
 
 
@@ -154,10 +154,10 @@ def test_a_gzip_stream_that_is_corrupt(tmp_path):
 @pytest.mark.parametrize(
     ("before", "repeated", "message"),
     [
-        (b'{"traceEvents":[{"a":', b"[", "holds no whole event after byte 16"),
-        (b'{"traceEvents":[{"a":"', b'\\"', "holds no whole event after byte 16"),
-        (b'{"traceEvents":[', b" ", "holds no whole event after byte 16"),
-        (b'{"a":', b"[", "holds no event in its first"),
+        (b'{"traceEvents":[{"a":', b"[", "has no complete event after byte 16"),
+        (b'{"traceEvents":[{"a":"', b'\\"', "has no complete event after byte 16"),
+        (b'{"traceEvents":[', b" ", "has no complete event after byte 16"),
+        (b'{"a":', b"[", "has no event in its first"),
         (b'{"traceEvents":[],"a":', b"[", "goes on too long after its events"),
     ],
     ids=["brackets", "quotes", "blanks", "brackets before", "brackets after"],

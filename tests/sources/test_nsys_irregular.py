@@ -351,7 +351,7 @@ class TestTypes:
 HINT = "record with `nsys profile -t cuda,nvtx`"
 NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
 NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
-NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell stages"
+NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show stages"
 
 
 @pytest.mark.parametrize(
@@ -427,8 +427,8 @@ def test_events_that_were_lost_are_told(tmp_path):
         ):
             nsys.insert("DIAGNOSTIC_EVENT", timestamp=1, timestampType=1, source=1, severity=2,
                         text=text)  # fmt: skip
-    told = [text for text in read(nsys.path).warnings if "nsys says" in text]
+    told = [text for text in read(nsys.path).warnings if "nsys reports" in text]
     assert told == [
-        "nsys says of the recording: 12 events were dropped.",
-        "nsys says of the recording: CUDA buffers overflowed, ran out of memory",
+        "nsys reports: 12 events were dropped.",
+        "nsys reports: CUDA buffers overflowed, ran out of memory",
     ]

@@ -179,7 +179,7 @@ def test_columns_in_another_order_and_fewer_of_them(path):
     assert rows(trace, "ops", "start", "end", "device", "stream", "name") == [
         (1_000_000, 1_003_000, 2, None, "a, b")
     ]
-    assert "the process was not recorded; it stands as process id 0" in trace.warnings
+    assert "the process was not recorded; its id is set to 0" in trace.warnings
 
 
 def test_windows_ends_of_lines_a_mark_and_no_last_end(path):

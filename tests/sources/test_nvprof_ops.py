@@ -188,7 +188,7 @@ class TestProcesses:
         one.kernel(1, 2)
         trace = trace_of(one)
         assert rows(trace, "processes", "pid", "name") == [(0, None)]
-        assert remarks(trace) == ("the process was not recorded; it stands as process id 0",)
+        assert remarks(trace) == ("the process was not recorded; its id is set to 0",)
 
 
 class TestDevices:

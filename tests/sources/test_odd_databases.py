@@ -110,9 +110,7 @@ def test_a_view_in_the_place_of_a_table_is_said_not_to_be_read(
     path = make(tmp_path)
     assert not any("view" in each for each in read(path).warnings)
     found = [each for each in read(_view(path, table)).warnings if "view" in each]
-    assert found == [
-        f"{table} is a view, which is not read: queries that a trace holds are not run"
-    ]
+    assert found == [f"{table} is a view, which is not read: queries in a trace are not run"]
 
 
 def test_a_view_of_names_makes_no_trace(tmp_path: Path) -> None:

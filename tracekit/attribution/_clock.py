@@ -95,14 +95,14 @@ def _held_or_late(slack: int | None) -> str:
     waited for it; None if unknown.
     """
     if slack is None:
-        return "the clock of the GPU is late by about so much, or something holds back every launch"
+        return "the clock of the GPU is late by about so much, or something delays every launch"
     if slack < -THRESHOLDS.lead_steady_ns:
         return (
             f"the clock of the GPU is late by {-slack / _NS_PER_US:,.3f} us at least, for a wait "
             "for its work returns so long before that ends"
         )
     return (
-        "something holds back every launch, for the clock of the GPU is late by no more than "
+        "something delays every launch, for the clock of the GPU is late by no more than "
         f"{max(slack, 0) / _NS_PER_US:,.3f} us: a wait for its work returns so soon after that ends"
     )
 

@@ -510,7 +510,7 @@ class Returned:
         total = _time_of(opinions)
         if self._ns > _MUCH * total and 2 * back >= input_:
             yield (
-                f"what is told as input, {input_ / 1e6:,.0f} MB and {100 * self._ns / total:.0f} % "
+                f"what counts as input, {input_ / 1e6:,.0f} MB and {100 * self._ns / total:.0f} % "
                 f"of GPU time, may be weights or activations that come back: {back / 1e6:,.0f} MB "
                 "are copied to the host"
             )

@@ -14,7 +14,7 @@ _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that hold by definition, whatever else is known, and the one that stands for none."""
 _NS_PER_MS = 1_000_000
 _PAIR = 2
-_METHODS = {"threads": "told by threads", "order": "estimated from the order of launches"}
+_METHODS = {"threads": "found from threads", "order": "estimated from the order of launches"}
 
 
 def findings(
@@ -59,7 +59,7 @@ def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
 def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (
-            f"none of {verdict['iterations']:,} iterations holds GPU work: what was recorded of it "
+            f"none of {verdict['iterations']:,} iterations has GPU work: what was recorded of it "
             "lies outside of them"
         )
     if verdict["cut"] is None:
@@ -76,7 +76,7 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     is_cut = "may be" if sources.len() and (sources == "structure").all() else "is"
     yield (
         f"the recording of GPU work {is_cut} cut at its {ends}: of {verdict['iterations']:,} "
-        f"iterations {verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them "
+        f"iterations {verdict['with_work']:,} have GPU work, {verdict['whole']:,} of them "
         f"{'known to be ' * (is_cut != 'is')}whole"
     )
 
@@ -87,7 +87,7 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
         yield (
-            f"its 2 whole iterations hold {first:,} and {last:,} ops: neither is known to be the "
+            f"its 2 whole iterations have {first:,} and {last:,} ops: neither is known to be the "
             "usual one"
         )
 
@@ -95,13 +95,13 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["decides"]:
         yield (
-            "no ranges tell all stages: the rest is "
+            "ranges do not name all stages: the rest is "
             f"{_METHODS[verdict['structure']]}; see `tracekit info --stages`"
         )
     if verdict["steps_by"]:
         yield verdict["steps_by"]
     if verdict["contradictions"] and verdict["decides"]:
-        yield f"stages told by structure are contradicted: {verdict['contradictions']}"
+        yield f"stages found from structure are contradicted: {verdict['contradictions']}"
 
 
 def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
     for text, ops in forward.iter_rows():
         if ops > THRESHOLDS.exchanged_forward * total:
             yield (
-                f"{ops:,} of {total:,} exchanges of gradients are launched where {text} says FP: "
+                f"{ops:,} of {total:,} exchanges of gradients are launched where {text} gives FP: "
                 "gradients come of backward, so that more than forward is called FP, or forward "
                 "passes that are split over GPUs run without backward passes; see `tracekit info "
                 "--stages`"
@@ -179,6 +179,6 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
             )
     for decides, shares in others.items():
         yield (
-            f"{decides} tells stages, and other sources disagree: {', '.join(shares)} of GPU time; "
-            "see `tracekit info --stages`"
+            f"{decides} decides stages, and other sources disagree: {', '.join(shares)} of GPU "
+            "time; see `tracekit info --stages`"
         )

@@ -152,7 +152,7 @@ class RangeNames:
 _CLOSURE = r"(?i)lbfgs\w*\.step"
 """Optimizers whose step runs forward and backward passes, in a closure that it calls."""
 _CLOSURES = (
-    "L-BFGS calls a closure, and no range names its forward pass: the optimizer's range tells no "
+    "L-BFGS calls a closure, and no range names its forward pass: the optimizer's range names no "
     "stage; put a range forward into the closure"
 )
 _PAIR = ["domain", "name"]

@@ -240,7 +240,7 @@ class Verdicts:
         """Describe the definition of a step in use; None if there was no choice and no request."""
         if process in self.counts_steps:
             return self.structures.of[process].reading
-        no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
+        no_steps = "`--step` finds none: ranges name the steps, or the order of launches shows none"
         return None if self.asked is None else no_steps
 
 
@@ -260,7 +260,7 @@ def judge_all(
     *,
     has_unlaunched: bool,
 ) -> Verdicts:
-    """Infer stages from launch order where ranges give none, and the verdict on each process.
+    """Infer stages from launch order if ranges lack them, and what each process does (verdict).
 
     Parameters
     ----------

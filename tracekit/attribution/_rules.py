@@ -309,7 +309,7 @@ def _check_entry(entry: Entry, name: str, where: str) -> None:
         raise RuleError(f"{where} matches nothing", f"give {' or '.join(matchers)}")
     outcomes_set = [key for key in outcomes if key in entry]
     if outcomes_set and entry.get("ignore"):
-        raise RuleError(f"{where} says both {outcomes_set[0]} and ignore", "leave out either")
+        raise RuleError(f"{where} has both {outcomes_set[0]} and ignore", "leave out either")
     means = set(outcomes) & set(entry) or any(entry.get(flag) for flag in flags)
     if (outcomes or flags) and not means:
         raise RuleError(f"{where} has no outcome", f"give {' or '.join((*outcomes, *flags))}")

@@ -96,7 +96,7 @@ def find_teams(
 
 
 def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the iterations of processes, and the steps of teams with the row of their iteration.
+    """Return processes' iterations, and each training thread's steps with the row of the iteration.
 
     Iterations are the steps of a process's first team. A step of a further team belongs to the
     iteration with the same number, if range names number the steps of both teams; else to the
@@ -153,7 +153,7 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of further teams of a process that match an iteration."""
+    """Return the steps of a process's further training threads that match an iteration."""
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")

@@ -180,8 +180,8 @@ _COMPARE = Json(
                     "of several recordings, that of their means. Null for one.",
                 ),
                 **_of_both(
-                    effective="number or null: How many independent steps would tell as "
-                    "much as those of run {}; null for fewer than 5.",
+                    effective="number or null: Number of independent steps that would be "
+                    "as certain as those of run {}; null for fewer than 5.",
                 ),
                 "reason?": "text or null: Why nothing is known of the change; null if it is.",
                 "shift_ns?": "number or null: Median of the differences of all pairs of steps, B "
@@ -200,7 +200,7 @@ _COMPARE = Json(
         "not_comparable": "texts: Why the runs are not comparable; empty if they are.",
         "method": "text: Statistical methods.",
         **keys("notes", "warnings"),
-        "basis?": "text: Where the runs hold no GPU work: what is measured instead.",
+        "basis?": "text: Where the runs have no GPU work: what is measured instead.",
         "a_devices": "integer: Devices (or processes, on the host) that steps of A ran on.",
         "b_devices": "integer: The same of B.",
         "per": "text or null: What times are means over, such as step/GPU.",
@@ -248,7 +248,7 @@ _COMPARE = Json(
         "part?": "text: By step: a stage, idle (the host is in an iteration), or between (it is "
         "in none).",
         **_of_both(total_ns="integer or null: Of run {}, over all steps and devices, ns."),
-        **_of_both(ns="number or null: Mean time of a step of run {}, as meta.per says, ns."),
+        **_of_both(ns="number or null: Mean time of a step of run {}, as meta.per defines, ns."),
         **_of_both(median_ns="number or null: Median over iterations of run {}, ns."),
         "a_count?": "number or null: Mean number of ops, calls or transfers of a step of A, as "
         "meta.per says.",
@@ -368,7 +368,7 @@ def compare(
         float | None,
         Option(
             "Exit with 0 if B's steps, outliers aside, are shown to be slower than A's by no "
-            "more, 1 if by more, 3 if that cannot be told.",
+            "more, 1 if by more, 3 if neither is shown.",
             "PERCENT",
             unit="percent",
         ),

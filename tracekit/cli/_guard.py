@@ -180,7 +180,7 @@ def _unexpected(error: BaseException) -> tuple[str, int]:
     """Return message and exit code for an unexpected error."""
     if type(error).__module__.startswith("polars") and str(error).startswith(_OF_A_PART):
         # Its size and time are as they were, or its checksum would have been looked at.
-        return f"a part of the store is damaged ({error}): `tracekit runs check` says which", 2
+        return f"a part of the store is damaged ({error}): `tracekit runs check` lists it", 2
     return _fault(error), _FAULT
 
 

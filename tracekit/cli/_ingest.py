@@ -141,7 +141,8 @@ def ingest(
         Option(
             "What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
             "sessions have set reports apart; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its "
-            "time, and 20 us more each second. Default: what they tell; see info --clocks.",
+            "time, and 20 us more each second. Default: the recorded starts; see "
+            "info --clocks.",
             "WHO=OFFSET[,DRIFT@TIME]",
             panel=MANY,
         ),

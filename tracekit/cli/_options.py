@@ -314,7 +314,7 @@ VerdictOption = Annotated[
 StepOption = Annotated[
     str | None,
     Option(
-        "What a step is where the order of launches tells steps: update, input or period."
+        "What a step is where the order of launches shows steps: update, input or period."
         " Default: what is found.",
         "READING",
     ),

@@ -291,7 +291,7 @@ def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated
     if not recorder.tool.sees_switches:
         typer.echo(
             f"{recorder.tool} may not record here when threads are on a CPU (see `nsys status"
-            " --environment`): causes of idle time are told without",
+            " --environment`): causes of idle time are found without",
             err=True,
         )
     try:
@@ -558,7 +558,7 @@ def _record_study(
     if strangers := study.strangers(done):
         complain(
             f"runs with the label study={study.name} that are none of its configurations:"
-            f" {len(strangers):,}, such as {strangers[0]}; tables of the study hold them too"
+            f" {len(strangers):,}, such as {strangers[0]}; tables of the study contain them, too"
         )
     rows: list[dict[str, Any]] = []
     for configuration in study.configurations(where):

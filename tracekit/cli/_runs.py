@@ -81,7 +81,7 @@ def list_runs(label: Label = None, store: Folder = None) -> "Answer":
         headline=_newest,
     )
     strays = found.strays()
-    lost = f"{strays} runs of this store are not in its catalogue: `tracekit runs check` says more"
+    lost = f"{strays} runs of this store are not in its catalogue: `tracekit runs check` explains"
     return listed.warning([lost] if strays else [])
 
 

@@ -199,7 +199,7 @@ def check(
     topology: Topology = None,
     store: Folder = None,
 ) -> Judged:
-    """Say what is odd about a topology file or a run's machine; exit with 1 if anything is.
+    """List what is implausible in a topology file or a run's machine; exit with 1 if anything is.
 
     For a run, that includes copies that this machine cannot have made: copies faster than their
     links, and copies between devices without a route.

@@ -53,7 +53,7 @@ def export(
         raise UsageError(f"{to!r} is no format to export to", f"there is {', '.join(FORMATS)}")
     steps = step_detail.step_spans(trace)
     if steps.is_empty():
-        raise MissingDataError("this run holds no GPU work", "record with `nsys profile -t cuda`")
+        raise MissingDataError("this run has no GPU work", "record with `nsys profile -t cuda`")
     if iterations is None:
         _check_size(trace)
         spans = step_detail.whole_spans(trace)
@@ -76,7 +76,7 @@ def _check_size(trace: Trace) -> None:
     number = int(trace["ops"].select(pl.len()).collect().item())
     if number > _MOST_OPS:
         raise UsageError(
-            f"the run holds {number:,} ops, too many to write and to look at at once",
+            f"the run has {number:,} ops, too many to write and to look at at once",
             SOME_STEPS,
         )
 

@@ -211,7 +211,7 @@ def _communicators(
             names.update(_names(groups, taken=set(names.values())))
             if had_choice:
                 warnings.append(
-                    f"communicators of {kind[0].ranks} ranks are told apart by the order of the "
+                    f"communicators of {kind[0].ranks} ranks are distinguished by the order of the "
                     "log only, for this version of NCCL prints no commId"
                 )
         waiting = [each for each in waiting if each.member not in names]
@@ -248,7 +248,7 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return member -> member it was split off: the latest earlier one at the parent's pointer."""
+    """Return member -> its parent in ncclCommSplit: the latest member with the parent's pointer."""
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)

@@ -189,7 +189,7 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
         held=pl.col("rank").n_unique(), rows=pl.len()
     )
     return [
-        f"communicator {name} has {ranks} ranks, the log holds {count}: give all ranks' logs"
+        f"communicator {name} has {ranks} ranks, the log has {count}: give all ranks' logs"
         for name, ranks, count, _ in held.iter_rows()
         if count < ranks
     ] + [
@@ -221,7 +221,7 @@ def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list
     )
     lost = found["communicator"].null_count()
     warnings = [
-        f"{lost} connections cannot be told to belong to one of their process's communicators"
+        f"{lost} connections cannot be assigned to one of their process's communicators"
     ] * (lost > 0)
     return found.drop_nulls("communicator"), warnings
 
@@ -403,7 +403,7 @@ def _ring(
         if found:
             fits = found[: len(ranks)] == ranks
             return (_from_zero(found), "") if fits else ((), "does not go on as it is printed")
-    return (), "is not printed whole, nor told by the connections of all ranks"
+    return (), "is not printed whole, nor known from the connections of all ranks"
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:

@@ -103,7 +103,7 @@ def _root(text: str, source: str) -> ET.Element:
         ) from error
     if root.tag == "graphs":
         raise InputError(
-            f"{source} holds the graphs that NCCL chose, not the machine",
+            f"{source} has the graphs that NCCL chose, not the machine",
             "give the file of NCCL_TOPO_DUMP_FILE",
         )
     if sum(1 for _ in itertools.islice(root.iter(), _MAX_ELEMENTS + 1)) > _MAX_ELEMENTS:

@@ -261,13 +261,13 @@ def _bus_below(row: _Row) -> tuple[int, int]:
 
 def _integer(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r:.40} stands where a number belongs")
+        raise ValueError(f"{value!r:.40} is not a number")
     return value
 
 
 def _little(value: object, count: int) -> int:
     if not isinstance(value, bytes) or len(value) < count:
-        raise ValueError(f"{value!r:.40} stands where {count} bytes belong")
+        raise ValueError(f"{value!r:.40} does not have {count} bytes")
     return int.from_bytes(value[:count], "little")
 
 

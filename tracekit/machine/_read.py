@@ -156,7 +156,7 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     nodes = {f"GPU{found[1]}": int(found[2]) for line in lines if (found := _NUMA.fullmatch(line))}
     numa = {gpu: node for gpu, node in nodes.items() if node >= 0 and gpu in gpus}
     warnings = (
-        [] if len(numa) == len(gpus) else ["it tells no NUMA node of every GPU: CPU0 is taken"]
+        [] if len(numa) == len(gpus) else ["it lacks NUMA nodes of some GPUs: CPU0 is assumed"]
     )
     pairs = [(one, other) for one, other in types if number_of(one) < number_of(other)]
     direct = [pair for pair in pairs if types[pair] == "XGMI" and _is_direct(weights.get(pair))]

@@ -106,16 +106,14 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
     relations: dict[_Pair, str] = {}
     for block in blocks:
         if block.devices != blocks[0].devices:
-            raise InputError(f"{source} holds matrices of different machines", "keep those of one")
+            raise InputError(f"{source} has matrices of different machines", "keep those of one")
         for pair, cell in _cells(block, source):
             nodes = names[pair[0]], names[pair[1]]
             found = _NVLINKS.fullmatch(cell)
             count = nvlinks.setdefault(nodes, int(found[1])) if found else None
             known = relations.setdefault(nodes, cell) if not found else cell
             if (found and count != int(found[1])) or known != cell:
-                raise InputError(
-                    f"{source} holds matrices that differ", "keep those of one machine"
-                )
+                raise InputError(f"{source} has matrices that differ", "keep those of one machine")
     called = {node: name for name, node in names.items() if not name.startswith(("GPU", "NIC"))}
     legend = {found[1]: found[2] for line in lines if (found := _LEGEND.fullmatch(line))}
     called |= {names[nic]: name for nic, name in legend.items() if nic in names}
@@ -362,7 +360,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
     if not known and across:
         warnings.append("it has no NUMA nodes: sockets follow from what is SYS in it")
     elif not known and len(groups) > 1:
-        warnings.append("it tells of no sockets: one CPU is assumed")
+        warnings.append("it lists no sockets: one CPU is assumed")
     hosts = dict(known)
     for group in groups:
         own = next((hosts[device] for device in group if device in hosts), None)

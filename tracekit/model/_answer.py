@@ -291,7 +291,7 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
     dtype = rows[name].dtype
     if dtype.is_nested():
         raise UsageError(
-            f"{name} holds lists, which no condition is about", "choose another column"
+            f"{name} has lists, to which no condition applies", "choose another column"
         )
     column = pl.col(name)
     if sign in ("~", "!~"):
@@ -302,7 +302,7 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
         if name == f"{found[1]}_ns" and found[3].rstrip("0123456789.") == "" and value:
             raise UsageError(f"{text!r} names no unit", f"write it as {text}ms, or {text}ns")
     elif sign in _ORDERED:
-        raise UsageError(f"{name} holds texts, which {sign} does not order", "use =, != or ~")
+        raise UsageError(f"{name} has texts, which {sign} does not order", "use =, != or ~")
     else:
         column = column.cast(pl.String)
         value = _TRUTH.get(found[3], found[3]) if dtype == pl.Boolean else found[3]

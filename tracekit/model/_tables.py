@@ -139,13 +139,13 @@ REPORTS = Table(
         Column("file", pl.String, "name of the file, without its folder", nullable=False),
         Column("format", pl.String, "recognised format of the file", nullable=False),
         Column("product", pl.String, "product and version that wrote it"),
-        Column("schema_version", pl.String, "version of its schema, as it says itself"),
+        Column("schema_version", pl.String, "version of its schema, as the file states"),
         Column("size", pl.Int64, "size of the file", "bytes", nullable=False),
         Column("digest", pl.String, "SHA-256 of the file's content, in hexadecimal"),
         Column("host", pl.String, "name of the host it was recorded on"),
-        Column("rank", pl.Int32, "rank of the recorded program in its job, as its environment or "
-               "the trace says"),
-        Column("ranks", pl.Int32, "number of ranks of that job, as they say"),
+        Column("rank", pl.Int32, "rank of the recorded program in its job, by its environment "
+               "or the trace"),
+        Column("ranks", pl.Int32, "number of ranks of that job, by the same source"),
         _time("session_start", "Unix time of time 0 of the report", nullable=True),
         _time("duration", "length of the recording", nullable=True),
         Column("job", pl.String, "what launchers call its job, as `VARIABLE=digest` for each of "
@@ -165,20 +165,20 @@ REPORTS = Table(
         _time("clock_p95", "95th percentile of that", nullable=True),
         Column("clock_steps", pl.String, "when its own clock was set anew, and what was added to "
                "its times from then on, as `time:ns`, by time"),
-        _time("clock_bound", "by how much times on that clock may still be off; null where that "
-              "cannot be told", nullable=True),
+        _time("clock_bound", "by how much times on that clock may still be off; null if "
+              "unknown", nullable=True),
         Column("clock_reason", pl.String, "evidence for that clock, or why none is known"),
     ),
 )  # fmt: skip
 
 CONTENTS = Table(
     "contents",
-    "One row per report and kind of data that such a report may hold, present or not.",
+    "One row per report and kind of data that such a report may contain, present or not.",
     (
         _REPORT,
         Column("feature", pl.String, "what kind of data", nullable=False),
         Column("source_table", pl.String, "where the file keeps it", nullable=False),
-        Column("present", pl.Boolean, "whether the file holds any", nullable=False),
+        Column("present", pl.Boolean, "whether the file has any", nullable=False),
         Column("rows", pl.Int64, "number of its rows; null where they were not counted"),
         Column("tells", pl.String, "what can be known from it", nullable=False),
         Column("record_with", pl.String, "how it is recorded or exported", nullable=False),
@@ -187,7 +187,7 @@ CONTENTS = Table(
 
 PROCESSES = Table(
     "processes",
-    "One row per traced process that launched GPU work, took GPU memory, or holds NVTX ranges.",
+    "One row per traced process that launched GPU work, took GPU memory, or has NVTX ranges.",
     (
         _key("process", "index of the process in the run, report by report"),
         _REPORT,
@@ -199,7 +199,7 @@ PROCESSES = Table(
 
 THREADS = Table(
     "threads",
-    "One row per thread that called CUDA or holds NVTX ranges.",
+    "One row per thread that called CUDA or has NVTX ranges.",
     (
         _key("thread", "index of the thread in the run, report by report"),
         _REPORT,
@@ -382,7 +382,7 @@ ITERATIONS = Table(
         Column("source", pl.String, "how it is known: `ranges`, or `structure` of the GPU work"),
         Column("ops", pl.Int64, "ops launched in it; null where no GPU work of its process was "
                "recorded"),
-        Column("whole", pl.Boolean, "whether its GPU work was recorded, as far as can be told all "
+        Column("whole", pl.Boolean, "whether its GPU work was recorded, as far as is known all "
                "of it: not if it has none, or lies at an edge where the recording was cut; null as "
                "`ops`"),
     ),
@@ -390,23 +390,23 @@ ITERATIONS = Table(
 
 VERDICTS = Table(
     "verdicts",
-    "One row per process that was seen: what it does with its GPUs, and what says so.",
+    "One row per process that was seen: what it does with its GPUs, and the evidence.",
     (
         _REPORT,
         _key("process", "the process"),
         Column("verdict", VERDICT, "`training`, `inference`, `other`, or `unknown`: a network "
                "that may be trained or not", nullable=False),
-        Column("given", pl.Boolean, "whether the user said so", nullable=False),
-        Column("evidence", pl.String, "what says so, in words", nullable=False),
+        Column("given", pl.Boolean, "whether the user set it", nullable=False),
+        Column("evidence", pl.String, "the evidence, in words", nullable=False),
         Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "
                "null where none is known to be"),
         Column("iterations", pl.Int64, "iterations that are known"),
         Column("with_work", pl.Int64, "those of them with recorded GPU work"),
         Column("whole", pl.Int64, "those of them recorded completely, as far as is known"),
-        Column("structure", pl.String, "what the structure of its GPU work says: `threads` (stages "
+        Column("structure", pl.String, "result of structure: `threads` (stages "
                "by threads), `order` (stages estimated from order), `refused` (signs of training, "
                "no stages), `none` (no sign of training); null where it was not asked"),
-        Column("decides", pl.Boolean, "whether stages rest on structure; where ranges tell them, "
+        Column("decides", pl.Boolean, "whether stages rest on structure; where ranges name them, "
                "it is a second opinion", nullable=False),
         Column("structure_evidence", pl.String, "evidence for it, in words"),
         Column("contradictions", pl.String, "evidence against it, in words"),
@@ -416,15 +416,15 @@ VERDICTS = Table(
                "either side", "ns"),
         Column("period", pl.Int64, "launches after which they repeat"),
         Column("repeats", pl.Float64, "how often they do"),
-        Column("steps_by", pl.String, "what is taken to be a step, in words, where structure tells "
-               "steps and other readings tell others, or a reading was asked for"),
+        Column("steps_by", pl.String, "what is taken to be a step, in words, where structure finds "
+               "steps and other readings give others, or a reading was asked for"),
     ),
 )  # fmt: skip
 
 ASSUMPTIONS = Table(
     "assumptions",
-    "What the structure of a process' GPU work rests on beside facts of the recording, and what "
-    "testing it there says.",
+    "What the structure of a process' GPU work rests on beside facts of the recording, and "
+    "the result of its test there.",
     (
         _REPORT,
         _key("process", "the process"),
@@ -439,14 +439,14 @@ ASSUMPTIONS = Table(
 
 OPINIONS = Table(
     "opinions",
-    "What each source of stages says of ops, the one that decides among them, added up.",
+    "Stages that each source gives to ops, the source that decides included, added up.",
     (
         _REPORT,
         _key("process", "process of the ops"),
         Column("stage", STAGE, "stage of the ops", nullable=False),
         Column("stage_source", STAGE_SOURCE, "source that decided", nullable=False),
         Column("other_source", STAGE_SOURCE, "a source of stages", nullable=False),
-        Column("other_stage", STAGE, "what that says alone", nullable=False),
+        Column("other_stage", STAGE, "the stage by that source alone", nullable=False),
         Column("ops", pl.Int64, "number of ops", nullable=False),
         _time("total_ns", "sum of their durations"),
     ),
@@ -578,7 +578,7 @@ EVENT_RECORDS = Table(
         Column("stream", pl.Int64, "stream that the event was put into"),
         Column("event", pl.Int64, "the event, unique within the process while it exists"),
         Column("correlation", pl.Int64, "correlation id of the call that recorded it, which is in "
-               "`calls` and says when that was"),
+               "`calls` and has the time"),
         _time("time", "when the GPU reached it; null where the recorder does not say",
               nullable=True),
     ),
@@ -632,7 +632,7 @@ TRANSFERS = Table(
         Column("dst_device", pl.Int32, "GPU that it went to; null for host memory"),
         Column("via_device", pl.Int32, "GPU that a two-hop transfer went through"),
         Column("src_nic", pl.Int32, "NIC of its host that it left by, counted from 0, as a log of "
-               "NCCL has it; null where none tells"),
+               "NCCL has it; null without one"),
         Column("dst_nic", pl.Int32, "NIC that it came in by, likewise"),
         Column("bytes", pl.Int64, "bytes moved; null where unknown", "bytes"),
         _time("start", "start, that of the first copy"),

@@ -218,7 +218,7 @@ class Trace:
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return the numbers of the files in each part; empty if the run is not divided."""
+        """Return the numbers of the files in each part of the run; empty if it is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ _QUESTION = record(
         "question": "text: The question.",
         "headline": "text: One sentence that answers it, made of the table.",
         "claims?": by_name(
-            "Whether each published finding holds here; null where unknown.",
+            "Whether each published finding is true here; null where unknown.",
             "flag or null",
         ),
         "of_runs": "text: Of how many runs it is, and how many are simulated.",

@@ -169,7 +169,7 @@ def _asked(
 ) -> Answer:
     answer = ask(measured)
     if answer.rows.is_empty():
-        lacks = f"No run tells: it takes {_LACKS[key]}." if key in _LACKS else "No run tells."
+        lacks = f"No run shows it: it takes {_LACKS[key]}." if key in _LACKS else "No run shows it."
         empty = {"question": question, "headline": lacks}
         return Answer(rows=answer.rows, meta=empty, command=COMMAND)
     return replace(answer, meta={"question": question, **answer.meta}, command=COMMAND)
@@ -238,7 +238,7 @@ def _agreement(rows: pl.DataFrame) -> str:
             f"{number_of(errors.max(), '{:.1f} %')} at most"
         )
     if bounds.len():
-        parts.append(f"{bounds.sum()} of {bounds.len()} published bounds hold")
+        parts.append(f"{bounds.sum()} of {bounds.len()} published bounds are met")
     text = "; ".join(parts) or "nothing was published for these configurations"
     return f"{text[0].upper()}{text[1:]}."
 
@@ -255,7 +255,7 @@ def _methods(measured: Measured) -> Answer:
     headline = (
         f"{name} is shown to take less time than P2P in {', '.join(faster)}; it takes "
         f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published of NCCL are "
-        f"{ends(known, 'published', '{:+.1f} %')}, of a number of GPUs that is not told."
+        f"{ends(known, 'published', '{:+.1f} %')}, for an unknown number of GPUs."
     )
     readable = rows.select(
         *_KEY, "time_ns", "baseline_ns", "overhead_percent", "from_percent", "to_percent",
@@ -354,14 +354,14 @@ def _stages(measured: Measured) -> Answer:
 def _memory(measured: Measured) -> Answer:
     rows, known = _memory_rows(measured), measured.published
     headline = (
-        f"GPU 0 holds {ends(rows, 'extra_percent', '{:.1f} %')} more than the others (published: "
+        f"GPU 0 uses {ends(rows, 'extra_percent', '{:.1f} %')} more than the others (published: "
         f"{ends(known.memory_extra, 'published', '{:.1f} %')}); larger batches take up to "
         f"{number_of(rows['increase_percent'].max(), '{:.1f} %')} more than the smallest "
         f"(published: {number_of(known.memory_growth['published'].max(), '{:.1f} %')})."
     )
     most = known.bounds["methods_memory"]
     claims = {
-        f"GPU 0 holds more than the others (taken as {_POINTS:.0f} %)": holds(
+        f"GPU 0 uses more than the others (taken as {_POINTS:.0f} %)": holds(
             rows["extra_percent"], lambda percent: (percent > _POINTS).all()
         ),
         f"memory with P2P and with NCCL is at most {most:.0f} % apart": holds(
@@ -459,7 +459,7 @@ QUESTIONS: Mapping[str, tuple[str, Callable[[Measured], Answer]]] = {
 
 
 note("of_runs")(lambda text: [f"of {text_of(text)}"])
-_HOLDS = {True: "so it is here", False: "here it is not", None: "nothing here tells"}
+_HOLDS = {True: "so it is here", False: "here it is not", None: "unknown here"}
 note("claims")(
     lambda claims: [
         f"published: {text_of(claim)}; {_HOLDS[holds]}" for claim, holds in claims.items()

@@ -66,7 +66,7 @@ def heat_figure(
     if table.select(rows, columns).is_duplicated().any():
         raise UsageError(
             f"a heat map by {rows} and {columns} has a cell twice",
-            "choose columns that tell all rows apart, or fewer rows",
+            "choose columns that distinguish all rows, or fewer rows",
         )
     values = table.select(rows, columns, value).with_columns(cs.float().fill_nan(None))
     downs, acrosses = distinct(values, rows), distinct(values, columns)

@@ -668,7 +668,7 @@ def _times(rows: pl.DataFrame, axis: str, *, is_first: bool) -> list[go.Bar]:
 def _notes(rows: pl.DataFrame, hidden: int) -> list[str]:
     notes = {
         "* modelled, not measured": (rows["evidence"] != "measured").any(),
-        "exposed: at most what the network holds up, for kernels also wait for late ranks": True,
+        "exposed: an upper bound of the network's delay, as kernels also wait for late ranks": True,
         "hatched: how much of the peak was used is unknown": rows["utilisation"].has_nulls(),
         "NICs are assumed to be those nearest to GPUs": (rows["nic_by"] == "nearest").any(),
     }

@@ -60,7 +60,7 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
             f"there is nothing to draw in {path}: {nothing}",
             f"how to record it: {way}"
             if way
-            else "`tracekit info` lists what the run holds, and how to record what it lacks",
+            else "`tracekit info` lists what the run contains, and how to record what it lacks",
         )
     try:
         write_whole(path, _rendered(figure, path))

@@ -89,7 +89,7 @@ def terminal(
     if hidden:
         below.append(f"left out to fit {width or _PIPED} columns: {printable(', '.join(hidden))}")
     if has_more:
-        below.append("-v says how this was found")
+        below.append("-v shows how this was found")
     return _paint([*lines, *_noted(below, width)], colours)
 
 

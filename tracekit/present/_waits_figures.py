@@ -232,7 +232,7 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
 def _saved(change: str, share: float | None) -> str:
     """Return the share by which a step is shorter, or longer, as text."""
     if change in _AS_RECORDED or share is None:
-        return "" if change in _AS_RECORDED else "not told"
+        return "" if change in _AS_RECORDED else "unknown"
     percent = f"{abs(100 * share):.1f}"
     sign = "" if percent == "0.0" else MINUS if share > 0 else "+"
     return f"{sign}{percent} %"

@@ -119,7 +119,8 @@ def attach(
             break
     if late:
         raise RecordingError(
-            f"{len(late):,} of {len(replies):,} ranks had made step {at:,} before they were told",
+            f"{len(late):,} of {len(replies):,} ranks had made step {at:,} before they read "
+            "the request",
             "attach again, and leave the window of the others out",
         )
     return {rank: (at, number) for rank, (_, number) in replies.items()}

@@ -85,7 +85,7 @@ def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
     """Yield options that record each annotated window into a separate report."""
     if wanted.capture_range is not None:
         raise UsageError(
-            "windows of steps are the capture range, and annotations tell the steps",
+            "windows of steps are the capture range, and annotations mark the steps",
             "leave out --capture-range",
         )
     every, length = wanted.windows or (1, 0)

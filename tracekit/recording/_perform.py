@@ -67,14 +67,14 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
     """
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise UsageError(
-            f"{plan.folder} holds files already", "give another --name or --reports, or remove it"
+            f"{plan.folder} is not empty", "give another --name or --reports, or remove it"
         )
     partial = unfinished(plan)
     partial.mkdir(parents=True, exist_ok=True)
     with _held(partial):
         if not anew and reports_in(partial):
             raise UsageError(
-                f"{partial} holds what an earlier attempt recorded",
+                f"{partial} contains what an earlier attempt recorded",
                 "`tracekit ingest` its reports or remove it, or give another --name",
             )
         for left in partial.iterdir():  # logs of another attempt would pass for this one's

@@ -326,7 +326,7 @@ def _program(
     if unused := set(options) - named:
         raise ValueError(f"program does not name {min(unused)!r}, which is in the grid")
     if within := [key for key in arguments if f"{{{key}}}" not in whole]:
-        raise ValueError(f"{{{within[0]}}} stands for arguments, and is a part of a text")
+        raise ValueError(f"{{{within[0]}}} becomes several arguments, and is a part of a text")
     return whole
 
 

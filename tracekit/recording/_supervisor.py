@@ -90,8 +90,9 @@ class _Signals:
 
 
 def main(words: list[str]) -> int:
-    """Run ``SOCKET NOTES WAIT NSYS AT COMMAND...``; return its code, or 128 plus its signal.
+    """Run the command in `words`; return its exit code, or 128 plus the signal that ended it.
 
+    Words: ``SOCKET NOTES WAIT NSYS AT COMMAND...``.
     The command starts with a launcher, or, if `NSYS` is 0, with nsys; the program starts at word
     `AT`. `WAIT`: which processes to wait for after the program's end: ``work``, ``all``,
     ``primary`` (none), or seconds. If the command cannot be run, the number of the error is sent

@@ -179,7 +179,7 @@ class Wanted:
 
     @property
     def is_annotated(self) -> bool:
-        """True if the program annotates itself, as it has to for windows."""
+        """True if the program annotates itself, which recording windows of steps needs."""
         return self.annotate or self.has_windows
 
     @property
@@ -200,7 +200,7 @@ class Wanted:
         if self.every is None and self.length is not None:
             raise UsageError("--for is the length of windows", "say how often with --every")
         if self.every is not None and self.attachable is not None:
-            raise UsageError("--every says which steps are recorded", "leave out --attachable")
+            raise UsageError("--every chooses which steps are recorded", "leave out --attachable")
         if not self.is_annotated and (self.ring or self.hook_folder):
             raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
         if self.cuda_events and self.ring is None:

@@ -104,7 +104,7 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
 def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
     """Return warnings that HIP calls or markers are absent; `record`, `mark`: how to get them."""
     no_calls = "no HIP calls were recorded, so no op's launch is known"
-    no_ranges = "no markers were recorded, so only structure and names can tell stages"
+    no_ranges = "no markers were recorded, so only structure and names can show stages"
     parts = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
     return absences(len(ops), 0, record, *parts)
 

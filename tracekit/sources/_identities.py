@@ -207,7 +207,7 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report progress: before each yield the start of the step in `names`, at last their end."""
+    """Report progress: before each yield, that a step in `names` starts; last, that all ended."""
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))
         yield

@@ -183,18 +183,18 @@ _FILES = (
     _Other(r"PK\x03\x04", "a zip archive", "unpack it first: unzip {path}"),
     _Other(
         r"NVR\x00",
-        "a report of Nsight Compute, which holds counters of kernels that were run again one by"
+        "a report of Nsight Compute, which has counters of kernels that were run again one by"
         " one, and not when they ran",
         _NSYS,
     ),
     _Other(
         r"[\x05-\x30]\n[\x03-\x2e]\d+\.\d+\.\d+",
-        "an execution trace of Chakra, which holds dependencies but no times of GPU work",
+        "an execution trace of Chakra, which has dependencies but no times of GPU work",
         _TORCH,
     ),
     _Other(
         r'\s*(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?',
-        "a table of Nsight Compute, which holds counters of kernels, and not when they ran",
+        "a table of Nsight Compute, which has counters of kernels, and not when they ran",
         _NSYS,
     ),
     _Other(
@@ -211,7 +211,7 @@ _FILES = (
 _JSON = (
     _Other(
         r'"schema"\s*:\s*"[^"]*chakra',
-        "an execution trace of PyTorch (Chakra), which holds what depends on what, and not when"
+        "an execution trace of PyTorch (Chakra), which has dependencies, and not when"
         " GPUs worked",
         _TORCH,
     ),
@@ -221,7 +221,7 @@ _JSON = (
            "for a job that hangs: tracekit hang {path}"),
     _Other(
         r'"coll_perf"|"p2p_perf"|"dump_stats"',
-        "a log of NCCL's inspector, which holds durations of collectives, and not when they ran",
+        "a log of NCCL's inspector, which has durations of collectives, and not when they ran",
         "for these: tracekit nccl-inspector {path}",
     ),
     _Other(r'CPU HIP API"', "JSON of rocprof, the recorder before rocprofv3", _ROCPROF),
@@ -261,7 +261,7 @@ def _known(head: bytes) -> tuple[str, str] | None:
             return each.what, each.hint
     if is_json:
         keys = ", ".join(_keys(head))
-        return "JSON, but no PyTorch trace" + (f" (it holds {keys})" if keys else ""), READS
+        return "JSON, but no PyTorch trace" + (f" (it has {keys})" if keys else ""), READS
     if _is_perfetto(head):
         what = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
         return what, f"{_ROCPROF}; of a PyTorch trace give the JSON"

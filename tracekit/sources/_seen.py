@@ -29,7 +29,7 @@ def no_work(untimed: int) -> str:
 
 
 NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
-NO_RANGES = "no NVTX ranges were recorded, so only structure and names can tell stages"
+NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show stages"
 
 
 def absences(

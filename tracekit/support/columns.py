@@ -72,8 +72,8 @@ _COLUMNS: Said = {
     "node": "text or null: Host that the process ran on; null where unknown.",
     "communicator": "text or null: Id of the communicator; null where unknown.",
     "group": "text or null: What the program calls the group of ranks; null where unknown.",
-    "parallelism": "text or null: What that name says: tensor, pipeline, data, expert, context or "
-    "sequence, with `and` between several; null where it says none.",
+    "parallelism": "text or null: Meaning of that name: tensor, pipeline, data, expert, context or "
+    "sequence, with `and` between several; null where it has none.",
     "communicators": "integer: Communicators of the row.",
     "members": "text or null: Ranks of the only communicator, such as 0-3, 8.",
     "devices": "count or null: Number of devices that ran an op.",
@@ -82,7 +82,7 @@ _COLUMNS: Said = {
     "speedup": "number or null: The first run's window_ns over its own.",
     "src": "text: Node that bytes come from.",
     "dst": "text: Node that they go to.",
-    "verdict": "text or null: What the processes that run ops do, and what says so; null where no "
+    "verdict": "text or null: What the processes that run ops do, and the evidence; null where no "
     "verdict is stored.",
     "runs": "integer or null: Number of runs.",
     "calls": "integer or null: Number of calls.",

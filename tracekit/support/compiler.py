@@ -119,7 +119,7 @@ def _numba() -> Any:
     settings = Path(".numba_config.yaml")
     if settings.exists():  # as a folder of traces may hold; Numba follows it before it is asked
         raise UsageError(
-            f"{settings.absolute()} would tell Numba how to compile the loops of tracekit",
+            f"{settings.absolute()} would change how Numba compiles the loops of tracekit",
             "run tracekit in another folder, or remove it",
         )
     import numba  # noqa: PLC0415

@@ -123,7 +123,7 @@ Topology = Annotated[
     StrPath | None,
     Option(
         "The machine: output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, NCCL's XML, an "
-        "nvprof database, TOML, or a preset (`tracekit topology list`). Default: told by the GPUs' "
+        "nvprof database, TOML, or a preset (`tracekit topology list`). Default: by the GPUs' "
         "names.",
         "FILE",
         typed=str | None,
@@ -196,7 +196,7 @@ class Traced(Protocol):
 
 OfRanks = Annotated[
     Traced | None,
-    Option("A run of some of these ranks, to tell stages and steps.", "RUN", unit="run"),
+    Option("A run of some of these ranks, to find stages and steps.", "RUN", unit="run"),
 ]
 Labels = Annotated[
     Mapping[str, str] | None,

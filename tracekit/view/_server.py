@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         except TracekitError as error:
             return 422, _JSON, json.dumps({"error": error.what, "hint": error.hint}).encode()
         except Exception:
-            self.send_error(500, "this is a fault of tracekit; its terminal says more")
+            self.send_error(500, "this is a fault of tracekit; its terminal shows more")
             raise
 
     def _check_sender(self) -> None:

@@ -226,7 +226,7 @@ def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[s
     busy = {look: read.take(bins, width) for look in looks}
     count, longest = read.take(bins, spans), read.take(bins, length)
     if count.sum(dtype=np.int64) > spans:
-        raise ValueError("the bins of a lane hold more spans")
+        raise ValueError("the bins of a lane have more spans")
     return Tiles(edges[0], Level(width, busy, count, longest))
 
 

@@ -19,7 +19,7 @@ from tracekit.attribution.structure._assumptions import _others_launch
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
 
-LAYERS = "an update holds no layer"
+LAYERS = "an update contains no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
 UPDATE = "an update ends a step"
 INPUT = "a thread that copies to the GPU, to streams of its own, brings input"

@@ -156,7 +156,7 @@ class TestNames:
         program = Program().run(STEP.removesuffix(UPDATE) * 3 + UPDATE, times)
         check(found(program), program, "order")
         assert found(program).steps.height == times
-        told = f"one thread launches all: names of gradients tell {3 * times} backward passes"
+        told = f"one thread launches all: names of gradients show {3 * times} backward passes"
         assert found(program).evidence[0] == told
 
     def test_steps_of_different_sizes(self) -> None:
@@ -201,8 +201,8 @@ class TestNothing:
         structure = found(Program().run(prompt + token * 6, 12, pause=100))
         assert (structure.training, structure.steps.height) == (False, 12)
         assert structure.reading == (
-            "a step may hold several passes, as requests of a server do: 7.0 results are fetched "
-            "in each, after about as many layers"
+            "a step may contain several passes, as requests of a server do: 7.0 results are "
+            "fetched in each, after about as many layers"
         )
         detector = prompt.replace("m:d2h", "m:gemm_large/- m:d2h/- m:gemm_small/- m:nms/- m:d2h")
         assert found(Program().run(detector, 12, pause=100)).reading is None

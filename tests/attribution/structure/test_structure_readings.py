@@ -38,14 +38,14 @@ def test_each_reading_counts_its_steps(name: str, mode: str, counts: dict[str, i
             assert ("as asked" in said) == (len({*counts.values()}) == 1)
         else:
             assert trace.read("iterations").height == untold.read("iterations").height
-            assert said.endswith(f"`--step {step}` tells none here")
+            assert said.endswith(f"`--step {step}` finds none here")
         assert trace.read("ops")["stage"].equals(untold.read("ops")["stage"])
 
 
 def test_an_answer_says_which_reading_it_took_where_others_differ() -> None:
     [said] = _told("wgan5", "threads", None).read("verdicts")["steps_by"]
     assert said == (
-        "steps are counted so that updates that repeat together are a step; other steps are told if"
+        "steps are counted so that updates that repeat together are a step; other steps result if"
         " an update ends a step (`--step update`), new input begins a step (`--step input`)"
     )
     assert _told("cnn", "threads", None).read("verdicts")["steps_by"].to_list() == [None]
@@ -55,7 +55,7 @@ def test_steps_that_ranges_name_stay_theirs_and_say_so() -> None:
     trace = _told("gan_fused", "ranges", "update")
     steps = trace.read("iterations").filter(pl.col("source") == "ranges")
     assert steps.height == trace.read("iterations").height == 11
-    assert any(text.startswith("`--step` tells none") for text in trace.warnings)
+    assert any(text.startswith("`--step` finds none") for text in trace.warnings)
 
 
 def test_a_reading_that_there_is_not_is_refused() -> None:

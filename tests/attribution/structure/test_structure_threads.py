@@ -160,7 +160,7 @@ class TestGaps:
         check(structure, program)
         assert structure.steps.height == 4
         assert (
-            "gradients are accumulated: 8 gaps hold a forward pass alone,"
+            "gradients are accumulated: 8 gaps contain only a forward pass,"
             " and 12 backward passes make 4 steps"
         ) in structure.evidence
 

@@ -175,7 +175,7 @@ _BOUND = "computing, memory, launch, communication"
             "not known.",
             "bound_ns": "amount or null: The least time of the operators whose bound is known.",
             "bound_share": "amount or null: That over the time of their kernels; more than 1 where "
-            "caches held what they read.",
+            "data were in a cache.",
             "headroom_ns": "amount or null: Time above the bound, added up.",
             "step_headroom_ns": "amount or null: The same, mean per step and GPU; null without "
             "steps.",

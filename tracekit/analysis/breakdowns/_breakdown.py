@@ -131,7 +131,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
         "BP": "most of it is launched outside of autograd's numbered ranges"
         if BY_SEQUENCE in shares.get("BP", ())
         else "autograd's numbered ranges were not recorded, and the order of kernels alone does not"
-        f" tell where a layer ends: {_RECORD_OPERATORS}",
+        f" show where a layer ends: {_RECORD_OPERATORS}",
     }
     return {name: why[name] for name, by in shares.items() if by.get("none", 0) > _MOST}
 
@@ -260,7 +260,7 @@ def _measured(
     if view is not None:
         if work.is_host:
             raise MissingDataError(
-                "this run holds no GPU work, so its ranges launch no ops",
+                "this run has no GPU work, so its ranges launch no ops",
                 "ask --by range without --inclusive and --depth",
             )
         if "layer" not in keys and not trace.stretch.is_all:
@@ -555,7 +555,7 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
     """Return a clause: stages with much of the time whose identification rests on weak evidence."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
-    return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
+    return f"; weak evidence decides {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
@@ -602,7 +602,7 @@ note("unjoined")(
 )
 note("outlier_ranks")(
     lambda found: [
-        f"rank {each['rank']} stands out: busy {each['ratio']:.3g} times as long as the median"
+        f"rank {each['rank']} is unusual: busy {each['ratio']:.3g} times as long as the median"
         for each in found
     ]
 )

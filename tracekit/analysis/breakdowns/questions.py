@@ -49,9 +49,9 @@ _WRITES = Json(
                 "ratio": "number: Its busy time over the median of all ranks.",
             },
         ),
-        "basis?": "text: Where the run holds no GPU work: what is measured instead.",
+        "basis?": "text: Where the run has no GPU work: what is measured instead.",
         "processes?": "count: Of ranges on the host: number of processes.",
-        "inclusive?": "true: By range: that a range's numbers hold those of the ranges inside it.",
+        "inclusive?": "true: By range: a range's numbers include those of the ranges inside it.",
         "depth?": "positive or null: By range, inclusively: how many levels are listed; null "
         "lists all.",
         "joined?": by_name(
@@ -70,7 +70,7 @@ _WRITES = Json(
         ),
         **keys("per?", "sum_over?"),
         "percentiles_per?": "text: With --per-iteration: what percentiles are as tables print "
-        "them, such as step/GPU; rows hold sums over `devices`.",
+        "them, such as step/GPU; rows are sums over `devices`.",
     },
     meta_rules={"oneOf": either("devices", "basis processes")},
     rows={
@@ -81,7 +81,7 @@ _WRITES = Json(
         "kind?": "one of compute, collective, p2p, staged, h2d, d2h, d2d, h2h, memset, graph, "
         "unknown: What the ops do.",
         "range?": "text or null: Path of the NVTX range: of the innermost one around the launch, "
-        "or inclusively of the one that holds it; in parentheses, why there is none.",
+        "or inclusively of the one around it; in parentheses, why there is none.",
         **columns("device?"),
         "pid?": "count: Process id.",
         "stream?": "integer or null: CUDA stream id.",
@@ -113,8 +113,8 @@ _WRITES = Json(
         "max_ns?": "count or null: Longest duration.",
         "window_ns?": "count: Length of the window.",
         "idle_ns?": "count: Time of the window in which nothing runs.",
-        "share?": "share or null: Share of the window, as meta.share says; null where the window "
-        "is empty.",
+        "share?": "share or null: Share of the window, as meta.share defines; null where the "
+        "window is empty.",
         "iterations?": "count or null: With --per-iteration: number of steps that count.",
         "p5_ns?": "count or null: With --per-iteration: 5th percentile over steps, of sums over "
         "devices.",
@@ -134,7 +134,7 @@ _WRITES = Json(
         "depth?": "count or null: Inclusively: how many ranges are around these; null for "
         "start/end ranges and where there is no range.",
         "instances?": "count or null: Inclusively: number of ranges of this path.",
-        "launching?": "count or null: Inclusively: number of ranges of this path that hold any "
+        "launching?": "count or null: Inclusively: number of ranges of this path that launched any "
         "op, or by kernel, this kernel.",
         "host_ns?": "count or null: Inclusively: sum of the ranges' durations on the host.",
         "projected_ns?": "count or null: Inclusively: from the start of a range's first op to the "

@@ -171,7 +171,7 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
         notes.append(
             f"nsys and PyTorch recorded {apart['len'].sum():,} calls of {apart.height:,} groups of "
             "ranks that are the same by members and sizes; their clocks are not aligned, so they "
-            "are not matched: numbers and sizes hold, and nothing tells who waits"
+            "are not matched: numbers and sizes are right, but waiting is unknown"
         )
     of_both = pl.col("hash").is_null().n_unique().over("one", "kind") > 1
     is_near = ~pl.col("one").is_in(apart["one"].implode()) & ~pl.col("kind").is_in(_ROOTED)
@@ -638,7 +638,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the size from which bandwidth is computed, if this rank's sizes tell it; or null."""
+    """Return the size from which nccl-tests computes bandwidth; null if this rank's is unclear."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")

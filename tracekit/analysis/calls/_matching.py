@@ -176,7 +176,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate match tables with distinct ids; ``is_ordered`` marks rows of the last table."""
+    """Concatenate tables of matches, with unique ids; ``is_ordered`` is true for the last table."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(

@@ -388,7 +388,7 @@ _UNSIZED = {
     "nvprof SQLite": "nvprof records no sizes",
     "RPD SQLite": "rocmProfileData records no sizes",
     **dict.fromkeys(("rocprofv3 JSON", "rocprofv3 SQLite"), "rocprofv3 records no sizes"),
-    "XLA profile": "JAX's profiles hold no sizes of collectives",
+    "XLA profile": "JAX's profiles have no sizes of collectives",
 }
 
 
@@ -419,7 +419,7 @@ def why_unsized(trace: Trace) -> str:
         return "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
     if not payloads:
         return (
-            "NCCL's ranges hold no payload; export with `nsys export --include-blobs=true` "
+            "NCCL's ranges have no payload; export with `nsys export --include-blobs=true` "
             "(NCCL 2.16 or later)"
         )
     return "their calls or number of ranks are not known"

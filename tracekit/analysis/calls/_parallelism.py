@@ -86,7 +86,7 @@ def unnamed_groups(rows: pl.DataFrame) -> list[str]:
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []
     return [
-        "names of groups of ranks, which torch.profiler records: nsys tells communicators alone"
+        "names of groups of ranks, which torch.profiler records: nsys records communicators only"
     ]
 
 

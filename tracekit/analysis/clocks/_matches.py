@@ -155,7 +155,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _may_have_calls(trace: Trace) -> bool:
-    """Test quickly whether a recorded file can have calls as of `joint_calls` at all."""
+    """Test quickly if a file has collectives or MPI calls, without which `joint_calls` is empty."""
     places = (
         trace["ops"].filter(pl.col("kind") == "collective"),
         trace["host"].filter(pl.col("library") == "mpi"),
@@ -229,7 +229,7 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield candidate matchings of two files' calls, surest first, or why streams differ."""
+    """Yield candidate matches of two files' calls, surest first, or why two streams differ."""
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -242,7 +242,7 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield pairs of streams (one per file) of one group of ranks, and if others are possible.
+    """Yield pairs of streams, one per file, of one group; and whether the group has other pairs.
 
     Streams with the same number, on the n-th process and GPU in both files, come first.
     """

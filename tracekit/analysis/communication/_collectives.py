@@ -146,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective: calls matched across ranks are one, any other call is one."""
+    """Return a row per collective: one for calls matched across ranks, one for each other call."""
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -414,7 +414,7 @@ def _missing_participants(rows: pl.DataFrame) -> list[str]:
     if several:
         how += (
             "; where all are, their calls end no more together than they start, and only payloads"
-            " (NCCL 2.16 or later, `--include-blobs=true`) or a log tell which are of one group"
+            " (NCCL 2.16 or later, `--include-blobs=true`) or a log show which are of one group"
         )
     return [f"{what}: {how}"]
 
@@ -574,7 +574,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     if parts.select((part == own).any()).item():
         return BALANCE.to_frame(), (
             "imbalance over experts' ranks: dispatches follow each other, of several micro-batches "
-            "or in phases, and which combine is whose is not told"
+            "or in phases, and their combines cannot be assigned"
         )
     until = pl.col("start").shift(-1).over(_LANE)
     windows = parts.with_columns(until=until).filter(part == "dispatch").drop_nulls("until")

@@ -322,7 +322,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per operation: calls matched across ranks are one, any other call is one."""
+    """Return a row per operation: one for calls matched across ranks, one for each other call."""
     own = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=own)
     alone = -1 - pl.col("row").cast(pl.Int64)

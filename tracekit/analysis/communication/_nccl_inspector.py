@@ -88,7 +88,7 @@ def nccl_inspector(
             f"collectives of the inspector have no key {by!r}", f"say one of {', '.join(KEYS)}"
         )
     if records.is_empty():
-        raise MissingDataError("these logs hold no record of a collective")
+        raise MissingDataError("these logs have no record of a collective")
     timeline = None
     if trace is not None:
         try:
@@ -98,7 +98,7 @@ def nccl_inspector(
                 raise
             warnings = [*warnings, f"the run is left out, {error}"]
     elif by in _OF_RUN:
-        raise UsageError(f"logs alone tell no {by}", "give the run of some of their ranks: --run")
+        raise UsageError(f"logs alone have no {by}", "give the run of some of their ranks: --run")
     numbered = _numbered(records)
     known = numbered.filter(~pl.col("repeated"))
     calls = _calls(known)
@@ -380,7 +380,7 @@ def _title(ranks: pl.DataFrame, calls: pl.DataFrame) -> str:
         wait = f"{worst['caused_ns'] / 1e6:,.2f} ms"
         return f"{who} comes last alone at {times}, for which each other rank waits {wait}"
     count = calls.filter(pl.col("message").is_null()).height
-    return f"{_collectives(count)}, of which nothing tells who comes last"
+    return f"{_collectives(count)}, whose last rank is unknown"
 
 
 def _collectives(count: int) -> str:
@@ -437,8 +437,8 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
     differ = _differ(records)
     if differ:
         texts.append(
-            f"of {differ:,} of {records.height:,} records NCCL says another bandwidth than follows "
-            "from size and time: tables hold the latter"
+            f"of {differ:,} of {records.height:,} records NCCL logs another bandwidth than follows "
+            "from size and time: tables show the latter"
         )
     unequal = calls.filter(pl.col("sizes") > 1).height
     if unequal:
@@ -454,7 +454,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
     """Return why records are missing: `elsewhere` exist on other ranks, `nowhere` on no rank."""
     lost = (
-        f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
+        f"{elsewhere:,} that other ranks recorded are lost (rings keep 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"
     )
     unseen = (

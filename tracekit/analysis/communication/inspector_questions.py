@@ -59,8 +59,8 @@ _INSPECTOR = Json(
         "on one host.",
         "straggler_rank?": "integer or null: Rank that comes last alone most often.",
         "straggler_share?": "share or null: How often.",
-        "algorithm?": "text or null: Such as ring, as NCCL says it.",
-        "protocol?": "text or null: Such as simple, as NCCL says it.",
+        "algorithm?": "text or null: Such as ring, as NCCL logs it.",
+        "protocol?": "text or null: Such as simple, as NCCL logs it.",
         "missing?": "count: Sequence numbers that the rank has no record of.",
         "elsewhere?": "count: Of these, those that other ranks recorded.",
         "dropped?": "count or null: Records that its ring overwrote, by NCCL's count; null before "

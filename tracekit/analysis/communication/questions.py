@@ -74,7 +74,7 @@ _LINKS = Json(
                 "root": "integer or null: GPU that is an end of most bytes.",
                 "share": "number or null: Of how many of the bytes it is an end.",
                 "pattern": "one of single, spread or null: Whether one GPU is the root, or "
-                "traffic is spread; null where it cannot be told.",
+                "traffic is spread; null where it is unknown.",
                 "gpus": "integer: GPUs that take part.",
                 "bytes": "integer or null: Bytes copied between GPUs.",
                 "in_bytes": "integer or null: Of these, into the root.",
@@ -115,7 +115,7 @@ _LINKS = Json(
         "nic_by?": "one of log, nearest or null: How the NIC is known: an NCCL log names it, or it "
         "is assumed to be the one nearest to the GPU.",
         "memory?": "one of gpu, host or null: By nic: memory that the NIC reads or writes; null "
-        "where no NCCL log tells, and taken for that of the GPU.",
+        "without an NCCL log (assumed: that of the GPU).",
         "src_host?": "text or null: Source host.",
         "dst_host?": "text or null: Destination host.",
         "route?": "text or null: The nodes that are crossed; null where unknown.",

@@ -452,7 +452,7 @@ def memory_peaks(run: Trace, name: str) -> pl.DataFrame:
     peaks = peak_memory(run)
     if peaks.is_empty():
         how = how_to_record(run, "memory events")
-        raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
+        raise MissingDataError(f"{name} has no events of GPU memory", f"record with {how}")
     return peaks
 
 

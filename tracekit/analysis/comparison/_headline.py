@@ -134,10 +134,10 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Return a clause on the change of the typical step; empty unless it says more than the mean.
+    """Return a clause on the change of the median step; empty if it only repeats the mean's.
 
-    It does if `metric` is the median, if mean and typical step change in different directions, or
-    if the change of the typical step is significant and the verdict on the mean differs.
+    There is one if `metric` is the median, if mean and median step change in different directions,
+    or if the change of the median step is significant and the verdict on the mean differs.
     """
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return ""

@@ -147,7 +147,7 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
     evaluated = [run.trace["ops"].filter(stage="ME").head(1).collect().height for run in runs]
     if len({*evaluated}) > 1:
         one, none = (runs[evaluated.index(held)].name for held in (1, 0))
-        unlike[0] = f"{one} holds evaluation, which counts in the step before it, {none} does not"
+        unlike[0] = f"{one} has evaluation, which counts in the step before it, {none} does not"
     return [*reversed(unlike.values())]
 
 

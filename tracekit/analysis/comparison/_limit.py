@@ -110,7 +110,7 @@ def check_limit(
         raise UsageError(f"{percent} % is no limit", "give 0 or more")
     meta = comparison.meta
     step, limit = meta["step"], f"{percent:g} %"
-    cannot = f"cannot tell whether it is within {limit}"
+    cannot = f"cannot decide whether it is within {limit}"
     if meta["not_comparable"] and not anyway:
         return Limit("unknown", f"{cannot}: {'; '.join(meta['not_comparable'])}")
     factor = 1 + percent / 100
@@ -132,7 +132,7 @@ def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:
         excess, left_out = _of_means(a, b, factor), [*a.outliers, *b.outliers]
     if excess is None:
         drift = "steps drift through the recording, and have no mean that more would approach"
-        return Limit("unknown", f"cannot tell whether it is within {percent:g} %: {drift}")
+        return Limit("unknown", f"cannot decide whether it is within {percent:g} %: {drift}")
     return _judged(excess, f"{percent:g} %", left_out)
 
 
@@ -236,7 +236,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
         return Limit("within", f"within {limit}: {change}, at most {ends[1]:+.1f} % at 95 %")
     if excess.low > 0:
         return Limit("above", f"above {limit}: {change}, at least {ends[0]:+.1f} % at 95 %")
-    unknown = f"cannot tell whether it is within {limit}: {change}"
+    unknown = f"cannot decide whether it is within {limit}: {change}"
     span = f"{ends[0]:+.1f} % to {ends[1]:+.1f} %, one-sided 95 % each"
     return Limit("unknown", f"{unknown} ({span}); {_needed(excess)}")
 
@@ -245,5 +245,5 @@ def _needed(excess: _Excess) -> str:
     """Return a sentence: how many more steps or recordings would decide the test."""
     more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
     if more is None:
-        return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"
-    return f"about {more:,} more {excess.noun} would tell"
+        return f"no number of {excess.noun.split()[0]} would decide, this close to the limit"
+    return f"about {more:,} more {excess.noun} would decide"

@@ -37,7 +37,7 @@ OUTSIDE = (
     "a_outside_steps_count",
     "b_outside_steps_count",
 )
-_ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
+_ONE_ACCOUNT = "idle: inside of steps and between them, as not all runs show where the host was"
 
 
 def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
@@ -396,7 +396,7 @@ def comparability(
     if any(without_work) and not all(without_work):
         name, trace = (names[0], a) if without_work[0] else (names[1], b)
         raise MissingDataError(
-            f"{name} holds no GPU work, so that there is nothing to compare",
+            f"{name} has no GPU work, so there is nothing to compare",
             f"record with {how_to_record(trace, 'ops')}",
         )
     differ = [
@@ -488,7 +488,7 @@ def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]
             found.append(f"of no annotated step of {name} any work is known")
         elif counted.empty > _EMPTY * counted.annotated:
             steps = f"{counted.empty:,} of {counted.annotated:,} annotated steps"
-            found.append(f"{steps} of {name} hold no work")
+            found.append(f"{steps} of {name} have no work")
     return found
 
 

@@ -416,7 +416,7 @@ def _step(
 
 
 def _parts(run: Measured, names: Sequence[str]) -> Floats:
-    """Return the length of each part of a recording's mean step, per device, ns."""
+    """Return the time of each part (stage, idle) of a recording's mean step, per device, ns."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))

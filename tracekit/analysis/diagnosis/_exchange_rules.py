@@ -182,7 +182,7 @@ def stragglers(facts: Facts) -> Finding | None:
             f"the others wait {duration(min(others))} to {duration(max(others))} {facts.per}",
         ),
         advice="See `tracekit stragglers` for the stage in which it is late. Balance the work, or "
-        "look for a slower clock, another program or a busier host there. The win holds if "
+        "look for a slower clock, another program or a busier host there. The win is real if "
         "no other rank is nearly as slow.",
     )
 
@@ -284,7 +284,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         confidence="likely" if is_won else "hint",
         evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
-        "bubbles` holds it against theory."
+        "bubbles` compares it with theory."
         if facts.is_of_networks
         else "Compute what needs nothing from others while messages are under way (the inside of a "
         "domain before its borders), send earlier, and balance the work of ranks.",

@@ -94,7 +94,7 @@ def input_bound(facts: Facts) -> Finding | None:
         advice=(
             "Read and decode ahead: more loader workers (`num_workers=`), a longer prefetch "
             "(`prefetch_factor=`), pinned memory (`pin_memory=True`) and copies that do not block "
-            "(`non_blocking=True`), or preparing input on the GPU. The win holds if input is "
+            "(`non_blocking=True`), or preparing input on the GPU. The win is real if input is "
             "then always ready."
             if is_input
             else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
@@ -149,7 +149,7 @@ def off_cpu(facts: Facts) -> Finding | None:
             "(`num_workers=`, `OMP_NUM_THREADS`), no more processes than cores, and nothing that "
             "blocks in the thread that launches."
         )
-        + " The win holds if it then launches ahead of the GPU.",
+        + " The win is real if it then launches ahead of the GPU.",
     )
 
 
@@ -255,7 +255,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
             *_called(facts, by_name),
             *facts.where(places, "sync_in_loop"),
         ),
-        advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
+        advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win is real if the host is then "
         "ahead of the GPU.",
     )
 
@@ -269,7 +269,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
     recorded = facts.lost(copies.filter("is_pageable"), "exposed")
     least = facts.lost(copies.with_columns(gain=pl.col("gain") / _PINNED_BYTES_PER_NS), "gain")
     return Finding(
-        finding=f"Copies to the GPU hold the host and the GPU for {duration(lost.mean)} "
+        finding=f"Copies to the GPU delay the host and the GPU by {duration(lost.mean)} "
         f"{facts.per}, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(least.mean + lost.mean) / 2,
         low=least.least,
@@ -297,7 +297,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
     where = "to the host" if to_gpu.is_empty() else "from and to the host"
     earlier = facts.lost(to_gpu, "earlier")
     blocking = int(to_gpu["blocking"].sum())
-    held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
+    held = f"{blocking:,} of them block their call although their memory is pinned"
     returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
     waited = "they begin when they are launched: whether a batch was there before is unknown"
     if earlier.mean >= 1:
@@ -553,7 +553,7 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
             *facts.where(places, "allocation_in_loop"),
         ),
         advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
-        "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
+        "loop), buffers that are reused, shapes that do not change. The win is real if the host is "
         "then ahead of the GPU.",
     )
 

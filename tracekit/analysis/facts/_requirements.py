@@ -455,7 +455,7 @@ def require_ops(trace: Trace) -> None:
     """Raise `MissingDataError` if a run has no GPU work."""
     if not has_ops(trace):
         raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+            "this run has no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
 
 
@@ -473,7 +473,7 @@ def how_to_see_waits(trace: Trace) -> str:
 # -- basis of times: GPU work, or ranges on the host -------------------------------------------
 
 
-HOST = "host, from NVTX ranges: the run holds no GPU work"
+HOST = "host, from NVTX ranges: the run has no GPU work"
 """Meta ``basis`` of numbers that are not GPU time."""
 _KEYS = ("stage", "iteration", "rank", "node", "range")
 """Keys by which ranges on the host can be grouped."""
@@ -492,14 +492,14 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
     host = on_host(trace, by_range="range" in keys)
     if not has_ops(host):
         raise MissingDataError(
-            f"this run holds neither GPU work nor NVTX ranges that are stages{_held(trace)}",
+            f"this run has neither GPU work nor NVTX ranges that are stages{_held(trace)}",
             f"run the program on a GPU, and record with {how_to_record(trace, 'ops')}; or name your"
             " ranges with --rules",
         )
     for key in keys:
         if key not in _KEYS:
             raise MissingDataError(
-                f"this run holds no GPU work, so there is nothing by {key}",
+                f"this run has no GPU work, so there is nothing by {key}",
                 f"record with {how_to_record(trace, 'ops')}; ranges can be laid out by"
                 f" {', '.join(_KEYS)}",
             )

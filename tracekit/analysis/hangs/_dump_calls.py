@@ -75,7 +75,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     own, held = _entries(calls), _held(trace)
     if held.is_empty():
         raise UndecidedError(
-            "it holds no calls of NCCL and no operators of PyTorch that name a collective",
+            "it has no calls of NCCL and no operators of PyTorch that name a collective",
             "record with torch.profiler, or with nsys and payloads",
         )
     named = held.drop_nulls(["name", "number"]).join(

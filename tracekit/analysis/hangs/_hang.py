@@ -311,11 +311,9 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if problem in ("unended", "ended", "partial"):
         return _of_recordings(row, which, f"{others}{at}")
     if problem == "unstarted":
-        return (
-            f"the GPU of {who} has not begun {which}, which others run: work before it holds it up"
-        )
+        return f"the GPU of {who} has not begun {which}, which others run: earlier work delays it"
     if problem == "unfinished":
-        return f"all ranks joined {which} and none of them is known to hold it up; {others}{at}"
+        return f"all ranks joined {which} and none of them is known to delay it; {others}{at}"
     if not waiting and row["usual"]:  # no more than half of the ranks agree
         did, gave = "do not agree", f": {row['other']} and {row['usual']}"
     else:
@@ -332,7 +330,7 @@ def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
         return f"{others}: {which}; its other ranks were not recorded, or not comparably"
     none = f"; {who} launched nothing that has not" if row["ranks"] else ""
     waiting = _named(ranks_in(row, "waiting"))
-    return f"work that {waiting} launched has not ended, and no name tells which{none}"
+    return f"work that {waiting} launched has not ended, and no name shows which{none}"
 
 
 def they(ranks: Sequence[int]) -> str:
@@ -377,8 +375,8 @@ def _warnings(lost: int, dumps: int, without: Sequence[int]) -> list[str]:
     warnings = []
     if lost:
         warnings.append(
-            f"the recorders of {lost:,} of {dumps:,} ranks no longer held their first collectives: "
-            "groups are compared from where all held them; for more set TORCH_FR_BUFFER_SIZE"
+            f"the recorders of {lost:,} of {dumps:,} ranks have lost their first collectives: "
+            "groups are compared from where all have them; for more set TORCH_FR_BUFFER_SIZE"
         )
     if without:
         warnings.append(

@@ -106,7 +106,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
             raise UndecidedError("one rank was recorded", how_to_record(trace, "participants"))
         if collective_kernels(trace).is_empty():
             raise UndecidedError(
-                "this run holds no work of NCCL", "give dumps of PyTorch's flight recorder"
+                "this run has no work of NCCL", "give dumps of PyTorch's flight recorder"
             )
         named, _, _ = how_to_record(trace, "message sizes").partition("; or")
         raise UndecidedError(

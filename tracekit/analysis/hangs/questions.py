@@ -24,20 +24,20 @@ _HANG = Json(
         "entries": "count: Number of their entries, or calls that were compared.",
         "groups": "count: Number of groups of ranks.",
         "without_dump?": "integers: Ranks that groups list and that left no dump.",
-        "lost?": "count: Number of dumps whose ring no longer held the first entries.",
+        "lost?": "count: Number of dumps whose ring has lost the first entries.",
         "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("warnings"),
     },
     rows={
-        "role": "one of cause, consequence, unknown: Whether the ranks of this row hold up the "
-        "job, or wait in another row; unknown where nothing tells.",
+        "role": "one of cause, consequence, unknown: Whether the ranks of this row delay the job, "
+        "or wait in another row; unknown without evidence.",
         "problem": "one of missing, deadlock, type, size, dtype, root, order, unstarted, "
         "unfinished, no_dump, unresponsive, dead, error, behind, ended, partial, unended: What is "
         "wrong.",
         "ranks": "integers: Who is missing, or differs.",
         "waiting": "integers: Who joined and has not completed it.",
         "group": "text or null: Name of the group of ranks, or hash of NCCL's communicator.",
-        "description": "text or null: What PyTorch says of the group.",
+        "description": "text or null: Description of the group by PyTorch.",
         "members": "count or null: Number of ranks of the group.",
         "collective": "text or null: Such as all_reduce.",
         "sequence": "count or null: Its number in the group, or which message of its pair.",
@@ -54,7 +54,7 @@ _HANG = Json(
     keys={
         "tables?": {
             "description": "ranks: the last collective of each rank, or what a run recorded last. "
-            "collectives: those of the run, with the ranks that dumps alone hold.",
+            "collectives: those of the run, with the ranks known only from dumps.",
             "type": "object",
         }
     },

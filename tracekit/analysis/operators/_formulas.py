@@ -333,10 +333,10 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension behind which a tensor has `axes` (spatial) dimensions."""
+    """Return the size of the dimension before the last `axes` (spatial) dimensions of a tensor."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:
-    """Return a stride, padding or dilation along dimension `place`; a single one holds for all."""
+    """Return a stride, padding or dilation along dimension `place`; a single one is for all."""
     return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))

@@ -43,7 +43,7 @@ _INFO = Json(
     rows={
         "command?": "text or null: The command that answers it; null for a kind of data.",
         "feature?": "text: What the command answers, or a kind of data.",
-        "available?": "one of yes, partly, none, no: Whether the run holds what it needs; `none`: "
+        "available?": "one of yes, partly, none, no: Whether the run has what it needs; `none`: "
         "it was recorded, and nothing of the kind ran.",
         "found?": "text or null: What was found, in words.",
         "record_with?": "text or null: How the rest is recorded; null where nothing is missing.",

@@ -112,7 +112,7 @@ def differences(
 def _errors(
     a: Numbers, b: Numbers, regular: tuple[Regular | None, Regular | None]
 ) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
-    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row.
+    """Return the mean difference of each row, with its variance and degrees of freedom.
 
     ``apart`` is the mean of `b` minus that of `a`, with its ``variance`` and degrees of
     ``freedom``; ``off``, the part of it that may come from recording one regularly slow step more

@@ -252,9 +252,7 @@ def straggler_cost(
     if ops.is_empty():
         raise UsageError("none of these steps is in the timeline")
     if not ops["kind"].is_in(_COMPUTING).any():
-        raise MissingDataError(
-            "this timeline holds no computation", f"kinds {', '.join(_COMPUTING)}"
-        )
+        raise MissingDataError("this timeline has no computation", f"kinds {', '.join(_COMPUTING)}")
     ops = ops.with_columns(
         op=pl.int_range(pl.len()), turn=pl.col("step").rank("dense").cast(pl.Int64) - 1
     )

@@ -38,7 +38,7 @@ def api_calls(trace: Trace) -> pl.DataFrame:
     calls = found.collect()
     if calls.is_empty():
         hint = f"record with {how_to_record(trace, 'CUDA calls')}"
-        raise MissingDataError("this run holds no CUDA calls", hint)
+        raise MissingDataError("this run has no CUDA calls", hint)
     sums = calls.group_by("name").agg(
         calls=pl.len().cast(pl.Int64),
         total_ns=_LENGTH.sum(),
@@ -86,7 +86,7 @@ def api_by_run(
     ]
     if not known:
         raise MissingDataError(
-            "none of the runs holds CUDA calls", "record with `nsys profile -t cuda`"
+            "none of the runs has CUDA calls", "record with `nsys profile -t cuda`"
         )
     found = pl.concat(known)
     runs = pl.DataFrame(

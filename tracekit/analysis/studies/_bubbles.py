@@ -176,7 +176,7 @@ def _one_clock(trace: Trace) -> pl.DataFrame:
     if iterations["clock"].n_unique() > 1:
         raise MissingDataError(
             "the stages' times cannot be compared, their reports are on clocks of their own",
-            "`tracekit info --clocks` says why; --clock sets them when a run is ingested",
+            "`tracekit info --clocks` explains why; --clock sets them when a run is ingested",
         )
     return iterations
 

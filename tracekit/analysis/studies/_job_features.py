@@ -232,7 +232,7 @@ def job_features(
     """
     if not has_ops(trace):
         raise MissingDataError(
-            f"{name} holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+            f"{name} has no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     trace = numbered_alike(trace)
     row = study_row(trace, labels, name, skip=skip)
@@ -442,7 +442,7 @@ def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
     if absent:
         yield f"peaks has no text for {absent[0]}"
     if not all(_is_texts(values) for values in tables["sweep"].values()):
-        yield "sweep holds something else than lists of texts"
+        yield "sweep has values other than lists of texts"
     shares = [content.get("efficiency"), *tables["efficiencies"].values()]
     if not all(_is_share(share) for share in shares):
         yield "an efficiency is not a number above 0, and up to 1"

@@ -84,7 +84,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     """
     if not has_ops(trace):
         raise MissingDataError(
-            "this run holds no GPU work, so no GPU waits in it",
+            "this run has no GPU work, so no GPU waits in it",
             f"record with {how_to_record(trace, 'ops')}",
         )
     trace = numbered_alike(trace)
@@ -104,7 +104,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_steps_ns``: from first to last op, less steps."""
+    """Return per GPU the time from its first to its last op that is in no counted step, ns."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")

@@ -200,7 +200,7 @@ def basis_of(study: pl.DataFrame) -> dict[str, str]:
     if len(bases) > 1:
         names = found.filter(pl.col("basis") == "host")["run"].to_list()
         raise UsageError(
-            f"{names[0]!r} holds no GPU work, and others do",
+            f"{names[0]!r} has no GPU work, and others have",
             "choose runs that can be compared with --where",
         )
     return {"basis": _BASES[bases[0]]} if bases else {}

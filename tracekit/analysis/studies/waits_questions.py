@@ -112,7 +112,7 @@ _BUBBLES = Json(
                 "micro-batches.",
                 "theory_ideal_share": "number or null: (p - 1) / m.",
             },
-            description="What the pipeline loses, and what theory says.",
+            description="What the pipeline loses, and what theory predicts.",
         ),
         "basis?": "text: That times are those of ranges on the host.",
         "modelled?": "text: What theory takes for granted.",

@@ -328,7 +328,7 @@ class Traffic:
 
     def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
         """Return warnings about NICs that are unknown or assumed."""
-        how = "NCCL_DEBUG=INFO tells (--nccl-log)"
+        how = "NCCL_DEBUG=INFO logs it (--nccl-log)"
         found = []
         if rows["nic"].null_count():
             found.append(
@@ -440,7 +440,7 @@ class Traffic:
         found += self._of_absent_ranks()
         if between := self._between(
             "bytes and utilisation lie between bounds; NCCL_DEBUG=INFO with"
-            " NCCL_DEBUG_SUBSYS=INIT,TUNING tells (--nccl-log)"
+            " NCCL_DEBUG_SUBSYS=INIT,TUNING logs which (--nccl-log)"
         ):
             found.append(between)
         found += unsized_of_others(self.calls)
@@ -474,7 +474,7 @@ class Traffic:
         if not number or not self.machine.nodes("fabric"):
             return []
         text = (
-            f"{number} NICs were sampled of which it is not known what the run sends by them:"
+            f"{number} NICs were sampled of which the traffic of the run is unknown:"
             " NCCL_DEBUG=INFO (--nccl-log) or a --topology with their names tells"
         )
         return [text]
@@ -539,7 +539,7 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
     if is_nic and rows["nic"].null_count():
         of = f"all NICs of {rows.height} hosts"
     sentence = (
-        f"modelled traffic held against {metric} of {of}: {attributed:,} bytes are attributed,"
+        f"modelled traffic compared with {metric} of {of}: {attributed:,} bytes are attributed,"
         f" {modelled:,} of them by a model, and {counted:,} were counted"
         f" ({attributed / counted - 1:+.1%})"
     )

@@ -32,7 +32,7 @@ from tracekit.model import TESTED
 
 LAUNCHED = "one thread launches forward passes, others launch backward passes"
 NAMED = "kernels that are named after gradients are of backward passes"
-LAYERS = "an update holds no layer"
+LAYERS = "an update contains no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
 UPDATE = "an update ends a step"
 SEVERAL = "several updates make a step"
@@ -115,7 +115,7 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     length = total_in(spent * lane.layer * (stage == WU), first, first + parts.head[1:])
     if held.any():
         evidence = (
-            f"{int(held.sum()):,} updates hold layers ({int(length.sum()) / 1e6:,.3f} ms), by"
+            f"{int(held.sum()):,} updates contain layers ({int(length.sum()) / 1e6:,.3f} ms), by"
             f" what forward passes begin with ({parts.cut.fed}): an optimizer that multiplies, or"
             " passes alone"
         )
@@ -218,7 +218,7 @@ def of_period(
     yield _others_launch(lane, thread)
     evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, evidence)
-    share = f"{recomputed:.0%} of the layers of a backward pass stand as they do in forward"
+    share = f"{recomputed:.0%} of the layers of a backward pass are in the same order as in forward"
     backward = int((lane.work.end - lane.work.start)[stage == BP].sum())
     yield Assumption(NEW, "holds", int(recomputed * backward), share)
     yield Assumption(LAYERS, "untested", None, "a step is taken to end after its last layer")

@@ -42,7 +42,7 @@ def by_order(lane: Lane) -> DeviceStages:
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
-        return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
+        return _without(lane, f"{kernels:,} kernels are too few to find a period")
     own = lane.take(rows)
     period, first, span = _repeated(own)
     kept = rows[~_scalars(own)]
@@ -190,7 +190,7 @@ def _without(lane: Lane, *why: str) -> DeviceStages:
         if mask.any()
     )
     if _trains(lane) or (signs and lane.kernel.sum() >= THRESHOLDS.order_kernels):
-        why = (*why, f"signs of training ({signs}), but stages cannot be told")
+        why = (*why, f"signs of training ({signs}), but stages cannot be found")
         return nothing(len(lane), *why, training=None)
     return nothing(len(lane), *why, "no sign of training")
 
@@ -240,7 +240,7 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
     fetched = _fetched(lane, sequence.rows) / max(steps, 1)
     if reading is None and fetched >= THRESHOLDS.results_per_step:
         reading = (
-            f"a step may hold several passes, as requests of a server do: {fetched:.1f} results "
+            f"a step may contain several passes, as requests of a server do: {fetched:.1f} results "
             "are fetched in each, after about as many layers"
         )
     return replace(result, step=step, whole=found.whole(size, launches), reading=reading)

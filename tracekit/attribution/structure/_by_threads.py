@@ -84,11 +84,11 @@ def _reading(numbered: Numbered, asked: str | None) -> str | None:
     """
     taken, others = STEP_READINGS[numbered.reading], numbered.others
     if asked is not None and asked != numbered.reading:
-        return f"steps are counted so that {taken}: `--step {asked}` tells none here"
+        return f"steps are counted so that {taken}: `--step {asked}` finds none here"
     if not others:
         return None if asked is None else f"steps are counted so that {taken}, as asked"
     instead = ", ".join(f"{STEP_READINGS[name]} (`--step {name}`)" for name in others)
-    return f"steps are counted so that {taken}; other steps are told if {instead}"
+    return f"steps are counted so that {taken}; other steps result if {instead}"
 
 
 def in_hooks(turns: Turns) -> bool:
@@ -301,9 +301,9 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
         f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
         f" others, {pair.steady:.0%} of them begin at the same places"
     )
-    lines = [launched, f"who is who is told by {', '.join(speaks)}"]
+    lines = [launched, f"roles of threads are known by {', '.join(speaks)}"]
     if pair.by_names:
-        lines = [f"one thread launches all: names of gradients tell {pair.turns:,} backward passes"]
+        lines = [f"one thread launches all: names of gradients show {pair.turns:,} backward passes"]
     usual = (
         f"{parts.usual:,} of {gaps:,} gaps between backward passes are the usual {size:,} ops,"
         f" cut after {cut.at:,}: {cut.why}"
@@ -311,13 +311,13 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     lines.append(usual)
     if parts.accumulating:
         lines.append(
-            f"gradients are accumulated: {parts.accumulating:,} gaps hold a forward pass alone, and"
-            f" {turns.bursts.size:,} backward passes make {int(numbered.bursts[-1]) + 1:,} steps"
+            f"gradients are accumulated: {parts.accumulating:,} gaps contain only a forward pass, "
+            f"and {turns.bursts.size:,} backward passes make {int(numbered.bursts[-1]) + 1:,} steps"
         )
     if numbered.several:
         lines.append(numbered.several)
     if in_hooks(turns):
-        lines.append("weights are updated within backward passes, by kernels that names tell")
+        lines.append("weights are updated within backward passes, by kernels with known names")
     return tuple(lines)
 
 

@@ -93,7 +93,7 @@ def cut_gap(turns: Turns, number: int) -> Cut:
         if at is None and low == 0 and _is_too_little(turns, place, high):
             at, why = 0, f"the {high} ops before are too few for an update"
     if at is None:
-        at, why = low or high, f"nothing between says more, so at {low or high}"
+        at, why = low or high, f"no better evidence between, so at {low or high}"
     at = _before_lead(lane, place, at, low)
     named = f"optimizer kernels until {low}, " if updates.size else ""
     fed = found[1] if found is not None else ""

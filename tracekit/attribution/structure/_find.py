@@ -40,7 +40,7 @@ from tracekit.attribution.structure._work import (
     Work,
 )
 
-READINGS = "names of gradients and the period of launches tell the same stages"
+READINGS = "names of gradients and the period of launches give the same stages"
 METHODS = ("threads", "order", "refused", "none")
 """Methods, from the one that says most to the one that says nothing."""
 _SIZES = 1 << 42

@@ -62,7 +62,7 @@ def table_files(folder: Path) -> list[Path]:
         raise InputError(f"{folder} cannot be read ({error.strerror})") from error
     if suffix is None:
         raise NotATraceError(
-            f"{folder} is a directory that holds no export of nsys (no file {_STRINGS}.parquet)",
+            f"{folder} is a directory without an export of nsys (no file {_STRINGS}.parquet)",
             "give the file of a trace, or a folder of nsys export --type parquetdir",
         )
     return sorted(files, key=lambda file: file.name)

@@ -220,7 +220,7 @@ def _plain_pickle(data: bytes, where: str) -> Any:
         raise DamagedTraceError(f"{where} is no whole pickle ({error})") from error
     raise UnsupportedTraceError(
         f"{where} is a pickle that could run code (opcode {foreign})",
-        "a dump of the flight recorder holds none; nothing of it was carried out",
+        "a dump of the flight recorder has none; no code in it was run",
     )
 
 

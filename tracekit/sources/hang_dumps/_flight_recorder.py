@@ -77,7 +77,7 @@ def rank_of(path: Path) -> int:
     match = _RANK.search(path.name)
     if match is None or int(match[1]) not in _INT64:
         raise DamagedTraceError(
-            f"{path.name}: the name of a dump ends in its rank, which stands nowhere else",
+            f"{path.name}: the name of a dump ends in its rank, which is recorded nowhere else",
             "give it the name that PyTorch gave it, such as nccl_trace_rank_3",
         )
     return int(match[1])

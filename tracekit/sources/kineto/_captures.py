@@ -98,7 +98,7 @@ def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
         "path", *thread, "until", begin="end"
     )
     if found.is_empty():
-        raise MissingDataError(f"{path} holds no capture of a CUDA graph", _RECORD)
+        raise MissingDataError(f"{path} has no capture of a CUDA graph", _RECORD)
     if calls["kernel"].null_count() == calls.height:
         raise MissingDataError(f"launching calls in {path} name no kernels", _RECORD)
     return found.filter(pl.col("until") > pl.col("begin")).sort("begin")

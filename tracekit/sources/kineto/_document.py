@@ -157,7 +157,7 @@ class Document:
             # An event that is larger than a block is looked at again with twice as much.
             size = max(self._block, len(text))
             if len(text) > _MOST_EVENT:
-                raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
+                raise DamagedTraceError(f"{self.path} has no complete event after byte {offset:,}")
 
     def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
         """Yield complete events; return the offsets of the array's end (or None) and their end."""
@@ -193,7 +193,7 @@ class Document:
 
     def _without_events(self, text: bytes) -> DamagedTraceError | NotATraceError:
         if len(text) > MOST_AROUND:
-            return DamagedTraceError(f"{self.path} holds no event in its first {len(text):,} bytes")
+            return DamagedTraceError(f"{self.path} has no event in its first {len(text):,} bytes")
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -222,7 +222,7 @@ class Document:
         if faulty.any() or (per_gap[1:] != 1).any() or per_gap[0] > 1:
             at = int(between[faulty][0]) if faulty.any() else int(gaps[0][per_gap != 1][-1])
             raise DamagedTraceError(
-                f"{self.path} holds something else than an event at byte {offset + at:,}", _AGAIN
+                f"{self.path} has something other than an event at byte {offset + at:,}", _AGAIN
             )
         chars[between] = _BLANK
         chars[found.ends[:-1]] = _NEWLINE

@@ -192,7 +192,7 @@ def _recording(
 
 
 _NO_OPERATORS = (
-    "no operators or annotations were recorded, so only structure and names can tell stages"
+    "no operators or annotations were recorded, so only structure and names can show stages"
 )
 
 

@@ -115,7 +115,7 @@ class Scanner:
 
 
 def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
-    """Return a hash table of known words for `scan`, the words, their offsets, roles and slots."""
+    """Return arguments for `scan`: hash table of known words, words, offsets, roles and slots."""
     table = np.full(_PLACES, -1, np.int64)
     words = [bytes([where]) + word.encode() for where, word, _, _ in rows]
     for number, word in enumerate(words):

@@ -148,7 +148,7 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
         count += records[-1].height
         if count > _MOST_RECORDS:
             raise UnsupportedTraceError(
-                f"these logs hold more than {_MOST_RECORDS:,} records", "give some of them"
+                f"these logs have more than {_MOST_RECORDS:,} records", "give some of them"
             )
     return InspectorLogs(
         pl.concat(records),
@@ -330,7 +330,7 @@ def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[s
             f"left out, the first is line {other['line'][0]:,}"
         )
     if not rows["is_record"].any() and rows["batch"].null_count() == rows.height:
-        raise DamagedTraceError(f"{path} holds no whole record of a collective", "copy it again")
+        raise DamagedTraceError(f"{path} has no complete record of a collective", "copy it again")
     return rows, notes
 
 

@@ -132,14 +132,13 @@ def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:
     warnings = []
     if export.get("EXPORT_PARAM_TIMES_TO_EXPORT"):
         warnings.append(
-            "the export holds a part of the recorded time only "
+            "the export has only a part of the recorded time "
             f"(--times {export['EXPORT_PARAM_TIMES_TO_EXPORT']}): "
             "NVTX domain, category and thread names are lost in such exports"
         )
     if export.get("EXPORT_PARAM_TABLES_TO_EXPORT"):
         warnings.append(
-            "the export holds some tables only "
-            f"(--tables {export['EXPORT_PARAM_TABLES_TO_EXPORT']})"
+            f"the export has only some tables (--tables {export['EXPORT_PARAM_TABLES_TO_EXPORT']})"
         )
     return tuple(warnings)
 

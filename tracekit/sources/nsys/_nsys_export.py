@@ -303,9 +303,9 @@ def lost_events(file: ExportFile) -> tuple[str, ...]:
     texts = file.read(DIAGNOSTICS, {"text": "text"})["text"].drop_nulls()
     lost = texts.filter(texts.str.contains(_LOST)).unique(maintain_order=True)
     first = lost.str.split("\n").list.first().str.strip_chars().str.slice(0, _LENGTH)
-    messages = tuple(f"nsys says of the recording: {text}" for text in first.head(_MOST))
+    messages = tuple(f"nsys reports: {text}" for text in first.head(_MOST))
     more = len(lost) - _MOST
-    return (*messages, f"nsys says {more} things more of what was lost") if more > 0 else messages
+    return (*messages, f"nsys reports {more} more losses") if more > 0 else messages
 
 
 GRAPH_NODES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")

@@ -409,7 +409,7 @@ class Places:
 
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
-    """Compute indices once per distinct combination of ids, and put them in place of these ids."""
+    """Replace ids of process, thread and GPU by indices, computed once per distinct combination."""
     table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:

@@ -28,7 +28,7 @@ from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
 FORMAT = "nvprof CSV"
-_RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"
+_RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp records more)"
 _RECORD_MORE = "record with `nvprof -o run.nvvp`"
 _TELLING = {"Start", "Duration", "Name"}
 _API_TRACE = "an API trace of nvprof, without GPU work"
@@ -136,7 +136,7 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
                 (False, NO_CALLS, _RECORD_MORE),
                 (False, NO_RANGES, f"put NVTX ranges into the program and {_RECORD_MORE}"),
             ),
-            *(("the process was not recorded; it stands as process id 0",)
+            *(("the process was not recorded; its id is set to 0",)
               if _NO_PROCESS in pids else ()),
             *work.remarks,
         ),

@@ -320,7 +320,7 @@ def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
 
 
 def _unknown_process(callers: list[int]) -> tuple[str, ...]:
-    what = "the process was not recorded; it stands as process id 0"
+    what = "the process was not recorded; its id is set to 0"
     return (what,) if callers == [_NO_PROCESS] else ()
 
 

@@ -76,7 +76,7 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
     rows, lost = ring.ranges()
     progress("read ranges", len(data), len(data))
     if rows.is_empty():
-        raise MissingDataError(f"{path} holds no range yet", "read it when a step has been made")
+        raise MissingDataError(f"{path} has no range yet", "read it when a step has been made")
     return Recording.of(_trace(path, ring, rows, lost))
 
 
@@ -107,10 +107,10 @@ class _Ring:
         if int(np.bitwise_xor.reduce(words)) != _SALT:
             raise _damaged(path, "the check of its head fails")
         if not (0 < capacity <= _MOST_RECORDS and 0 < size <= _MOST_NAME_BYTES):
-            raise _damaged(path, f"it says that it has {capacity:,} records")
+            raise _damaged(path, f"its header gives {capacity:,} records")
         begin = NAMES_AT + size
         if len(data) != begin + capacity * _RECORD.itemsize:
-            raise _damaged(path, "it is cut short, or longer than it says")
+            raise _damaged(path, "it is cut short, or longer than its header says")
         names = _names(data[NAMES_AT:begin], path)
         return cls(path, pid, rank, epoch, names, np.frombuffer(data, _RECORD, offset=begin))
 

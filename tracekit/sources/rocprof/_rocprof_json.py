@@ -123,7 +123,7 @@ class RocprofDocument(Document):
                 more = self._read(self._block)
                 text += more
                 if len(self._around) + len(text) > MOST_AROUND:
-                    raise DamagedTraceError(f"{self.path} holds too much beside its records")
+                    raise DamagedTraceError(f"{self.path} has too much beside its records")
                 if not more:
                     break
                 continue

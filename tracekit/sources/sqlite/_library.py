@@ -146,7 +146,7 @@ class Library:
         present = [f"{quoted(name)} IS NOT NULL" for name in columns]
         given = self._query(self._select(table, flags, present, where))
         if frame is None or given is None:
-            raise self.damaged(f"table {table} holds values of unexpected types")
+            raise self.damaged(f"table {table} has values of unexpected types")
         lost = {name: int(given[name].sum()) - frame[name].count() for name in columns}
         typed = frame.cast({n: DTYPE[k] for n, k in columns.items() if k not in _UNTYPED})
         return Rows(typed, {name: number for name, number in lost.items() if number})

@@ -128,7 +128,7 @@ class SqliteFile:
         if same_case(table) in self._views:
             self._views.discard(same_case(table))
             self.warnings.append(
-                f"{table} is a view, which is not read: queries that a trace holds are not run"
+                f"{table} is a view, which is not read: queries in a trace are not run"
             )
         there = self._tables.get(same_case(table))
         return there is not None and there.issuperset(map(same_case, columns))

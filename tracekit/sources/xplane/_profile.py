@@ -297,7 +297,7 @@ class _Gathered:
             (self._counts["annotations"],
              "no steps were annotated, so calls of one function are taken for them", _STEPS),
         )  # fmt: skip
-        return ("the process is not recorded; it stands as process id 0", *warnings)
+        return ("the process is not recorded; its id is set to 0", *warnings)
 
     @property
     def _losses(self) -> tuple[str, ...]:
