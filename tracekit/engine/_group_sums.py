@@ -82,7 +82,7 @@ def _ranked(
     """Return the duration of rank `rank` (from 0) within `least` to `most` (radix select).
 
     The durations are the entries `begin` to `end` of `lengths`, each occurring `times` times. They
-    are counted in buckets by their leading bits; then the bucket that holds the rank is split by
+    are counted in buckets by their leading bits; then the bucket that contains the rank is split by
     its next bits, and so on. `counts` is scratch space for the buckets.
     """
     bits, width = 1, 0
@@ -117,7 +117,7 @@ def _find_middles(
     dealt, times
         Durations sorted by group, and how often each occurs.
     first
-        Position in `dealt` of the first duration of each group; one more element holds the total
+        Position in `dealt` of the first duration of each group; one more element is the total
         number.
     counts
         Scratch space: one number for each bucket.

@@ -19,7 +19,7 @@ _EVENT = ["line", "time", "begins", "turn"]
 
 
 def has_ops(trace: Trace) -> bool:
-    """Tell whether a run has any GPU work."""
+    """Test whether a run has any GPU work."""
     return trace["ops"].select("start").head(1).collect().height > 0
 
 
@@ -226,7 +226,7 @@ class Work:
     def counting(self, *, is_cut: bool) -> Counting:
         """Return expressions that count each op (or NVTX range, for host time) once.
 
-        `is_cut` tells whether windows split ops into several rows.
+        `is_cut` is whether windows split ops into several rows.
         """
         whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return pieces if is_cut else whole

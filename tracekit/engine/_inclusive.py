@@ -481,7 +481,7 @@ def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array
 def _added(launches: pl.DataFrame, places: Array, size: int) -> tuple[Array, Array, Array]:
     """Return ``ops, total_ns, min_ns, max_ns`` of each output row from its launches.
 
-    `places` holds the output row of each launch, and `size` is the number of rows.
+    `places` is the output row of each launch, and `size` is the number of rows.
     """
     sums = np.zeros((size, 2), np.int64)
     np.add.at(sums, places, launches.select("ops", "total_ns").to_numpy())

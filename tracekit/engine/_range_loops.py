@@ -177,7 +177,7 @@ def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
     sums
         One row of sums per range; updated.
     first, last
-        First start and last end of the ops of each range; for a range without ops, `first` holds a
+        First start and last end of the ops of each range; for a range without ops, `first` is a
         later time than `last`. Updated.
     """
     for row in range(len(parents) - 1, -1, -1):

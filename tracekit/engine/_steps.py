@@ -249,7 +249,7 @@ _NUMBER = pl.col("iteration")
 def by_host(cutter: Cutter) -> Cutter:
     """Return a cutter of windows that also cuts where the host enters or leaves an iteration.
 
-    The column ``on_host`` tells whether the host is in an iteration during the window.
+    The column ``on_host`` is whether the host is in an iteration during the window.
     """
 
     def cut(trace: Trace) -> pl.DataFrame:

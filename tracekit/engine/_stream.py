@@ -111,7 +111,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """Intervals of one device or process held back, as a later one may still overlap them."""
+    """Intervals of one device or process not passed on yet, as a later one may overlap them."""
 
     first: int
     """Start of its first interval."""
@@ -164,7 +164,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Pass on the rows up to the latest time at which nothing runs; hold back the rest."""
+    """Pass on the rows up to the latest time at which nothing runs; keep the rest for later."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -354,7 +354,7 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return windows, and windows not split by iteration; None stands for one per device."""
+    """Return windows, and windows not split by iteration; None means one per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     _require_ops(launch_groups(trace).height)
@@ -462,7 +462,7 @@ def _fed(
 def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the pieces into which windows cut ops, ordered by start on each device or process.
 
-    An op's piece in a later window is held back until no op with an earlier start can follow.
+    An op's piece in a later window waits until no op with an earlier start can follow.
     """
     spans = windows.drop("window", "line")
     lines = windows.select(*_OWNER, "line").unique()

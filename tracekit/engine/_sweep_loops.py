@@ -94,7 +94,7 @@ def enter(line: int, start: int, windows: Windows, course: Course) -> int:
 
 @inner
 def starts_in(window: int, start: int, end: int, windows: Windows) -> bool:
-    """Tell whether an op starts before its window ends; `window` is as returned by `enter`."""
+    """Test whether an op starts before its window ends; `window` is as returned by `enter`."""
     until = windows.ends[window]
     # An op without length may lie at the very end of the last window.
     return bool(start < until or start == end == until)

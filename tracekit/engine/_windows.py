@@ -372,7 +372,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the length of the
-    whole op; ``window``, the row of the window; ``counts``, true for the one piece that stands for
+    whole op; ``window``, the row of the window; ``counts``, true for the one piece that counts as
     the op: the piece in the window where the op starts.
     """
     # Of windows that begin together all but the last are empty.

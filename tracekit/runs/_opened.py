@@ -255,7 +255,7 @@ class OpenedRun:
     ) -> communication.Traffic:
         """Return the bytes moved between the run's GPUs, and over each link of the machine.
 
-        The result is cached per combination of options; for a long run, only while a caller holds
+        The result is cached per combination of options; for a long run, only while a caller uses
         it.
 
         Parameters

@@ -74,7 +74,7 @@ def ingest(
     verdict
         What the processes do (``training``, ``inference`` or ``other``); None detects it.
     step
-        What a step is if the order of launches tells steps (``update``, ``input`` or ``period``);
+        What a step is if the order of launches shows steps (``update``, ``input`` or ``period``);
         None detects it.
     store
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
@@ -178,7 +178,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     Sums over several reports are computed by `processes` processes, or by the workers of the Dask
     scheduler at the address `dask`, if the question allows it: see ``docs/cluster.md``. Answers do
     not change. With `on_missing` ``skip``, reports with missing or damaged files are left out, and
-    a warning says which share of the reports is left. With `only_ranks`, such as ``0-3, 8``, only
+    a warning gives the share of the reports is left. With `only_ranks`, such as ``0-3, 8``, only
     the reports of these ranks are used, as for a critical path across ranks of a large job.
 
     Raises

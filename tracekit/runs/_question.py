@@ -256,7 +256,7 @@ def called(run: OpenedRun) -> str:
 
 
 def is_simulated(run: OpenedRun) -> bool:
-    """Tell whether a run has the label ``simulated=yes``."""
+    """Test whether a run has the label ``simulated=yes``."""
     return run.labels.get("simulated") == "yes"
 
 

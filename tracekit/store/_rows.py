@@ -42,7 +42,7 @@ COLUMNS = (
 _BEYOND = 1 << 63
 _IDENTITY = re.compile("[0-9a-f]{8}")
 _SIZE = "size"
-"""Key of the summary that holds the size of a run's reports: catalogues of earlier versions have no
+"""Key of the summary for the size of a run's reports: catalogues of earlier versions have no
 column for it."""
 
 REBUILT = (
@@ -191,7 +191,7 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Tell from the names of a database's tables and views whether it contains a catalogue.
+    """Test by names of tables and views whether a database contains a catalogue.
 
     Raises
     ------

@@ -110,7 +110,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 
 def is_named_as_file(name: str) -> bool:
-    """Tell whether a name has the file extension of a trace."""
+    """Test whether a name has the file extension of a trace."""
     return name.lower().endswith(_OF_FILES)
 
 

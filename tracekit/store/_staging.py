@@ -120,7 +120,7 @@ class Folders:
                 )
 
     def has_rows(self) -> bool:
-        """Tell whether any run's folder has a copy of the run's catalogue row."""
+        """Test whether any run's folder has a copy of the run's catalogue row."""
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
@@ -148,7 +148,7 @@ class Folders:
         return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
 
     def _is_own(self, folder: Path) -> bool:
-        """Tell whether a folder belongs to the store: it has the marker file, or is empty.
+        """Test whether a folder belongs to the store: it has the marker file, or is empty.
 
         The marker is written first and removed last, so an empty folder is new, or nearly removed.
         Instead of the marker, folders of earlier versions have a lock or a copy of their run's row.
@@ -223,7 +223,7 @@ class Folders:
     def discard_dead(
         self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
     ) -> bool:
-        """Remove a folder of ``runs/`` that no run or running ingest uses; tell whether it is gone.
+        """Remove a folder of ``runs/`` that no run or ingest uses; return whether it is gone.
 
         With `dry_run` nothing is removed; the result is whether the folder would be.
         """
@@ -316,7 +316,7 @@ class _Lock:
 
     @classmethod
     def take(cls, folder: Path, name: str, access: Access = PRIVATE) -> _Lock | None:
-        """Take the lock `name`; None if another process holds it, or the path is no plain file."""
+        """Take the lock `name`; None if another process has it, or the path is no plain file."""
         path = folder / f"{name}{_LOCK_SUFFIX}"
         from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
 
@@ -361,7 +361,7 @@ class _Lock:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Tell whether a path refers to the same file as the open `descriptor`."""
+    """Test whether a path refers to the same file as the open `descriptor`."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -178,7 +178,7 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether the store may have a run whose trace files have this total size, bytes."""
+        """Test whether the store may have a run whose trace files have this total size, bytes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:

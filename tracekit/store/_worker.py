@@ -66,7 +66,7 @@ def _done(job: Job, progress: Progress) -> Outcome | BaseException:
 
 
 def _survives(error: BaseException) -> bool:
-    """Tell whether an exception can be pickled for another process."""
+    """Test whether an exception can be pickled for another process."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - of our own making
     except Exception:  # noqa: BLE001 - whatever its class does

@@ -213,7 +213,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
 def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     """Return how long, ns, the host makes no calls on the path while GPUs work: possible waits.
 
-    The second value tells whether any synchronisation was recorded: if so, only long times count
+    The second value is whether any synchronisation was recorded: if so, only long times count
     that end just after the end of all launched work, as a wait does.
     """
     moments = job.graph.moments

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
-"""Types of links; of those that bytes cross the first one is what holds them up."""
+"""Types of links, slowest first: the first one on a route limits the transfer."""
 _MEMORY = "host memory"
 """The link of a copy that goes through the driver's buffers in host memory."""
 _THROUGH_HOST = 0.6

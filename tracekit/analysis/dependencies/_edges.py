@@ -18,7 +18,7 @@ WORKS = ("compute", "memory", "comm", "host_copy")
 """Kinds of work of an op."""
 _WORK = pl.Enum(WORKS)
 _ROUNDED_NS = 1_000
-"""Times of PyTorch's profiler are whole microseconds, or floats that tell no less than 250 ns."""
+"""Times of PyTorch's profiler are whole microseconds, or floats with a resolution of 250 ns."""
 LANE = ["process", "device", "context", "stream"]
 """What runs its ops in order of their launches."""
 _CALLS = ["call", "process", "thread", "start", "end", "correlation"]
@@ -37,7 +37,7 @@ KIND = pl.Enum(_KINDS)
 SLOW_CALL_NS = 50_000
 """A call that launches takes a few us."""
 HOLDS_NOTHING = -1
-"""The length of an edge that holds nothing back."""
+"""The length of an edge that delays nothing."""
 FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
 """Kinds whose length is not recorded: it is that of most edges of the kind."""
 EDGES = pl.Schema(

@@ -175,7 +175,7 @@ class Job:
 
     @property
     def has_steps(self) -> bool:
-        """Test if iterations are known, else `bounds` hold the whole recording as one step."""
+        """Test if iterations are known; else `bounds` have one step, the whole recording."""
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:

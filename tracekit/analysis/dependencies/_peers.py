@@ -32,7 +32,7 @@ _PASSES = ("FP", "BP", "WU")
 _MOST = 8
 """Largest number of ranks or kinds that are replayed one by one, longest first."""
 _FEWEST = 3
-"""Least number of groups among which one can be told to be unusual."""
+"""Least number of groups among which one can be found unusual."""
 _UNLIKE = 0.05
 """Least share of work without peers at which a warning names it."""
 _PLACE = ["iteration", "kind", "name", "number", "place"]

@@ -516,7 +516,7 @@ def _workers(waits: pl.DataFrame) -> int | None:
 
 
 def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
-    """Tell whether operating system calls show that threads slept in their waits."""
+    """Test whether operating system calls show that threads slept in their waits."""
     naps = merged(_asleep(trace), ["thread"])
     if waits.is_empty() or naps.is_empty():
         return False

@@ -57,7 +57,7 @@ _PREPARED_NS = 10_000
 _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
 _MANY = 1_000
-"""Ends of so many ms or more are told without decimals."""
+"""Ends of a range from so many ms on are printed without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
 _ROWS = pl.Schema(
     {"change": pl.String(), "dependencies": pl.Int64(), "step_ns": pl.Float64(),
@@ -564,7 +564,7 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     """Return a sentence on the change that saves most, no more precise than its range allows.
 
-    It is said to save most only if no other change may save more than it saves at least.
+    It is named as saving most only if no other change may save more than it saves at least.
     """
     base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
     known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")

@@ -156,7 +156,7 @@ def sleeps(trace: Trace) -> pl.DataFrame:
 def off_cpu(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: intervals in which a thread was not on any CPU core.
 
-    ``name`` says whether an interval looks like waiting for Python's lock (GIL), or only that the
+    ``name`` is whether an interval looks like waiting for Python's lock (GIL), or only that the
     thread was off the CPU.
     """
     length = pl.col("end") - pl.col("start")

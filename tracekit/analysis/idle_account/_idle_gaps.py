@@ -168,7 +168,7 @@ def _found(
 ) -> tuple[pl.DataFrame, pl.DataFrame] | None:
     """Return ops that end idle gaps, and when each timeline ends; None if ops are not sorted.
 
-    A timeline holds the ops of a GPU, or of a process on a GPU, by the columns `line`.
+    A timeline has the ops of a GPU, or of a process on a GPU, by the columns `line`.
 
     Returns
     -------

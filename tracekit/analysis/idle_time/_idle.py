@@ -50,7 +50,7 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _SAID_OF_COLD = 0.1
-"""Least share of idle time in cold steps that the first line says."""
+"""Least share of idle time in cold steps that the first line mentions."""
 _MUCH = 0.05
 """Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
