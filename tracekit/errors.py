@@ -10,7 +10,7 @@ TracekitError
 │   ├── UnsupportedTraceError  it is a trace of a kind that is not read yet
 │   ├── DamagedTraceError  it is a trace, but cut short or corrupt
 │   ├── MissingDataError   it is a trace, but lacks what was asked for
-│   └── UndecidedError     it is a trace, and what it holds does not tell what was asked
+│   └── UndecidedError     it is a trace with too little data to decide the answer
 ├── StoreError             the store or its catalogue cannot be used
 └── RecordingError         a program cannot be recorded
     └── ProgramError       it was recorded, and ended with an error

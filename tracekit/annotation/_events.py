@@ -91,7 +91,7 @@ class EventRanges(RingRanges):
             return None
 
     def _may_record(self) -> bool:
-        """Tell whether an event may be recorded now.
+        """Test whether an event may be recorded now.
 
         It may if CUDA is in use, in the process and on the device of the first event, captures no
         graph, and few events are pending.

@@ -232,7 +232,7 @@ class Hooks:
         return self._windows is None or self._windows.is_open
 
     def _tells_sizes(self) -> bool:
-        """Tell whether to write sizes: not in layers that a backward pass recomputes."""
+        """Test whether to write sizes: not in layers that a backward pass recomputes."""
         return self._is_recorded and not self._in_backward() and not _is_worker()
 
     def _hook_scripting(self, module: ModuleType) -> None:
@@ -287,7 +287,7 @@ class Hooks:
         )
 
     def _is_trained(self, module: Any) -> bool:
-        """Tell whether an optimizer has weights of the network, or a weight has a gradient."""
+        """Test whether an optimizer has weights of the network, or a weight has a gradient."""
         if module in self._trained:
             return True
         groups = (group for each in self._optimizers for group in each.param_groups)
@@ -299,7 +299,7 @@ class Hooks:
         return found or not weights
 
     def _is_elsewhere(self, module: Any) -> bool:
-        """Tell whether a module's call gets no range.
+        """Test whether a module's call gets no range.
 
         The module is not selected, or runs in a backward pass or in a data loader's worker.
         """
@@ -308,7 +308,7 @@ class Hooks:
         return self._in_backward() or _is_worker()
 
     def _in_backward(self) -> bool:
-        """Tell whether this thread runs a backward pass, which may recompute layers."""
+        """Test whether this thread runs a backward pass, which may recompute layers."""
         return bool(self._torch._C._current_graph_task_id() != -1)
 
     def _hook_autograd(self, module: ModuleType) -> None:
@@ -478,7 +478,7 @@ def _seen_through(original: Function, instead: Function, is_compiling: Function)
 
 
 def _is_worker() -> bool:
-    """Tell whether this process is a data loader's worker."""
+    """Test whether this process is a data loader's worker."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
@@ -491,7 +491,7 @@ def _below(base: Any) -> Iterator[Any]:
 
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Names by which wrapper modules hold the wrapped one."""
+"""Names of the attributes in which wrapper modules keep the wrapped one."""
 _CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 """Modules that are never called, and so are not a level of their own."""
 

@@ -116,7 +116,7 @@ class NvtxRanges:
         self._pop(self._domain)
 
     def start(self, name: str) -> int:
-        """Open a start/end range, which holds for all threads; return its handle."""
+        """Open a start/end range, which applies to all threads; return its handle."""
         return int(self._start(self._domain, self._address(name)))
 
     def start_once(self, name: str) -> int:

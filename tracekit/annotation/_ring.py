@@ -69,7 +69,7 @@ class RingRanges:
         self._close(spans.pop() if spans else None, PUSH_POP)
 
     def start(self, name: str) -> int:
-        """Open a start/end range, which holds for all threads; return its handle."""
+        """Open a start/end range, which applies to all threads; return its handle."""
         handle = next(self._handles)
         self._started[handle] = self._opened(name)
         return handle
@@ -191,7 +191,7 @@ class Both:
         self._profiler.pop()
 
     def start(self, name: str) -> int:
-        """Open a start/end range, which holds for all threads; return its handle."""
+        """Open a start/end range, which applies to all threads; return its handle."""
         return self._kept(self._profiler.start(name), name)
 
     def start_once(self, name: str) -> int:

@@ -99,7 +99,7 @@ class Sizes:
     layers
         Function that returns the names of the layers open on the calling thread.
     is_wanted
-        Function that tells whether the calling thread is to write sizes now.
+        Function that returns whether the calling thread is to write sizes now.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class Ranges(Protocol):
         """Close the innermost range of this thread."""
 
     def start(self, name: str) -> int:
-        """Open a start/end range, which holds for all threads; return its handle."""
+        """Open a start/end range, which applies to all threads; return its handle."""
 
     def start_once(self, name: str) -> int:
         """Open a start/end range whose name is used only once; return its handle."""

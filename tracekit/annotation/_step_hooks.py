@@ -20,7 +20,7 @@ OPTIMIZERS, PASSES, UNKNOWN = (
 _SURE = 8
 """Number of iterations ended by optimizers after which they are assumed to end all."""
 moments = itertools.count(1)
-"""Ordinals that tell what happened first."""
+"""Ordinals that show what happened first."""
 
 
 class Steps:

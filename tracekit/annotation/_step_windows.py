@@ -91,7 +91,7 @@ class Windows:
     def end(self, owner: Any, number: int, *, is_told: bool) -> None:
         """Close the window of this thread if step `number` is the first one after it.
 
-        Until the next window hooks may be removed, if optimizers tell steps (`is_told`).
+        Until the next window hooks may be removed, if optimizers count steps (`is_told`).
         """
         if self._open is not None and self._open[0] is owner and number >= self._open[1]:
             self._ranges.end(self._open[2])

@@ -245,7 +245,7 @@ class Thread(threading.local):
     def _is_evaluation(
         self, network: Any, *, has_grad: bool, is_trained: Callable[[], bool]
     ) -> bool:
-        """Tell whether a forward pass is metric evaluation.
+        """Test whether a forward pass is metric evaluation.
 
         It is if gradients are off, or if the network is in `eval()` and has been trained. A pass of
         a network that is not trained is part of the step, such as of a target or teacher network.
@@ -260,7 +260,7 @@ class Thread(threading.local):
         )
 
     def _is_within_training(self) -> bool:
-        """Tell whether a pass without gradients is part of a step, such as a teacher network's.
+        """Test whether a pass without gradients is part of a step, such as a teacher network's.
 
         It is if it runs between a forward and its backward pass, or after a training batch was
         fetched.

@@ -150,7 +150,7 @@ class SeenThreads(NamedTuple):
         Per thread and stage: number of ranges on the thread that mark a pass of this stage, without
         those inside autograd markers.
     marked, loading
-        Whether the thread holds autograd markers, and whether it holds input ranges.
+        Whether the thread has autograd markers, and whether it has input ranges.
     """
 
     process: Array
@@ -248,7 +248,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls ordered by start, one row each; `launches` tells whether a call launched GPU work."""
+    """Calls ordered by start, one row each; `launches` is whether a call launched GPU work."""
 
     thread: Array
     process: Array

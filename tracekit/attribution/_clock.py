@@ -66,7 +66,7 @@ _FEW = 1 << 10
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
-    """Warn of GPUs whose clock is late, or whose launches are held back.
+    """Warn of GPUs whose clock is late, or whose launches are delayed.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 
 
 def _held_or_late(slack: int | None) -> str:
-    """Return a clause that says whether the GPU's clock is late, or its launches are held back.
+    """Return a clause: whether the GPU's clock is late, or its launches are delayed.
 
     `slack` is the least time, ns, from the end of GPU work to the return of the host call that
     waited for it; None if unknown.
@@ -194,7 +194,7 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 
 
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
-    """Tell whether host waits return as long before their GPU work ends as ops start late.
+    """Test whether host waits return as long before their GPU work ends as ops start late.
 
     `lag` is the amount, ns, by which the GPU clock is late. Waits have times of the host clock, and
     `leads` of the GPU clock, so `lag` is added to find the part of the recording in which a wait
@@ -220,7 +220,7 @@ def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
 
 
 def _at_both_ends(parts: Array) -> bool:
-    """Tell whether some parts lie near the start of the recording and some near its end."""
+    """Test whether some parts lie near the start of the recording and some near its end."""
     edge = THRESHOLDS.lead_edge
     return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 
@@ -255,7 +255,7 @@ def early(leads: Array) -> str:
 
 
 _OF = {"context": ("process", "context"), "stream": ("process", "context", "stream")}
-"""Type of a wait -> the columns that tell whose work it waits for."""
+"""Type of a wait -> the columns that identify the work it waits for."""
 _SCHEMA = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64, "slack": pl.Int64}
 
 

@@ -36,4 +36,4 @@ SIZE = PLACE + STAGE_BITS
 KIND_PLACE = SIZE + 17
 """First bit of the op's entry in the list of kinds, which takes the remaining bits."""
 PROCESS = 32
-"""First bit of the process in the number that holds an op's process and thread."""
+"""First bit of the process in the number that encodes an op's process and thread."""

@@ -1,7 +1,7 @@
 """Purpose of collectives and peer copies, from the layer kernels around them.
 
 Gradients come from the backward pass, so an all-reduce between layers of a forward pass does not
-exchange gradients. It belongs to the forward pass (tensor parallelism) if backward passes also hold
+exchange gradients. It belongs to the forward pass (tensor parallelism) if backward passes also have
 all-reduces between their layers, on the same stream, with nothing computed at the same time; those
 then belong to the backward pass. All-gathers and broadcasts before layers move their weights.
 """
@@ -435,7 +435,7 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Tell whether a device-to-host and another GPU's host-to-device copy have equal size.
+    """Test whether a device-to-host and another GPU's host-to-device copy have equal size.
 
     If none are, `find_relayed` need not examine any launch.
     """

@@ -11,7 +11,7 @@ from tracekit.attribution._thresholds import THRESHOLDS
 
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
-"""Sources that hold by definition, whatever else is known, and the one that stands for none."""
+"""Sources that are right by definition, and the one that means no source."""
 _NS_PER_MS = 1_000_000
 _PAIR = 2
 _METHODS = {"threads": "found from threads", "order": "estimated from the order of launches"}

@@ -13,7 +13,7 @@ from tracekit.attribution._arrays import (
 from tracekit.support.inner import inner
 
 NEVER = -(1 << 63)
-"""A time before all others, ns; stands for no time."""
+"""A time before all others, ns; means no time."""
 
 
 def span(keys: Keys, least: Array, most: Array) -> None:

@@ -3,8 +3,8 @@
 Correlation ids repeat across processes, so an op's call is the one with its id in the same process;
 of several, the first one.
 
-One call replays all nodes of a graph, so its ranges say little about each node. The calls from
-which the nodes were captured say more: these lay inside ranges of the program's code.
+One call replays all nodes of a graph, so its ranges show little about each node. The calls from
+which the nodes were captured show more: these lay inside ranges of the program's code.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _repeated(ops: pl.DataFrame) -> int:
 
 
 def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
-    """Tell whether any call that is named like a launch has no recorded op."""
+    """Test whether any call that is named like a launch has no recorded op."""
     without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
     return bool(without.str.contains(_LAUNCHES).any())
 
@@ -286,7 +286,7 @@ class _Calls:
         self._spans.append(index.span)
 
     def _overlap(self, chunk: int, ids: tuple[Array, Array]) -> bool:
-        """Tell whether the correlation id ranges of two chunks overlap in any process."""
+        """Test whether the correlation id ranges of two chunks overlap in any process."""
         least, most = self._spans[chunk]
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 

@@ -135,7 +135,7 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Tell whether a range marks a step or pass by its stage and flags, whatever its name.
+    """Test whether a range marks a step or pass by its stage and flags, whatever its name.
 
     A range with the same stage as the range around it counts only if exactly one range of a pass
     encloses it, since the enclosing range may later be found to be no pass.

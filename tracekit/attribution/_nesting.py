@@ -262,7 +262,7 @@ _NO_SKELETON = pl.DataFrame(
 
 
 def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Tell for each ``process, time`` whether a range of that process in `ranges` is open then."""
+    """Test for each ``process, time`` whether a range of that process in `ranges` is open then."""
     changes = (
         pl.concat(
             [

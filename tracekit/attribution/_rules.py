@@ -20,7 +20,7 @@ from tracekit.support.toml import NotToml, parse_toml
 T = TypeVar("T")
 
 _IGNORED = "-"
-"""Value of a rule that says that a name means nothing."""
+"""Value of a rule for names that mean nothing."""
 
 # What each list of a rules file may hold: keys that are patterns, the key that is the outcome and
 # the outcomes it may have, and other keys with the type of their values: flags are
@@ -218,7 +218,7 @@ def _default() -> Rules:
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
-    """Return an expression: outcome of the first entry whose condition holds; else null.
+    """Return an expression: outcome of the first entry whose condition is true; else null.
 
     `cases` are pairs of condition and entry. An entry may also set null.
     """

@@ -140,7 +140,7 @@ class Thresholds:
     # Gaps between turns, and where they are cut.
 
     pause: float = 5.0
-    """Least ratio of a pause of the host to the median one for it to stand out."""
+    """Least ratio of a pause of the host to the median one for it to count as unusual."""
     often: float = 0.05
     """Least share of the gaps in a kind that counts as frequent; it also needs two gaps."""
     own_kind: float = 0.15
@@ -272,7 +272,7 @@ class Thresholds:
     mirror_launches: int = 6
     """Least number of launches whose sizes occur more than once, for a nest to be made of them."""
     mirror_sizes: int = 3
-    """Least number of different sizes among them: with fewer, no place stands out."""
+    """Least number of different sizes among them: with fewer, no place is distinct."""
     signs: int = 2
     """Least number of signs of training in a step: a single one may be wrong."""
     named: int = 2

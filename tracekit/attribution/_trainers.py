@@ -192,7 +192,7 @@ class Spans:
     Parameters
     ----------
     rows
-        ``process, start, end, number``, ordered by process and start; ``process`` holds the team's
+        ``process, start, end, number``, ordered by process and start; ``process`` is the team's
         number.
     teams
         Number of teams.

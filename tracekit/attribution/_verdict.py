@@ -28,7 +28,7 @@ _OPERATOR = (
     r"|sort|top_?k|relu|gelu|silu|swiglu|act_and_mul|dropout|rope|rotary|loss|quant|kv_?cache|moe_|rng|random"
     r"|im2d2col|col2im|SubTensorOp|nvinfer|__myl|generatedNative|dali"
 )
-"""Patterns of kernel names that tell the operation, by the name or its library. Other kernels, such
+"""Patterns of kernel names that show the operation, by the name or its library. Other kernels, such
 as those of compilers (`fusion_3` of XLA, `triton__0d1d2d`), may belong to a backward pass."""
 
 _COMPILED = r"(^|_)fusion(_|$)|^triton__\d|^[rE](_\d+)+(n\d+)?$"

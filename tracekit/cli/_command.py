@@ -127,7 +127,7 @@ def command(
     """Make a command of a function that returns an answer.
 
     The function's parameters become those of the command, and its docstring the help; a parameter
-    whose type is a dataclass stands for one option per field. The command also gets ``--format``,
+    whose type is a dataclass becomes one option per field. The command also gets ``--format``,
     ``--output``, the options that choose rows (unless the function has one of that name) and one
     option per figure. It writes the answer that the function returns.
 

@@ -70,7 +70,7 @@ def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, valu
 
 
 def _is_plain(word: object, kind: Any) -> bool:
-    """Tell whether a word can be converted by calling `kind`."""
+    """Test whether a word can be converted by calling `kind`."""
     if not isinstance(word, str):
         return False
     if kind is Path:

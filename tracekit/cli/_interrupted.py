@@ -7,7 +7,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def is_an_interrupt(error: BaseException | None) -> bool:
-    """Tell whether an error is an interrupt, or was caused by one.
+    """Test whether an error is an interrupt, or was caused by one.
 
     Python replaces an interrupt by another error if it comes while a class is being created; so
     does polars if it comes during a call from polars into Python, which then panics.
@@ -21,7 +21,7 @@ def is_an_interrupt(error: BaseException | None) -> bool:
 
 
 def has_descriptor() -> bool:
-    """Tell whether stderr has a file descriptor; in notebooks and test harnesses it has none."""
+    """Test whether stderr has a file descriptor; in notebooks and test harnesses it has none."""
     with suppress(AttributeError, OSError, ValueError):
         return sys.stderr.fileno() >= 0
     return False

@@ -58,13 +58,13 @@ class Placed:
 
 
 def is_topology(reference: str) -> bool:
-    """Tell whether a user's argument names a preset or a topology file, and not a run."""
+    """Test whether a user's argument names a preset or a topology file, and not a run."""
     path = Path(reference)
     return is_preset(reference) or (path.is_file() and not _is_trace(path))
 
 
 def _is_trace(path: Path) -> bool:
-    """Tell whether a file is an SQLite trace (nsys, nvprof) that contains no topology.
+    """Test whether a file is an SQLite trace (nsys, nvprof) that contains no topology.
 
     An nvprof database may be a trace and a topology at once; then it counts as a topology.
     """

@@ -159,8 +159,8 @@ class Machine:
         Reference for the data, such as a data sheet, in words; None if the output of a tool was
         read.
     tells_peers
-        Whether the data say which GPUs NVLink or xGMI joins. If False, no route between two GPUs is
-        known.
+        Whether the data show which GPUs NVLink or xGMI joins. If False, routes between GPUs are
+        unknown.
     given
         (GPU, GPU), in both orders -> their entry in the topology matrix that was read, such as
         `PHB`; empty if no matrix was read.
@@ -443,7 +443,7 @@ class Machine:
         )
 
     def _joins_gpus(self, link: Link) -> bool:
-        """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU instead."""
+        """Test whether an NVLink joins GPUs; on POWER9 some lead to a CPU instead."""
         return link.type in PEER_LINKS and not self._of_type("host", link.ends)
 
 

@@ -70,7 +70,7 @@ class Member(NamedTuple):
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Tell whether the number in brackets in a connection line denotes the member's GPU.
+        """Test whether the number in brackets in a connection line denotes the member's GPU.
 
         The number is a bus id or a device number, depending on NCCL's version.
         """
@@ -341,7 +341,7 @@ def _without_doubles(part: list[Member]) -> list[list[Member]]:
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Tell whether connection lines allow two members to share a communicator.
+    """Test whether connection lines allow two members to share a communicator.
 
     Their GPUs, hosts and common peers must not contradict each other.
     """

@@ -2,7 +2,7 @@
 
 Every line of NCCL begins with ``host:pid:tid [device] NCCL INFO``; launchers may put anything
 before it, and lines of ranks interleave with each other and with the program's own output. The
-patterns below tell kinds of lines apart, for NCCL 2.4 to 2.28 (and RCCL, which kept the format). No
+patterns below are for kinds of lines of NCCL 2.4 to 2.28 (and RCCL, which kept the format). No
 pattern can backtrack, and every number in one is bounded.
 """
 

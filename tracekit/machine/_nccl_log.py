@@ -68,21 +68,21 @@ class NcclLog:
     receiver's: ``P2P/IPC``, ``SHM/direct/direct``, ``NET/IB/0/GDRDMA``, ...; ``kind`` is p2p, shm,
     net, collnet or nvls. For a connection to a CollNet switch one rank is null. NICs have NCCL's
     numbers on the host of sender and receiver, null if that side did not print its line;
-    ``src_direct`` and ``dst_direct`` say whether the NIC accesses GPU memory (GPUDirect RDMA)
+    ``src_direct`` and ``dst_direct`` are whether the NIC accesses GPU memory (GPUDirect RDMA)
     instead of host memory."""
     tuning: pl.DataFrame
     """``communicator, order, collective, bytes, algorithm, protocol, channels``: rank 0's choice
     for each call; ``order`` counts from 0 in each communicator. Null if a version does not print
     it: the collective before 2.23, channels before 2.24, and the protocol of symmetric kernels,
     whose algorithm is one of those in `shares`, else ``symmetric``. The communicator is null if a
-    process is rank 0 of several and no call tells which. ``bytes`` is NCCL's own size: of all ranks
+    process is rank 0 of several and no call shows which. ``bytes`` is NCCL's own size: of all ranks
     together for all_gather and reduce_scatter before 2.24, and per rank since."""
     calls: pl.DataFrame
     """``communicator, host, pid, rank, order, op_count, collective, direction, count, datatype,
     bytes, root, ranks``, one row for each call of each rank; ``order`` counts from 0 in each
     process, communicator and rank. ``bytes`` is count times the datatype's size, so per rank for
     all_gather (sent), reduce_scatter (received), all_to_all, gather and scatter. ``root`` is the
-    peer of a send or receive; ``direction`` says which of the two. If the Init of a rank is not in
+    peer of a send or receive; ``direction`` is which of the two. If the Init of a rank is not in
     the log, the rank is null and the communicator ``host:pid:pointer``."""
     nvls: pl.DataFrame
     """``communicator, channels``: number of channels for NVLS; 0 if it cannot use NVLS."""
@@ -98,7 +98,7 @@ class NcclLog:
 def read_nccl_log(*paths: Path) -> NcclLog:
     """Read logs of NCCL_DEBUG=INFO (best with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL).
 
-    Ranks may write a file each or share one. Other output may stand between lines, and at the start
+    Ranks may write a file each or share one. Other output may come between lines, and at the start
     of a line before NCCL's text. A communicator is named by its commId. Older versions print none,
     nor do splits: then ranks are put together that state the same number of ranks, the same parent
     and colour, and have matching connections; ranks without connections are matched in the order of
@@ -200,7 +200,7 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 
 
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the connections with their communicator; ``ring`` tells whether one is part of a ring.
+    """Return the connections with their communicator; ``ring`` is whether one is part of a ring.
 
     Since NCCL 2.8 a thread's "Connected" line gives the kind of the connections that it made since
     its previous one. ``ring`` is null if no such line follows.
@@ -285,7 +285,7 @@ def _rings(
 
 
 Order = tuple[tuple[int, ...], bool]
-"""Ranks in a printed ring, and whether the print says that it was cut."""
+"""Ranks in a printed ring, and whether it was printed as cut."""
 Successors = dict[tuple[str, int], dict[int, int | None]]
 """(communicator, channel) -> rank -> the next rank; None if there are two."""
 

@@ -268,7 +268,7 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Tell whether to use the entry `one`-`other` or skip it, as GPUs list each other's links."""
+    """Test whether to use the entry `one`-`other` or skip it, as GPUs list each other's links."""
     if not other.startswith("GPU"):
         return True
     here, there = joined.get((one, other)), joined.get((other, one))

@@ -112,7 +112,7 @@ def active_bricks(status: Status) -> dict[str, int]:
 def machine_of_status(status: Status, name: str) -> Machine:
     """Return the machine whose NVLinks were printed; it has no PCIe links.
 
-    `-s` alone does not say where NVLinks lead: then GPUs have the attribute ``bricks`` (their
+    `-s` alone does not show where NVLinks lead: then GPUs have the attribute ``bricks`` (their
     number of links), but no links. `-R` and `-p` print the PCI address at the other end. If each
     link is listed at both its ends, the addresses belong to the GPUs, sorted in the order of GPU
     numbers. Otherwise, if any two GPUs have either all remote addresses in common or none, the
@@ -232,7 +232,7 @@ def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
 
 
 def _is_switched(status: Status) -> bool:
-    """Tell whether NVLinks lead to switches: two GPUs' remote devices are the same or disjoint.
+    """Test whether NVLinks lead to switches: two GPUs' remote devices are the same or disjoint.
 
     At least two GPUs must have the same remote devices.
     """

@@ -185,7 +185,7 @@ def preset_names() -> list[str]:
 
 
 def is_preset(name: str) -> bool:
-    """Tell whether a text is the name of a preset machine."""
+    """Test whether a text is the name of a preset machine."""
     return name in preset_names() or _PLAIN.fullmatch(name) is not None
 
 
@@ -233,7 +233,7 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
 
 
 def _is_on_a_board(product: str) -> bool:
-    """Tell whether GPUs of this product are sold on boards with NVLinks, in any number."""
+    """Test whether GPUs of this product are sold on boards with NVLinks, in any number."""
     if not nvlink_of(product):
         return False
     patterns = (content.get("recognise", {}).get("products") for content in _files().values())

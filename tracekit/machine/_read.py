@@ -121,7 +121,7 @@ _Table = dict[tuple[str, str], str]
 
 
 def is_rocm_topo(text: str) -> bool:
-    """Tell whether a text has a table that `rocm-smi --showtopo` prints."""
+    """Test whether a text has a table that `rocm-smi --showtopo` prints."""
     return any((found := _TITLE.fullmatch(line.strip())) and found[1] for line in text.splitlines())
 
 

@@ -281,7 +281,7 @@ def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
 
 
 def _of_peers(block: _Block) -> bool:
-    """Tell whether a matrix is from `topo -p2p`, which shows which GPUs can copy to each other."""
+    """Test whether a matrix is from `topo -p2p`, which shows which GPUs can copy to each other."""
     return any(cell in _PEER_STATES for cells, _ in block.rows.values() for cell in cells)
 
 
@@ -458,7 +458,7 @@ def _wires(matrix: Matrix, hosts: Mapping[str, int]) -> dict[str, Wire]:
 
 
 def _hides_switches(matrix: Matrix, hosts: Mapping[str, int]) -> bool:
-    """Tell whether some pair of GPUs on a socket has no known PCIe relation, hidden by NVLinks.
+    """Test whether some pair of GPUs on a socket has no known PCIe relation, hidden by NVLinks.
 
     A relation between other GPUs or NICs below the same two PCIe switches makes it known.
     """

@@ -1,4 +1,4 @@
-"""Canonical tables of a run, their columns and types, and `Trace`, which holds them as frames."""
+"""Canonical tables of a run, their columns and types, and `Trace`, their frames."""
 
 from typing import TYPE_CHECKING
 

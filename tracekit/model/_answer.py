@@ -143,7 +143,7 @@ class Answer:
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
     ) -> Self:
-        """Return a copy with only the rows that meet conditions, sorted; its title says how.
+        """Return a copy with only the rows that meet conditions, sorted; its title describes both.
 
         Parameters
         ----------

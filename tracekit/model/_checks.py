@@ -72,7 +72,7 @@ def read_checks(folder: Path) -> dict[str, Check]:
 
 
 def is_checked(folder: Path) -> bool:
-    """Tell whether a folder of tables has a list of file states; earlier versions wrote none."""
+    """Test whether a folder of tables has a list of file states; earlier versions wrote none."""
     return (folder / _LIST).is_file()
 
 

@@ -62,7 +62,7 @@ class Clock:
         5th and 95th percentile of the time differences that remain between the ends of matched
         calls after the correction, ns.
     reason
-        Sentence that tells how the correction was found, or why there is none.
+        Sentence: how the correction was found, or why there is none.
     steps
         Jumps of the file's clock: pairs of the file's time at a jump and the further offset to add
         from then on, ns.
@@ -186,7 +186,7 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def same_machine(one: Place, other: Place) -> bool:
-    """Tell whether two recorded files are of one machine: equal host names, or a GPU in common.
+    """Test whether two recorded files are of one machine: equal host names, or a GPU in common.
 
     GPUs are compared by UUID if one of the files names no host, as in old exports.
     """
@@ -238,7 +238,7 @@ def _moved(
 
 
 def _is_time(column: Column) -> bool:
-    """Tell whether a column contains points in time on the clock of its recorded file."""
+    """Test whether a column contains points in time on the clock of its recorded file."""
     is_length = column.name.endswith(_LENGTH)
     return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 

@@ -34,7 +34,7 @@ _REFERENCES = {
     "call": ("call",),
     "range": ("range", "parent"),
 }
-"""Numbers that are unique in a run, and the columns of any table that hold them: name ->
+"""Numbers that are unique in a run, and the columns of any table with them: name ->
 columns."""
 _OF_COLUMN = {column: what for what, columns in _REFERENCES.items() for column in columns}
 _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}

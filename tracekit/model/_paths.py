@@ -248,7 +248,7 @@ def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
 
 
 def in_any(paths: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """Tell for each path whether the flag `own` is true of it or of an ancestor."""
+    """Test for each path whether the flag `own` is true of it or of an ancestor."""
     steps = _Steps(paths)
     found, above = own.to_numpy(), steps.parent
     for _ in range(steps.doublings):

@@ -108,7 +108,7 @@ class Trace:
     warnings
         Warnings about the run for users, one sentence each.
     stretch
-        Part of the run that analyses are limited to. The tables always hold the whole run, since
+        Part of the run that analyses are limited to. The tables always have the whole run, since
         the state at the start of this part depends on earlier events.
     spread
         Executor that computes results of parts of the run, perhaps in other processes.

@@ -1,6 +1,6 @@
 """The questions of the DGX-1 study: each answered by a table and one sentence.
 
-Published values stand beside measured ones; published findings are checked. Every sentence is
+Published values are beside measured ones; published findings are checked. Every sentence is
 derived from its table.
 """
 
@@ -63,13 +63,13 @@ def holds(values: pl.Series, claim: Callable[[pl.Series], bool]) -> bool | None:
 
 
 def _all_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Tell whether all overheads satisfy a claim; None if some are unknown and none contradicts."""
+    """Test whether all overheads satisfy a claim; None if some are unknown and none contradicts."""
     shown = overheads.select(said=claim)["said"]
     return shown.all(ignore_nulls=False) if shown.len() else None
 
 
 def _any_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Tell whether any overhead satisfies a claim; None if some are unknown and none does."""
+    """Test whether any overhead satisfies a claim; None if some are unknown and none does."""
     shown = overheads.select(said=claim)["said"]
     return shown.any(ignore_nulls=False) if shown.len() else None
 
@@ -159,7 +159,7 @@ def dgx1_questions(measured: Measured) -> dict[str, Answer]:
     """Return the answers: key of the question -> answer.
 
     The meta of an answer has the ``question``; ``headline``, the sentence that answers it; and
-    ``claims``: published finding -> whether it holds here (None if unknown).
+    ``claims``: published finding -> whether it is true here (None if unknown).
     """
     return {key: _asked(measured, key, *each) for key, each in QUESTIONS.items()}
 
@@ -300,7 +300,7 @@ def _network_size(measured: Measured) -> Answer:
 
 
 def _bars(stages: pl.DataFrame) -> pl.DataFrame:
-    """Return the figure's rows, without run names if other columns tell the bars apart."""
+    """Return the figure's rows, without run names if other columns distinguish the bars."""
     bars = stages.drop("run")
     is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()
     return bars if is_told else stages

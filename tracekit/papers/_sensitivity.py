@@ -72,7 +72,7 @@ def _figures(known: Published) -> pl.DataFrame:
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
-    """Tell whether a range of speedups, widened by `slack` percent, reaches the published."""
+    """Test whether a range of speedups, widened by `slack` percent, reaches the published."""
     published, relation = pl.col("published"), pl.col("relation")
     near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
     between = (low <= published * (1 + near)) & (high >= published * (1 - near))

@@ -280,7 +280,7 @@ def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _are_parts(frame: pl.DataFrame) -> list[bool]:
-    """Tell for each row whether it was added by `with_parts`, as a part of the row above."""
+    """Test for each row whether it was added by `with_parts`, as a part of the row above."""
     if "stage" not in frame.columns:
         return [False] * frame.height
     return [stage == OF_WHICH for stage in frame["stage"].cast(str).to_list()]

@@ -255,7 +255,7 @@ def changes_figure(
     """Return the groups (such as kernels) that changed most, with the intervals of their change.
 
     One bar per group, the largest change on top, at most 25; a note gives the number left out. On
-    the right stands the time of each group in A and in B.
+    the right is the time of each group in A and in B.
 
     Parameters
     ----------

@@ -276,7 +276,7 @@ class _Renderer:
         return html(with_readable_names(answer.readable_rows), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Draw the figure `drawing` of an answer; without data it tells how to record these."""
+        """Draw the figure `drawing` of an answer; without data, a text on how to record these."""
         from tracekit.present._drawings import DRAWINGS
         from tracekit.present._figures import NOTHING, RECORD_WITH
         from tracekit.present._link_figures import NO_TRANSFERS

@@ -50,7 +50,7 @@ _COUNTED_COLOUR = "#882255"
 _MOST_TRACKS = 40
 _TRACK = 0.84
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares that the full height of a track may stand for."""
+"""Shares that the full height of a track may mean."""
 _WIDEST_NAME = 32
 _FAR = 10_000
 _DEVICES = ["src_device", "dst_device"]

@@ -1,9 +1,9 @@
 """Positions of the nodes and links of a machine in a drawing.
 
-GPUs stand above the PCIe switches and CPUs that they are attached to, so that these lines are
+GPUs are above the PCIe switches and CPUs that they are attached to, so that these lines are
 vertical. If NVLinks connect more than pairs of GPUs, the GPUs of each CPU are the corners of a
 square, rotated until no two share a column or a row, so that no line between two GPUs crosses a
-third. If squares do not work, all GPUs stand on an ellipse. NVSwitches are bars above their GPUs,
+third. If squares do not work, all GPUs are on an ellipse. NVSwitches are bars above their GPUs,
 and the fabric between hosts is a bar below everything. All lengths are pixels, y points upwards.
 """
 
@@ -71,7 +71,7 @@ class Box:
     height: float
 
     def covers(self, other: Box) -> bool:
-        """Tell whether two boxes overlap."""
+        """Test whether two boxes overlap."""
         return (
             abs(self.x - other.x) < (self.width + other.width) / 2
             and abs(self.y - other.y) < (self.height + other.height) / 2

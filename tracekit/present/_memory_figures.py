@@ -206,10 +206,10 @@ def memory_fit_figure(
     Parameters
     ----------
     points
-        Measured points: ``batch``, ``training_bytes`` and the columns that tell lines apart; rows
+        Measured points: ``batch``, ``training_bytes`` and the columns that distinguish lines; rows
         with a null in the first two are not drawn.
     fit
-        One row per line: those of ``network``, ``method`` and ``source`` that tell lines apart;
+        One row per line: those of ``network``, ``method`` and ``source`` that distinguish lines;
         ``slope_bytes`` and ``intercept_bytes`` (null if no line could be fitted), ``usable_bytes``,
         ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
     title, subtitle
@@ -277,7 +277,7 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
 
 
 def _ends_inside(line: _Line) -> bool:
-    """Tell whether a line ends at the largest batch size that fits, with a known interval."""
+    """Test whether a line ends at the largest batch size that fits, with a known interval."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 

@@ -28,7 +28,7 @@ _ALMOST_ALL = 0.9995
 _UNIT = re.compile(r"_(ns|percent)$")
 """Units in the names of values that are printed with their unit."""
 _ELSEWHERE = {"question", "headline", "per", "sum_over", "percentiles_per", "peak_of", "cold"}
-"""Keys that the lines above a table say."""
+"""Keys whose values the lines above a table contain."""
 _WARNINGS = "warnings"
 _SHORT = 80
 """Longest text, in characters, that shares a line with others."""
@@ -43,7 +43,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     meta
         Meta of an answer. The keys of a breakdown (`window_ns`, `idle_ns`, `wu_residual_ns`,
         `devices`, `iterations`, `skip`, `coverage`, `launched`), of traffic on links, and
-        `warnings` become sentences; the others share a line, except for values that say nothing.
+        `warnings` become sentences; the others share a line, except for values without information.
     """
     lines = [_window(meta), *_cold(meta)] if meta.get("window_ns") is not None else []
     worded = {*_ELSEWHERE, *(_WINDOW_KEYS if lines else ()), *(["skip"] if "cold" in meta else [])}
@@ -100,7 +100,7 @@ def _plain(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _says_nothing(value: object) -> bool:
-    """Tell whether a value needs no note, such as 0 skipped steps or an option not used."""
+    """Test whether a value needs no note, such as 0 skipped steps or an option not used."""
     return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
@@ -160,7 +160,7 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         Meta of the answer: ``question`` and ``headline``; ``per``, what times are means over, or
         ``sum_over``, what they are summed over; ``percentiles_per``, what percentiles are means
         over; ``peak_of``, the GPU or GPUs whose memory in use is given at its maximum, not as a
-        sum; ``cold``, cold steps, which sums over a window hold.
+        sum; ``cold``, cold steps, which sums over a window include.
     unit
         Unit of the times.
     """

@@ -185,7 +185,7 @@ def stage_bars_figure(
 ) -> go.Figure:
     """Return one bar per configuration: exposed time of each stage, and idle time.
 
-    The bars are in the order of the table, at most 40, grouped by network; the sum stands at the
+    The bars are in the order of the table, at most 40, grouped by network; the sum is at the
     end.
 
     Parameters

@@ -69,7 +69,7 @@ def terminal(
     is_whole
         Whether all rows are there, so that totals may be added.
     verbose
-        Whether the notes also say how the values were found.
+        Whether the notes also explain how the values were found.
     """
     above = headed(printable(title), meta, time_unit(frame))
     lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]

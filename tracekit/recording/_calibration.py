@@ -74,7 +74,7 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order of pairs of runs of two kinds, A B B A A B ...; true stands for B.
+    """Return the order of pairs of runs of two kinds, A B B A A B ...; true means B.
 
     With an even number of pairs (`times`), the effect of a steady drift cancels out.
     """

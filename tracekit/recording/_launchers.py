@@ -1,6 +1,6 @@
 """Launchers of jobs: where the program is among their arguments, and which variable has the rank.
 
-nsys has to stand between a launcher and its program to write one report per rank.
+nsys has to be between a launcher and its program to write one report per rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PYTHON_MODULES = {
     "horovod.runner.launch": "horovodrun",
 }
 _OF_PYTHON = ("torchrun", "accelerate", "deepspeed")
-"""Launchers that run scripts with a Python of their choice, unless told otherwise."""
+"""Launchers that run scripts with a Python of their choice by default."""
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
         "mpiexec.mpich", "orterun", "prterun")  # fmt: skip
 LAUNCHERS = (*_OF_PYTHON, "horovodrun", "srun", *_MPI)
@@ -87,7 +87,7 @@ class Launch:
     program
         The program with its arguments.
     rank_variable
-        Environment variables that may hold the rank, joined by commas; the first one that is set
+        Environment variables that may contain the rank, joined by commas; the first one that is set
         counts. If none of several is set, it is a single process. None without a launcher.
     local_rank_at
         Index of the program's word before which the launcher inserts the local rank, as
@@ -253,7 +253,7 @@ def implementation(launcher: str) -> str:
 
 
 def is_python(program: Sequence[str]) -> bool:
-    """Tell whether a command runs a Python program."""
+    """Test whether a command runs a Python program."""
     return bool(program) and PurePath(program[0]).name.startswith("python")
 
 

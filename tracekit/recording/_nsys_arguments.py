@@ -13,7 +13,7 @@ CUDA_RANGE = "cuda"
 """The capture range that a program marks by cudaProfilerStart and cudaProfilerStop."""
 _TRACES = ("cuda", "nvtx")
 _LONG_CALLS_NS = 10_000
-"""Least duration of recorded system calls, ns, unless nsys is told otherwise. Calls that occur
+"""Least duration of recorded system calls, ns, by default. Calls that occur
 hundreds of times per step are shorter; each costs 0.4 us to write and 0.07 us to skip."""
 
 

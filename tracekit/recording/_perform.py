@@ -5,7 +5,7 @@ interrupt reaches it exactly once, whoever it was sent to: after a second one ns
 its report. It also gets the interrupt if a shell made us ignore it, as in the background or under
 `nohup`. And the whole group can be ended together.
 
-A supervisor process stands between us and the program. It ends all processes that the program
+A supervisor process is between us and the program. It ends all processes that the program
 leaves behind, even if we are killed.
 """
 
@@ -301,7 +301,7 @@ class _Interrupts:
             signal.signal(each, handler)
 
     def let_through(self) -> None:
-        """Raise the interrupts that were held back, and let all later ones through."""
+        """Raise the interrupts that were delayed, and let all later ones through."""
         self._are_held = False
         for sent in self._came:
             self._raise(sent)

@@ -202,7 +202,7 @@ def _loaded(library: str | None) -> tuple[str, ...]:
 
 
 def _by_nvtx(wanted: Wanted) -> bool:
-    """Tell whether an NVTX range starts recording; nsys then needs registered names."""
+    """Test whether an NVTX range starts recording; nsys then needs registered names."""
     return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 

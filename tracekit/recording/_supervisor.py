@@ -230,7 +230,7 @@ class _Program:
         return [pid for pid in self._tools & processes.keys() if not processes[pid].is_ended]
 
     def _is_stuck(self, processes: _Processes) -> bool:
-        """Tell whether all processes except the program have used almost no CPU for some time."""
+        """Test whether all processes except the program have used almost no CPU for some time."""
         now = time.monotonic()
         below = _below({os.getpid()}, processes)
         others = [pid for pid in below if _read(f"/proc/{pid}/comm") != b"nvidia-smi\n"]
@@ -252,7 +252,7 @@ class _Program:
         return int(written[0]) / _WRITTEN_PER_S
 
     def _runs(self, processes: _Processes) -> bool:
-        """Tell whether a process started for the program is running, or none is known yet."""
+        """Test whether a process started for the program is running, or none is known yet."""
         for name in os.listdir(self._notes):  # noqa: PTH208 - pathlib takes time to load
             pid = int(name)
             if pid not in self._primaries and (parent := _read(f"{self._notes}/{name}").strip()):
@@ -296,14 +296,14 @@ class _Program:
         ]
 
     def _is_over(self, now: float) -> bool:
-        """Tell whether the time to wait for remaining processes is over."""
+        """Test whether the time to wait for remaining processes is over."""
         if self._wait == "work":
             return bool(self._ending) or now - self._worked_at > _IDLE_S
         longest = float({"all": "inf", "primary": "0"}.get(self._wait, self._wait))
         return bool(self._ending) or now - self._ended_at >= longest
 
     def _does_work(self, left: list[int], since: float, processes: _Processes) -> bool:
-        """Tell whether any of the processes `left` has worked since the last call."""
+        """Test whether any of the processes `left` has worked since the last call."""
         is_early = time.monotonic() - self._ended_at < _LOADING_S
         works = False
         for pid in left:
@@ -357,7 +357,7 @@ def _end_all(first: int) -> None:
 
 
 def _has_children() -> bool:
-    """Tell whether there are child processes, after reaping those that have ended."""
+    """Test whether there are child processes, after reaping those that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -25,7 +25,7 @@ versions."""
 
 
 def is_range(function: pl.Expr) -> pl.Expr:
-    """Tell whether a function of roctx creates a range."""
+    """Test whether a function of roctx creates a range."""
     return ~function.is_in(_NO_RANGES).fill_null(value=False)
 
 

@@ -103,7 +103,7 @@ class Copies:
         )  # fmt: skip
 
     def _ends(self) -> list[pl.Expr]:
-        """Return source and target GPU; where a copy names none, the GPU that ran it stands in."""
+        """Return source and target GPU; if a copy names none, the GPU that ran it."""
         kind, source, target = pl.col("kind"), pl.col(self.source), pl.col(self.target)
         return [
             pl.when(kind == "p2p").then(source)

@@ -59,13 +59,13 @@ class ExportFile(Protocol):
         """Size of all tables, bytes."""
 
     def has(self, table: str, *columns: str) -> bool:
-        """Tell whether `table` exists and has all `columns`."""
+        """Test whether `table` exists and has all `columns`."""
 
     def holds_rows(self, table: str) -> bool:
-        """Tell whether `table` exists and is not empty."""
+        """Test whether `table` exists and is not empty."""
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column` with any value that is not null."""
+        """Test whether `table` has `column` with any value that is not null."""
 
     def count(self, table: str) -> int:
         """Return the number of rows of an existing table."""

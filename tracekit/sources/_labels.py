@@ -25,7 +25,7 @@ _JOBS = (
 """Environment variables with one value in all processes of a job, and another in other jobs."""
 
 VARIABLES = (*_RANKS, *_SIZES, *_JOBS)
-"""Environment variables that are read. Others may hold secrets, so they never leave the file."""
+"""Environment variables that are read. Others may contain secrets, so they never leave the file."""
 _PREFIX = "tracekit"
 _SEVERAL = 2
 _LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"

@@ -44,5 +44,5 @@ def _product(sizes: Sequence[pl.Series], dtype: type[pl.Int32 | pl.Int64]) -> pl
 
 
 def _is_one(size: pl.Series) -> bool:
-    """Tell whether all values are 1, as in most columns."""
+    """Test whether all values are 1, as in most columns."""
     return not size.null_count() and size.min() == size.max() == 1

@@ -54,7 +54,7 @@ _PERCENT = re.compile(rb"([0-9]{1,3})%")
 
 
 def is_report(path: Path) -> bool:
-    """Tell whether a file is a report of nsys."""
+    """Test whether a file is a report of nsys."""
     with path.open("rb") as file:
         return file.read(len(REPORT_MAGIC)) == REPORT_MAGIC
 

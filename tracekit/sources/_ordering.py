@@ -91,7 +91,7 @@ class Ordered:
         self._plan = settled
 
     def _is_whole(self, chunk: tuple[_Slice, ...]) -> bool:
-        """Tell whether a chunk consists of exactly one batch as it arrived."""
+        """Test whether a chunk consists of exactly one batch as it arrived."""
         return (
             len(chunk) == 1 and chunk[0].end - chunk[0].begin == self._spool.heights[chunk[0].piece]
         )
@@ -191,7 +191,7 @@ class Ordered:
     def _cuts(self) -> NDArray[np.int64]:
         """Return the start times of all chunks but the first.
 
-        A chunk holds about as many rows as fit in memory; it ends a little earlier if a batch
+        A chunk has about as many rows as fit in memory; it ends a little earlier if a batch
         starts there, so that the next chunk contains the rows of this batch and few others.
         """
         times = np.sort(np.concatenate(self._samples))

@@ -287,7 +287,7 @@ _PACKET = frozenset((6, 8, 10, 11, 12, 13, 33, 36, 41, 42, 43, 44, 58, 59, 60, 7
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Tell whether a file begins with two Perfetto packets, or with a long one."""
+    """Test whether a file begins with two Perfetto packets, or with a long one."""
     data = np.frombuffer(head, np.uint8)
     at = 0
     for _ in range(2):

@@ -63,7 +63,7 @@ def read_smi(
         The file.
     utc_offset
         Offset of the local clock that wrote the times from UTC. ``nvidia-smi`` writes local time
-        and does not say in which time zone; by default it is taken for UTC.
+        and does not give the time zone; by default it is taken for UTC.
     columns
         The queried columns, in that order, as after ``--query-gpu=``. Used for files without a
         header (``--format=csv,noheader``), which by default are taken for

@@ -62,7 +62,7 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Tell whether each time is within 52 days of the trace's middle; null for a null time."""
+        """Test whether each time is within 52 days of the trace's middle; null for a null time."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:

@@ -169,7 +169,7 @@ def kept(loop: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_cache_closed(folder: Path) -> bool:
-    """Tell whether only this user can write a folder: Numba unpickles files that it finds there."""
+    """Test whether only this user can write a folder: Numba unpickles files that it finds there."""
     if folder.is_relative_to(_PACKAGE):
         return True
     try:

@@ -16,12 +16,12 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def is_plain_file(path: StrPath) -> bool:
-    """Tell whether a path is a regular file, and not a link, pipe or device."""
+    """Test whether a path is a regular file, and not a link, pipe or device."""
     return stat.S_ISREG(mode_of(path))
 
 
 def is_real_folder(path: StrPath) -> bool:
-    """Tell whether a path is a folder and no link."""
+    """Test whether a path is a folder and no link."""
     return stat.S_ISDIR(mode_of(path))
 
 

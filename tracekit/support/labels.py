@@ -26,5 +26,5 @@ def label_fault(key: str, value: str) -> str | None:
 
 
 def is_forbidden(character: str) -> bool:
-    """Tell whether a character is forbidden in names and labels."""
+    """Test whether a character is forbidden in names and labels."""
     return unicodedata.category(character) in _FORBIDDEN_CATEGORIES

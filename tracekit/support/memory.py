@@ -107,7 +107,7 @@ def allowed() -> int | None:
 
 
 def is_in_parts(question: str) -> bool:
-    """Tell whether an analysis processes a run in parts, and then adds up the results."""
+    """Test whether an analysis processes a run in parts, and then adds up the results."""
     return NEEDS[question].merged_bytes is not None
 
 

@@ -191,7 +191,7 @@ def find(loop: Callable[..., Any], types: str) -> Code | None:
 
 @cache
 def has_compiler() -> bool:
-    """Tell whether Numba is available."""
+    """Test whether Numba is available."""
     return find_spec("numba") is not None
 
 
@@ -254,7 +254,7 @@ def _make(folder: Path) -> None:
 
 
 def is_closed(path: Path) -> bool:
-    """Tell whether only this user and root can write a file, or into a folder.
+    """Test whether only this user and root can write a file, or into a folder.
 
     This is checked before a file is run or unpickled, since a digest in the file proves nothing.
     """

@@ -514,7 +514,7 @@ def require_valid(given: Mapping[str, Any], signature: inspect.Signature) -> Non
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of type `kind`; items of lists are not checked."""
+    """Test whether a value is of type `kind`; items of lists are not checked."""
     origin = get_origin(kind)
     if origin is Literal:
         return value in get_args(kind)

@@ -422,7 +422,7 @@ class _Near:
         return op.with_columns(range=pl.lit(number, self.ranges.dtype))
 
     def holds(self, op: pl.DataFrame) -> bool:
-        """Tell whether all rows needed for the details of an op have been read."""
+        """Test whether all rows needed for the details of an op have been read."""
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)

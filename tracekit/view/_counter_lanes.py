@@ -36,7 +36,7 @@ SAMPLED = {
         "count(*) AS samples", "min(in_use) AS min_sampled", "max(in_use) AS max_sampled",
     ]),
 }  # fmt: skip
-"""Keys of the tables of samples, and what is told of each counter, in SQL: table -> these."""
+"""Keys of the tables of samples, and the fields of each counter, in SQL: table -> these."""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
 
 
 _View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
-"""Makes a table of a run with so many iterations left out, and what else is said of it."""
+"""Makes a table of a run with so many iterations left out, and its metadata."""
 
 
 def _chosen_view(

@@ -185,7 +185,7 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
 
 
 def _has_collectives(trace: Trace) -> bool:
-    """Tell whether the run has any kernel of a collective, or any call of MPI."""
+    """Test whether the run has any kernel of a collective, or any call of MPI."""
     of_gpu = trace["ops"].select((pl.col("kind") == "collective").any()).collect().item()
     return bool(of_gpu) or not mpi_calls(trace).is_empty()
 
@@ -546,7 +546,7 @@ class _Logged:
         )
 
     def _sizes_are_totals(self) -> bool | None:
-        """Tell whether sizes in the log's tuning lines are sums over ranks, as before NCCL 2.24."""
+        """Test whether sizes in the log's tuning lines are sums over ranks, as before NCCL 2.24."""
         found = re.match(r"(\d{1,4})\.(\d{1,4})", self.version or "")
         return None if found is None else (int(found[1]), int(found[2])) < _PER_RANK_SINCE
 

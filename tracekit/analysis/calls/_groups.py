@@ -108,7 +108,7 @@ class GroupSearch:
 
 
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Tell whether the streams `own` are one group, not several that call at the same times.
+    """Test whether the streams `own` are one group, not several that call at the same times.
 
     A call proves it if one stream arrives long after all others and all end together: they waited
     for that stream. It proves nothing if the last two arrive together (each may belong to a

@@ -16,7 +16,7 @@ _OVERLAP_PERCENT = 95
 _ENOUGH = 8
 """Least number of collectives of several participants that show that numbers are wrong."""
 _MOST_LANES = 64
-"""Largest number of a participant's streams at which a stream stands for a communicator."""
+"""Largest number of a participant's streams at which a stream counts as a communicator."""
 _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
 _NUMBER = ("library", "kind", "communicator", "call_sequence")

@@ -307,7 +307,7 @@ def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _width(values: NDArray[Any], share: float) -> float:
-    """Return the width of the central interval that holds the fraction `share` of the values.
+    """Return the width of the central interval that contains the fraction `share` of the values.
 
     It equals the difference of two of NumPy's percentiles, whose computation is far slower.
     """

@@ -72,7 +72,7 @@ def collectives(
 
     Grouped by rank or node, a collective counts once for each rank or node that takes part, and
     ``wait_ns`` is its wait; by other keys it counts once. If a collective has more than 16 distinct
-    sizes, one row holds all from one power of two to the next, and ``bytes`` is their median. By
+    sizes, one row has all from one power of two to the next, and ``bytes`` is their median. By
     ``part`` (dispatch, combine or wait of experts' kernels), the table ``experts`` is the result of
     `expert_balance`.
 

@@ -26,14 +26,14 @@ KEYS: Mapping[str, Sequence[str]] = {
 """Keys to list collectives by."""
 
 _OF_RUN = ("stage", "iteration")
-"""What a run's timeline tells of a call."""
+"""Columns of a call that come from a run's timeline."""
 _CALL = ("communicator", "collective", "sequence", "message")
-"""What the records of one call have in common; ``message`` tells messages apart, of which each
+"""What the records of one call have in common; ``message`` distinguishes messages, of which each
 end is a call of its own."""
 _OF_ALL = ("all_gather", "reduce_scatter")
 """Collectives whose traffic is that of all ranks."""
 _DEFINED = ("all_reduce", *_OF_ALL, "broadcast", "reduce", "send_recv")
-"""Operations that NCCL gives a bandwidth; of all others it says 0."""
+"""Operations for which NCCL logs a bandwidth; for all others it logs 0."""
 _ALL_WAIT = ("all_reduce", *_OF_ALL, "all_to_all")
 """Collectives that no rank can leave before all have come."""
 _SIZES = 16
@@ -56,7 +56,7 @@ def nccl_inspector(
     """Return the answer of the command `nccl_inspector`: speed of collectives, and who waits.
 
     Records of one call share communicator, collective and sequence number. The participant with the
-    shortest time came last: it waited least for others. That holds if all ranks were recorded, if
+    shortest time came last: it waited least for others. That is so if all ranks were recorded, if
     no rank was timed on the host from enqueueing on, and if no rank may leave before all have come
     (so not for a broadcast or a reduction to a root).
 
@@ -467,7 +467,7 @@ def _reasons(elsewhere: int, nowhere: int) -> list[str]:
 _LANE = ["who", "communicator", "collective"]
 _IN_GROUP = ["name", "rank", "ranks"]
 _LOOKED_AT = 64
-"""So many kernels of a rank's collective tell by how much its numbers are shifted."""
+"""Least number of kernels of a rank's collective from which the shift of its numbers is found."""
 _LEAST = 8
 """Fewer kernels that agree may do so by chance."""
 _OFF_NS, _OFF_SHARE = 10_000, 0.05

@@ -12,7 +12,7 @@ from tracekit.model import KERNEL_KINDS, Answer, Trace
 _QUERY = r"^(cu|cuda)PointerGetAttributes?(_v\d+|_ptsz|_ptds)*$"
 _BARRIER = r"^P?MPI_Barrier$"
 _REDUCES = r"(?i)reduc|sum"
-"""Names of kernels that say that they add up or reduce."""
+"""Names of kernels that add up or reduce."""
 _FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)"
 
 

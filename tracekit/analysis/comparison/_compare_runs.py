@@ -68,7 +68,7 @@ _SCHEMA = {
 _COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 _IDLE = ("idle", "between_steps")
 _FEW_STEPS = 20
-"""In fewer steps a drift is hardly told from a difference, and the first line says so."""
+"""With fewer steps, drift looks like a difference; the first line then has a caveat."""
 _FEW = 4
 """Number of ranges of the host that a note names."""
 
@@ -172,7 +172,7 @@ def compare(
     step, and their changes to its change.
 
     A verdict is given where the interval, adjusted for the number of rows, excludes 0;
-    ``meta["method"]`` names the methods. A verdict holds for these two recordings only: iterations
+    ``meta["method"]`` names the methods. A verdict is about these two recordings only: iterations
     of one recording vary less than recordings of one program do, so two recordings of the same
     program can differ significantly by a little.
 

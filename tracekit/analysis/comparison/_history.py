@@ -74,7 +74,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     sorted by value if all values are numbers, dates (30.11.2026), or texts that differ in numbers
     only (2026-11-30, build-9, v2.10), else by the time of their first ingest. Where values can be
     read in several ways (2.10 is a decimal or a version), the times of ingest decide, and the
-    title says so.
+    title states that.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def _cut(values: Floats) -> Change | None:
 
 
 def _can_show(points: int) -> bool:
-    """Tell whether a series of `points` points is long enough for a significant change.
+    """Test whether a series of `points` points is long enough for a significant change.
 
     In the clearest change, one half of the n points lies above the other half: its p value is 2 /
     ``comb(n, n / 2)``, the chance that a random order separates the same halves.

@@ -367,7 +367,7 @@ _LAUNCHED, _COVERED = 0.05, 0.2
 _EMPTY = 0.2
 """Largest share of annotated steps without GPU work; above it the recording missed the steps."""
 _INFERRED = ("kernel_name", "copy_kind", "none")
-"""Sources of a stage that look at an op alone; the others follow what the program said or did."""
+"""Sources of a stage that look at an op alone; the others use ranges or the order of launches."""
 _NOTABLE, _MOST = 0.05, 0.5
 """A stage with less of the time of all ops is none to speak of; by what most of it is known."""
 
@@ -493,5 +493,5 @@ def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]
 
 
 def has_iterations(trace: Trace) -> bool:
-    """Tell whether the run has known iterations."""
+    """Test whether the run has known iterations."""
     return trace["iterations"].head(1).collect().height > 0

@@ -28,7 +28,7 @@ KERNELS_OF: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "layout_transposes": lambda name: name.str.contains(_LAYOUT),
     "unfused_elementwise": lambda name: name.str.contains(_ELEMENTWISE),
 }
-"""What tells by their names the kernels that a rule is about."""
+"""Patterns of the names of kernels that a rule is about."""
 _OFTEN = 0.1
 """Products in FP32 that take a smaller part of a step are not spoken of."""
 _MUCH = 0.05

@@ -66,7 +66,7 @@ RULES: Mapping[str, Rule] = {
         _run_rules.missing_evidence,
     )
 }
-"""Each of them says something, or nothing."""
+"""The rules; each returns a finding or None."""
 _MEASURES = (
     (_parts.idle, _parts.calls, _parts.exchanges, _parts.sends, _parts.kernels, _parts.host_calls,
      _host_rules.host_copies, _host_rules.places, _compute_rules.named_kernels,
@@ -76,9 +76,9 @@ _MEASURES = (
 """What rules ask of each part of a run; layers, which take long to find, only for findings."""
 
 _ENOUGH = 40
-"""A rule with fewer judged claims says `likely` at best."""
+"""Findings of a rule with fewer tested claims are `likely` at best."""
 _OFTEN = 20
-"""A rule that is wrong more than once in so many says `perhaps`."""
+"""Findings of a rule that is wrong more than once in so many claims are `perhaps`."""
 
 
 @cache
@@ -116,7 +116,7 @@ NOTICED = WORTH / 2
 _PART = 0.1
 """A win that moves by less than this part of itself stays."""
 WORSE = ("new", "grown")
-"""States of findings that a change of the program may be held responsible for."""
+"""States of findings that a change of the program may have caused."""
 _LONGER = 1.1
 """Where a step of the base takes so many times as long, a finding that it lacks may not be new."""
 _ORDER = {"new": 0, "grown": 1, "uncovered": 2, "unchanged": 3, "shrunk": 4, "gone": 5}
@@ -367,7 +367,7 @@ def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str,
 
 
 def _is_listed(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
-    """Tell whether a finding has a large (or unknown) share of a step in B or in the base."""
+    """Test whether a finding has a large (or unknown) share of a step in B or in the base."""
     shares = [row["share"] for row in (now, before) if row is not None]
     return any(share is None or share >= WORTH for share in shares)
 

@@ -292,7 +292,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
 
 
 def _has_stages(facts: Facts) -> bool:
-    """Tell if GPUs are pipeline stages: ranges, sends, or different kernels on each show it."""
+    """Test if GPUs are pipeline stages: ranges, sends, or different kernels on each show it."""
     return is_pipeline(facts.trace) or kernel_paces(facts).height <= 1
 
 

@@ -400,7 +400,7 @@ class Facts:
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
-        """Tell whether a time per step, ns, is long enough for a finding."""
+        """Test whether a time per step, ns, is long enough for a finding."""
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:

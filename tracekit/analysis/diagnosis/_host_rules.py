@@ -44,7 +44,7 @@ _COPIES = pl.Schema(
 _SLEEP = (SWITCHES, OS_CALLS)
 _ASLEEP = "asleep in "
 _KEPT = "lock|timedwait"
-"""Calls in which a thread waits for what another one holds; Python's lock is waited for in time."""
+"""Calls in which a thread waits for a lock of another thread; Python's lock is a timed wait."""
 _LOCK = "Python's lock"
 _TAKE_OUT = (
     "Take what waits out of the loop: `cudaDeviceSynchronize`, `.cpu()`, copies that block; or do "

@@ -72,12 +72,12 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:
-    """Tell whether ``stage`` is the only key that groups ops; then exposed time is computed."""
+    """Test whether ``stage`` is the only key that groups ops; then exposed time is computed."""
     return [key for key in keys if key not in OF_WINDOWS] == ["stage"]
 
 
 def is_by_steps(keys: Sequence[str]) -> bool:
-    """Tell whether times are to be added up per step, by the key ``iteration`` or ``phase``."""
+    """Test whether times are to be added up per step, by the key ``iteration`` or ``phase``."""
     return "iteration" in keys or "phase" in keys
 
 

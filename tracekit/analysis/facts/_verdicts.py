@@ -14,7 +14,7 @@ from tracekit.support.batches import in_batches
 from tracekit.support.wording import count, note, percent, share_text, shares_text, text_of
 
 _STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
-"""Sources that tell a pass by more than names of kernels and kinds of copies."""
+"""Sources that know a pass by more than names of kernels and kinds of copies."""
 _METHODS = {
     "threads": "stages by threads",
     "order": "stages estimated from order",
@@ -187,7 +187,7 @@ def confusion(trace: Trace) -> pl.DataFrame:
 
 
 def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
-    """Tell whether a run is pipeline-parallel: has micro-batches, or sends between stages."""
+    """Test whether a run is pipeline-parallel: has micro-batches, or sends between stages."""
     counted = counted_micro_batches(trace) is not None
     return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
 

@@ -49,7 +49,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     paired in order with dump entries of one group, at a shift in order at which all sizes are equal
     and times fit: the differences between times of call and entry scatter by at most `_OFF_NS`, at
     any other shift or group by `_APART` times more, and their median is the smallest of all. All
-    ranks of a communicator must find the same group. Stage and step of one rank's call hold for
+    ranks of a communicator must find the same group. Stage and step of one rank's call are those of
     all.
 
     Parameters

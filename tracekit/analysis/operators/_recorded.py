@@ -152,7 +152,7 @@ def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def has_sizes(trace: Trace) -> bool:
-    """Tell whether any operator's sizes were recorded."""
+    """Test whether any operator's sizes were recorded."""
     name, payload = pl.col("name"), pl.col("payload")
     sized = name.str.contains(_SIZES) | name.str.starts_with("{'mod'")
     is_sized = sized | payload.str.starts_with(_KINETO)
@@ -320,7 +320,7 @@ def counted_operators(
     Returns
     -------
     Columns of `operators`; ``flops``; ``gradients`` (for a backward convolution, the number of
-    gradients it computes, by which FLOPs are to be multiplied; null if `mask` does not tell); and
+    gradients it computes, by which FLOPs are to be multiplied; null if `mask` lacks it); and
     ``recomputed``, whether a backward pass repeats a forward operator (null if unknown).
     """
     nested = _with_recomputed(_nested(_in_nodes(operators, nodes)), graphed)

@@ -73,7 +73,7 @@ _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
 def on_tensor_cores(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels use Tensor Cores (AMD: matrix cores), by their names; null if unclear.
+    """Find which kernels use Tensor Cores (AMD: matrix cores), by their names; null if unclear.
 
     TF32, BF16 and FP8 products run only there, FP32 never; for FP16 the name of the instruction in
     the kernel's name decides.
@@ -91,7 +91,7 @@ def on_tensor_cores(name: pl.Expr) -> pl.Expr:
 
 
 def multiplies(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels multiply matrices, or convolve."""
+    """Find which kernels multiply matrices, or convolve."""
     plain = name.str.replace_all(_NO_MULTIPLICATION, "")
     return plain.str.contains(_MULTIPLIES).fill_null(value=False)
 
@@ -102,7 +102,7 @@ def of_weight(name: pl.Expr) -> pl.Expr:
 
 
 def of_input(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels of a backward pass compute the gradient of a convolution's input.
+    """Find which kernels of a backward pass compute the gradient of a convolution's input.
 
     cuDNN also uses kernels that are named after the forward pass.
     """

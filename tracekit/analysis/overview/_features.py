@@ -81,7 +81,7 @@ CAPABILITIES = (
 
 
 def features(trace: Trace) -> pl.DataFrame:
-    """Return what commands can tell about a run, and how to record the data for the rest.
+    """Return what commands can find out about a run, and how to record the data for the rest.
 
     Returns
     -------

@@ -134,7 +134,7 @@ def _errors(
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
-    """Tell which rows are positive in all steps of one sample and 0 in all steps of the other."""
+    """Find which rows are positive in all steps of one sample and 0 in all steps of the other."""
     sides = [(one == 0).all(axis=1) & (other > 0).all(axis=1) for one, other in ((a, b), (b, a))]
     found: Flags = sides[0] | sides[1]
     return found
@@ -242,7 +242,7 @@ def _error(steps: Numbers | Floats) -> float:
     """Return the variance of the steps' mean rank over that of a single rank; NaN if steps drift.
 
     It is at least 0.5 / n, half that of n independent steps, since a lower value, as of alternating
-    steps, tells little about a median.
+    steps, shows little about a median.
     """
     ordered = np.sort(steps)
     ranks = np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right")

@@ -26,10 +26,10 @@ WIDER, WIDER_OF_FEW = 1.2, 1.3
 _FEW = 8
 """Number of steps below which `WIDER_OF_FEW` applies: they hardly show dependence."""
 _DRIFT, _CHANCE = 0.7, 0.01
-"""Steps drift if the two lowest frequencies hold more than `_DRIFT` of the variance, as happens by
+"""Steps drift if the two lowest frequencies have more than `_DRIFT` of the variance, as happens by
 chance in fewer than `_CHANCE` of recordings of independent steps."""
 _MOST, _STILL, _HARDLY = 0.6, 12.0, 0.001
-"""Steps drift, too, if all four frequencies hold more than `_MOST`, as happens by chance in fewer
+"""Steps drift, too, if all four frequencies have more than `_MOST`, as happens by chance in fewer
 than `_HARDLY` of recordings of independent steps, and neighbours are alike: the sum of squared
 changes between them, over that of distances from the mean, is below `_STILL` over the number of
 steps. So it is in most recordings of a random walk (Sargan and Bhargava 1983); for independent

@@ -58,7 +58,7 @@ _WHO = {
 }
 """Names of slow groups, smallest group first; more work and slower work look alike."""
 _ALIKE = 0.9
-"""Least correlation of both passes of micro-batches at which sequence lengths are said to differ
+"""Least correlation of both passes of micro-batches at which sequence lengths are taken to differ
 (section 5.3 of the paper).
 """
 

@@ -106,7 +106,7 @@ def project_architectures(
 ) -> pl.DataFrame:
     """Return the modelled step time of each job on other architectures.
 
-    A server holds at most one replica per GPU, so larger jobs have fewer replicas there.
+    A server has at most one replica per GPU, so larger jobs have fewer replicas there.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.
 
     The variance of the logarithm of a ratio is about the sum of the relative variances of both
     sides; degrees of freedom are by Welch. With one run per side the interval comes from their
-    steps, and holds for these two runs only. With several runs each run counts as one value, and a
+    steps, and applies to these two runs only. With several runs each run counts as one value, and a
     side with a single run is assumed to vary like the other side.
 
     Parameters

@@ -97,7 +97,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
 
 def _shows_input(trace: Trace) -> bool:
-    """Tell whether ranges or ops of the stage input, or sleeps of threads, were recorded."""
+    """Test whether ranges or ops of the stage input, or sleeps of threads, were recorded."""
     is_input = pl.col("stage") == "IO"
     signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
     return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())

@@ -432,7 +432,7 @@ def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
 
 
 def _messages(trace: Trace) -> bool:
-    """Tell whether the run has MPI calls that move data."""
+    """Test whether the run has MPI calls that move data."""
     moving = (pl.col("library") == "mpi") & (pl.col("bytes") > 0)
     return not trace["host"].filter(moving).head(1).collect().is_empty()
 

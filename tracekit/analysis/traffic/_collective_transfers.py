@@ -517,7 +517,7 @@ def _algorithms(
 
 
 def _without_nvls(log: NcclLog | None, communicator: str | None) -> bool:
-    """Tell whether a log shows that a communicator has no NVLS channels."""
+    """Test whether a log shows that a communicator has no NVLS channels."""
     if log is None or log.nvls.is_empty():
         return False
     return log.nvls.filter(communicator=communicator, channels=0).height > 0

@@ -1,4 +1,4 @@
-"""Test the assumptions behind inferred stages and steps: each holds, fails, or is untested.
+"""Test the assumptions behind inferred stages and steps: true, false, or not testable.
 
 The doubt of an assumption is the busy time that is assigned to a wrong stage if it fails; it is
 unknown, not 0, where no other assignment was tried.

@@ -53,7 +53,7 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Tell whether only layers lie between some backward pass and the next one.
+    """Test whether only layers lie between some backward pass and the next one.
 
     These layers may be another forward pass, or a recomputed one; no input or update shows which.
     """
@@ -111,7 +111,7 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
 
 
 def _between(mask: Array, places: Array) -> Array:
-    """Tell for each pair of successive `places` whether `mask` is true anywhere between them."""
+    """Test for each pair of successive `places` whether `mask` is true anywhere between them."""
     until = np.concatenate(([0], np.cumsum(mask)))
     return np.asarray(until[places[1:]] > until[places[:-1]])
 

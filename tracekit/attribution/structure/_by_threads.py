@@ -92,7 +92,7 @@ def _reading(numbered: Numbered, asked: str | None) -> str | None:
 
 
 def in_hooks(turns: Turns) -> bool:
-    """Tell whether weights are updated in hooks, during most backward passes."""
+    """Test whether weights are updated in hooks, during most backward passes."""
     return bool(
         (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
         > THRESHOLDS.order_alike
@@ -100,7 +100,7 @@ def in_hooks(turns: Turns) -> bool:
 
 
 def _is_pipeline(lane: Lane) -> bool:
-    """Tell whether the process sends activations to other processes (pipeline parallelism).
+    """Test whether the process sends activations to other processes (pipeline parallelism).
 
     Then forward passes without a backward pass fill the pipeline; they are not evaluation.
     """
@@ -222,7 +222,7 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
-    """Tell whether the first step was recorded from its start and the last step to its end.
+    """Test whether the first step was recorded from its start and the last step to its end.
 
     If steps differ in their number of passes, the first step must begin with input, and the last
     must have as many passes as the step with the most.
@@ -244,7 +244,7 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
 
 
 def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Tell whether the first forward pass begins with all kernels that the usual one begins with.
+    """Test whether the first forward pass begins with all kernels that the usual one begins with.
 
     Fills and copies may be missing: the first step of a program has no gradients to clear, and its
     input may have been copied before the recording began.

@@ -151,7 +151,7 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether ops `begin` to `end` of a gap are part of its last forward pass.
+    """Test whether ops `begin` to `end` of a gap are part of its last forward pass.
 
     They are, unless their layers occur again after `end`. In that case the number of layers in the
     next backward pass decides, as it is about twice that of its forward pass: either twice the
@@ -171,7 +171,7 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether a gap's layers from `begin` to `end` occur again after `end`, in that order.
+    """Test whether a gap's layers from `begin` to `end` occur again after `end`, in that order.
 
     Batch norms are ignored, since evaluation uses other kernels for them.
     """
@@ -281,7 +281,7 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
     """Cut a gap at a launch before which the GPU had finished all earlier work, or return None.
 
     The host had waited there. The next launches find an idle GPU too, until the host is ahead
-    again. If most launches of the gap find an idle GPU, none of them stands out. A wait at the
+    again. If most launches of the gap find an idle GPU, none of them is distinct. A wait at the
     start of the gap counts only if no op of an update follows the last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
@@ -307,7 +307,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap before the launch with by far the longest host delay; None if none stands out."""
+    """Cut a gap before the launch with by far the longest host delay; None if there is none."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))

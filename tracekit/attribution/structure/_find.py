@@ -42,7 +42,7 @@ from tracekit.attribution.structure._work import (
 
 READINGS = "names of gradients and the period of launches give the same stages"
 METHODS = ("threads", "order", "refused", "none")
-"""Methods, from the one that says most to the one that says nothing."""
+"""Methods, from the best evidence to none."""
 _SIZES = 1 << 42
 """A number larger than the threads of any launch."""
 

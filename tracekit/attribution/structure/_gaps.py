@@ -124,7 +124,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 
 
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
-    """Tell whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
+    """Test whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
 
     The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
     fills before that kernel may vary.
@@ -189,7 +189,7 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
-    """Tell whether the last `body` ops of a gap are its whole forward pass.
+    """Test whether the last `body` ops of a gap are its whole forward pass.
 
     They are if the next backward pass is the same as after the usual gap, and both gaps end alike.
     They also are if the layers before these ops occur again in them, and the next backward pass has
@@ -204,7 +204,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 
 def _fed(turns: Turns, number: int) -> bool:
-    """Tell whether a gap has input copies and layers, with all of the copies before the layers."""
+    """Test whether a gap has input copies and layers, with all of the copies before the layers."""
     lane, place = turns.lane, turns.gap(number)
     fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
     layers = np.flatnonzero(lane.layer[place])

@@ -2,7 +2,7 @@
 
 Launches of a layer have the same sizes in forward and backward pass, and backward begins with the
 last layer. So launches of equal size form nested pairs, like brackets; the middle of the set of
-nested pairs with the largest weight is the turn. This holds within a training step only: any
+nested pairs with the largest weight is the turn. This is so within a training step only: any
 program that repeats launch sizes has nested pairs, so they are no evidence of training.
 """
 

@@ -201,7 +201,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
 
 
 def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
-    """Tell whether a part of a step lies before the first full step, and one after the last."""
+    """Test whether a part of a step lies before the first full step, and one after the last."""
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]

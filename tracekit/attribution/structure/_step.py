@@ -237,7 +237,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
 
 
 def _sized(lane: Lane, update: int) -> bool:
-    """Tell whether the sizes of most launches before the update are known."""
+    """Test whether the sizes of most launches before the update are known."""
     size = lane.work.size[:update][lane.kernel[:update]]
     return not size.size or bool((size >= 0).mean() >= THRESHOLDS.sized)
 

@@ -136,7 +136,7 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
 
 
 def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
-    """Tell whether an optimizer itself calls forward and backward passes (as L-BFGS does).
+    """Test whether an optimizer itself calls forward and backward passes (as L-BFGS does).
 
     Such an optimizer has no named kernels. In each of its updates the host copies a result computed
     from gradients from the GPU, and decides by it whether to continue. Its steps have several

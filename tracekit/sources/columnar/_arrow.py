@@ -289,7 +289,7 @@ class _Table:
         return self._at + offset if offset else 0
 
     def has(self, field: int) -> bool:
-        """Tell whether a field is present."""
+        """Test whether a field is present."""
         return self._place(field) > 0
 
     def number(self, field: int, form: str) -> int:

@@ -103,15 +103,15 @@ class ColumnarExport:
         return sum(file.stat().st_size for file in self._files.values())
 
     def has(self, table: str, *columns: str) -> bool:
-        """Tell whether `table` exists and has all `columns`."""
+        """Test whether `table` exists and has all `columns`."""
         return table in self._files and set(columns) <= set(self._columns(table))
 
     def holds_rows(self, table: str) -> bool:
-        """Tell whether `table` exists and is not empty."""
+        """Test whether `table` exists and is not empty."""
         return table in self._files and self.count(table) > 0
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column` with any value that is not null."""
+        """Test whether `table` has `column` with any value that is not null."""
         parts = self._parts(table, [column], BATCH_ROWS) if self.has(table, column) else ()
         return any(part[column].count() for part in parts)
 

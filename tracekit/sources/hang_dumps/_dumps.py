@@ -257,7 +257,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_ras(value: Any) -> bool:
-    """Tell whether a JSON value is a status or an event of RAS."""
+    """Test whether a JSON value is a status or an event of RAS."""
     return isinstance(value, dict) and (
         isinstance(value.get("communicators"), list)
         or (str(value.get("event")).startswith("PEER_") and "group" in value)

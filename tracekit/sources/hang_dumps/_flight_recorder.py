@@ -62,7 +62,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_flight_recorder(dump: Any) -> bool:
-    """Tell whether plain values are a dump of the flight recorder."""
+    """Test whether plain values are a dump of the flight recorder."""
     return isinstance(dump, dict) and "entries" in dump and "version" in dump
 
 

@@ -1,6 +1,6 @@
 """Split the text of a trace between events, and parse the text around them.
 
-Brackets outside of strings tell where an event ends. They are found in whole blocks of bytes at
+Brackets outside of strings show where an event ends. They are found in whole blocks of bytes at
 once; the text is then parsed in complete events.
 """
 
@@ -367,7 +367,7 @@ def _brackets_of(
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Tell for each mark (quote or backslash, by offset) whether a backslash escapes it."""
+    """Test for each mark (quote or backslash, by offset) whether a backslash escapes it."""
     after = np.zeros(marks.size, np.bool_)
     after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
     index = np.arange(marks.size)

@@ -66,7 +66,7 @@ OF_NO_USE = (
     "mtia_insight",
     "mtia_counters",
 )
-"""Categories whose events repeat what others say."""
+"""Categories whose events repeat others."""
 BARE = ("python_function",)
 """Categories whose events are only counted."""
 

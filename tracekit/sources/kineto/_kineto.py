@@ -67,7 +67,7 @@ _CONTENTS = (
 
 
 def is_kineto(path: Path) -> bool:
-    """Tell whether a file begins like JSON of Kineto, gzipped or not."""
+    """Test whether a file begins like JSON of Kineto, gzipped or not."""
     head = head_of(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     return head.startswith(b"{") and any(key in head for key in _TELLING) and _ROCPROF not in head
 

@@ -184,7 +184,7 @@ class Nvtx:
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _are_few(self, own: pl.Series, rows: int) -> bool:
-        """Tell whether few of `rows` events have an unregistered string, and few values occur."""
+        """Test whether few of `rows` events have an unregistered string, and few values occur."""
         if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
         self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
@@ -251,7 +251,7 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _are_ranges(kinds: pl.Series) -> bool:
-    """Tell whether all rows are push/pop or start/end ranges, from the minimum and maximum kind."""
+    """Test whether all rows are push/pop or start/end ranges, from the minimum and maximum kind."""
     least, most = kinds.min(), kinds.max()
     pairs = zip(_PUSH_POP, _START_END, strict=True)
     return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)

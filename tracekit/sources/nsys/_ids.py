@@ -113,7 +113,7 @@ class Texts:
     def _numbers(self) -> NDArray[np.uint32]:
         """For each text of the file: its index in `_texts`, or `_NONE_YET` if not met yet.
 
-        The last element stands for ids without a text and keeps `_NONE_YET`.
+        The last element is for ids without a text and keeps `_NONE_YET`.
         """
         return np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
 

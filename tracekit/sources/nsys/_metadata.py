@@ -25,7 +25,7 @@ _EXPORT_KEYS = (
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _VARIABLES = (_VISIBLE, *VARIABLES)
-"""Environment variables that are read. Others may hold secrets, so they never leave the file."""
+"""Environment variables that are read. Others may contain secrets, so they never leave the file."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ _REQUIRED = {
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
 _TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES, *UCX_TABLES), "start")
-"""Tables whose first rows tell the approximate time of the recording."""
+"""Tables whose first rows give the approximate time of the recording."""
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
 _OPS = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 _CALLS = ("thread_gid",)
@@ -63,7 +63,7 @@ _RANGES = ("thread_gid", "end_thread_gid")
 
 
 def is_nsys(file: ExportFile) -> bool:
-    """Tell whether a file or folder is an export of Nsight Systems, whole or trimmed."""
+    """Test whether a file or folder is an export of Nsight Systems, whole or trimmed."""
     return file.has("StringIds", "id", "value")
 
 
@@ -309,7 +309,7 @@ def lost_events(file: ExportFile) -> tuple[str, ...]:
 
 
 GRAPH_NODES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-"""Tables of graph nodes; until 2023.4 the second one, which holds whole graphs since then."""
+"""Tables of graph nodes; until 2023.4 the second one, which has whole graphs since then."""
 _MOST_COPIES = 8
 """Largest number of copies in a chain: a node is copied when its graph is cloned and when it is
 instantiated, rarely more often."""

@@ -94,7 +94,7 @@ class _Layout:
         return None in self.fields.values()
 
     def fits(self, size: pl.Expr) -> pl.Expr:
-        """Tell whether payloads of `size` bytes have this layout."""
+        """Test whether payloads of `size` bytes have this layout."""
         if self.size is not None:
             return size == self.size
         return size >= max(field.end for field in self.fields.values() if field)
@@ -206,7 +206,7 @@ def _places(
 
 
 def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> bool:
-    """Tell whether a field lies within the payload, and no other field starts inside it."""
+    """Test whether a field lies within the payload, and no other field starts inside it."""
     inside = [place for place in places if place is not None and field.offset <= place < field.end]
     within = 0 <= field.offset < _LARGEST and (size is None or field.end <= size)
     return within and len(inside) == 1

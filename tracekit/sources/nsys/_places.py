@@ -199,7 +199,7 @@ def _physical(
 
 
 def _agree(active: Sequence[_Pair], gpus: int) -> bool:
-    """Tell whether a CUDA ordinal surely means the same GPU in all processes.
+    """Test whether a CUDA ordinal surely means the same GPU in all processes.
 
     That is so if no two processes use the same ordinal, or if each can see all GPUs; if a process
     can see only some GPUs, its ordinals count only these.

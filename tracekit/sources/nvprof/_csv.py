@@ -76,7 +76,7 @@ _LOST = {
 
 
 def is_csv(path: Path) -> bool:
-    """Tell whether a file begins like CSV printed by nvprof (not like its database).
+    """Test whether a file begins like CSV printed by nvprof (not like its database).
 
     Also true for prints that are not supported, such as summaries: see `read_csv`.
     """
@@ -166,7 +166,7 @@ def _is_summary(cells: set[str]) -> bool:
 
 
 def _is_plain(line: str) -> bool:
-    """Tell whether a line is a table header that nvprof prints without ``--csv``."""
+    """Test whether a line is a table header that nvprof prints without ``--csv``."""
     words = set(line.split())
     return "," not in line and (words >= _TELLING or _is_summary(words))
 

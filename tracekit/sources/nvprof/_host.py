@@ -116,7 +116,7 @@ def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell for each key whether `known` (sorted) contains it."""
+    """Test for each key whether `known` (sorted) contains it."""
     if not known.size:
         return np.zeros(keys.size, np.bool_)
     found = known[np.searchsorted(known, keys).clip(max=known.size - 1)]

@@ -52,7 +52,7 @@ def by_process(rows: pl.DataFrame) -> pl.DataFrame:
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
     """Return the global id of the thread or process that ``objectId`` names; null for others.
 
-    It holds process id and thread id in 4 bytes each, and 4 unused bytes. For a process only the
+    It has process id and thread id in 4 bytes each, and 4 unused bytes. For a process only the
     first 4 bytes are meaningful; it gets the thread id 0.
     """
     known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)

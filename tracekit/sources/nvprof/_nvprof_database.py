@@ -199,7 +199,7 @@ _REQUIRED = {
     MARKER: MARKER_COLUMNS,
 }
 _TIMED = {**dict.fromkeys((*GPU_TABLES, RUNTIME, DRIVER), "start"), MARKER: "timestamp"}
-"""Tables whose first rows tell the approximate time of the recording."""
+"""Tables whose first rows give the approximate time of the recording."""
 _TOPOLOGY = ("CUPTI_ACTIVITY_KIND_NVLINK", "CUPTI_ACTIVITY_KIND_PCIE")
 _RECORD_GPU = "record with `nvprof -o run.nvvp`"
 _NO_PROCESS = 0
@@ -208,7 +208,7 @@ _YEAR_2000 = 946_684_800_000_000_000
 
 
 def is_nvprof(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is a database of nvprof or the Visual Profiler."""
+    """Test whether an SQLite file is a database of nvprof or the Visual Profiler."""
     return file.has(STRINGS, "_id_", "value")
 
 

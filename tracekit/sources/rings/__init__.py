@@ -52,7 +52,7 @@ _GPU_TIMES = (
 
 
 def is_ring(path: Path) -> bool:
-    """Tell whether a file begins like a ring."""
+    """Test whether a file begins like a ring."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 

@@ -2,8 +2,8 @@
 
 A file has a set of tables for each recorded process, whose names end in the set's guid; ids are
 valid within a set. Rows are read from the tables, not from the views beside them, which leave out
-rows without a thread, a queue or an event. In a newer layout ``rocpd_track`` holds the process and
-thread of a row; columns tell which layout a set has, since versions do not.
+rows without a thread, a queue or an event. In a newer layout ``rocpd_track`` has the process and
+thread of a row; columns show which layout a set has, since versions do not.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _LOST = {
 
 
 def is_rocpd(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is a database of rocprofv3."""
+    """Test whether an SQLite file is a database of rocprofv3."""
     return bool(_endings(file))
 
 

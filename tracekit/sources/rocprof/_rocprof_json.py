@@ -77,7 +77,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
 
 
 def is_rocprof(path: Path) -> bool:
-    """Tell whether a file begins like JSON of rocprofv3, gzipped or not."""
+    """Test whether a file begins like JSON of rocprofv3, gzipped or not."""
     return _BEGIN.match(head_of(path)) is not None
 
 

@@ -229,7 +229,7 @@ def _stream() -> pl.Expr:
 
 
 def is_rpd(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is a recording of RPD."""
+    """Test whether an SQLite file is a recording of RPD."""
     return file.has(_STRINGS, "id", "string") and (file.has(_API, "id") or file.has(_OP, "id"))
 
 

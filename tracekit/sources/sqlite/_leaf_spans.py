@@ -301,7 +301,7 @@ class SpanReader:
             self._warnings.append(warning)
 
     def _is_right(self, span: range, pages: PagesRead, columns: Columns, first: int) -> bool:
-        """Tell whether decoded sample pages of a span (from row `first`) are as SQLite reads."""
+        """Test whether decoded sample pages of a span (from row `first`) are as SQLite reads."""
         ends = first + np.cumsum(pages.cells)
         for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])

@@ -82,7 +82,7 @@ class Rows(NamedTuple):
         By row: its rowid, and the number of its shape if that was known before, else `NONE`.
     stored
         By column and row: an integer column's value; for other columns the position of the value
-        with its serial type. 0 for null, undefined if the column holds only nulls.
+        with its serial type. 0 for null, undefined if the column has only nulls.
     valid, nulls
         By column: a bit mask of rows, all set at first and cleared for nulls (unless the column
         holds only nulls); and the number of nulls, 0 at first.

@@ -1,7 +1,7 @@
 """Shapes of records: positions of values in rows that have the same header as an earlier row.
 
 A record begins with a header: one number per column, for the type and length of its value. Most
-rows of a table share a few headers, byte for byte. So what was derived once for a header holds for
+rows of a table share a few headers, byte for byte. So what was derived once for a header is true of
 all rows with this header and the same length: their values are read without decoding the header
 again. The content of a shape was checked when its first row was decoded, and depends on these bytes
 alone.
@@ -35,7 +35,7 @@ _COLUMN_BITS, _KIND_BITS = 8, 18
 _COLUMN = 2**_COLUMN_BITS - 1
 _NULL, _LONGEST_INT, _ZERO, _FIRST_TEXT = 0, 6, 8, 12
 MORE = 128
-"""Bit of a varint's byte that says that another byte follows."""
+"""Bit of a varint's byte that is set if another byte follows."""
 BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
 """By serial type below 128: bytes of a value; -1 for unused types."""
 
@@ -148,7 +148,7 @@ def _slot(data: Bytes, at: int, header: int, size: int) -> int:
 
 @inner
 def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: int) -> bool:
-    """Tell whether the record at `at` has this shape."""
+    """Test whether the record at `at` has this shape."""
     if words[shape, _WORDS] != size:
         return False
     for number in range((header + 7) >> 3):

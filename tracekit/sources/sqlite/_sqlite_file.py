@@ -124,7 +124,7 @@ class SqliteFile:
         return {same_case(name) for (name,) in rows}
 
     def has(self, table: str, *columns: str) -> bool:
-        """Tell whether `table` exists and has all `columns`."""
+        """Test whether `table` exists and has all `columns`."""
         if same_case(table) in self._views:
             self._views.discard(same_case(table))
             self.warnings.append(
@@ -134,12 +134,12 @@ class SqliteFile:
         return there is not None and there.issuperset(map(same_case, columns))
 
     def holds_rows(self, table: str) -> bool:
-        """Tell whether `table` exists and is not empty."""
+        """Test whether `table` exists and is not empty."""
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)})"  # noqa: S608
         return self.has(table) and bool(self._rows(sql)[0][0])
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column` with any value that is not null."""
+        """Test whether `table` has `column` with any value that is not null."""
         given = f"{quoted(column)} IS NOT NULL"
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {given})"  # noqa: S608
         return self.has(table, column) and bool(self._rows(sql)[0][0])
@@ -307,7 +307,7 @@ def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def is_packed(path: Path) -> bool:
-    """Tell whether a file is a gzipped SQLite file."""
+    """Test whether a file is a gzipped SQLite file."""
     with path.open("rb") as file:
         if file.read(len(_GZIP)) != _GZIP:
             return False

@@ -34,7 +34,7 @@ class Geometry:
     pages: int
 
     def holds(self, pages: NDArray[np.int64]) -> bool:
-        """Tell whether each of these page numbers may belong to a table."""
+        """Test whether each of these page numbers may belong to a table."""
         # SQLite never uses the page of its lock, and the first page is that of the schema.
         lock = _PENDING_BYTE // self.page_size + 1
         return bool(((pages > 1) & (pages <= self.pages) & (pages != lock)).all())
@@ -101,7 +101,7 @@ def geometry(header: bytes, size: int) -> Geometry | None:
 
 
 def is_utf8(header: bytes) -> bool:
-    """Tell whether texts are stored as UTF-8."""
+    """Test whether texts are stored as UTF-8."""
     return int.from_bytes(header[56:60], "big") in _UTF_8
 
 
@@ -157,7 +157,7 @@ def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
 
 
 def _is_real(declared: str) -> bool:
-    """Tell whether a column declared like this has real affinity in SQLite."""
+    """Test whether a column declared like this has real affinity in SQLite."""
     upper = declared.upper()
     if any(part in upper for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
         return False

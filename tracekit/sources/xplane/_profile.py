@@ -68,7 +68,7 @@ _PS = 1000
 
 
 def is_xplane(path: Path) -> bool:
-    """Tell whether a file begins like a profile of XLA, by its first plane."""
+    """Test whether a file begins like a profile of XLA, by its first plane."""
     with path.open("rb") as file:
         return _BEGIN.match(file.read(64)) is not None
 

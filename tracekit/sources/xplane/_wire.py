@@ -117,7 +117,7 @@ def read_events(
         Output, 2 rows per column: value of a stat that is a number, in the first row; or begin and
         end of a text.
     kinds
-        Output, 1 row per column: the field of the stat that holds its value; 0 if absent, 1 if of
+        Output, 1 row per column: the field of the stat with its value; 0 if absent, 1 if of
         another kind, such as a fraction.
     """
     for row in range(len(begins)):

@@ -173,7 +173,7 @@ _MOST_BYTES_OF_TEXT = 1 << 30
 
 
 def can_write(frame: pl.DataFrame) -> bool:
-    """Tell whether `write` supports all types of a frame, and its rows fit into a page."""
+    """Test whether `write` supports all types of a frame, and its rows fit into a page."""
     known = (*_PHYSICAL, *_TEXTS)
     if frame.height == 0 or not all(dtype in known for dtype in frame.dtypes):
         return False
