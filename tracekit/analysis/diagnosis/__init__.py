@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         WORSE,
         against,
         diagnose,
+        longest_examples,
     )
-    from tracekit.analysis.diagnosis._examples import longest_examples
     from tracekit.analysis.diagnosis.questions import stragglers
 
 __getattr__, __dir__ = lazily(__name__)
