@@ -43,6 +43,8 @@ STEP = ["process", "device", "iteration"]
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
+_ALMOST_ALL = 0.9995
+"""Known share of time from which sums are no longer called lower bounds."""
 
 
 def no_sizes(trace: Trace) -> str:
@@ -429,7 +431,13 @@ def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
     known = f"; operators of {percent(meta['known_share'])} of GPU time are known"
     divisor, unit = unit_of(meta["step_flops"], FLOP_UNITS)
-    return f"A step computes {meta['step_flops'] / divisor:,.4g} {unit} on a GPU{share}{known}"
+    flops = f"{_least(meta)}{meta['step_flops'] / divisor:,.4g} {unit}"
+    return f"A step computes {flops} on a GPU{share}{known}"
+
+
+def _least(meta: Mapping[str, Any]) -> str:
+    """Return ``at least`` if the FLOPs of some operators are unknown, so that sums lack them."""
+    return "at least " if (meta["known_share"] or 0) < _ALMOST_ALL else ""
 
 
 @first_line("roofline")
@@ -453,16 +461,17 @@ def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | Non
 )  # fmt: skip
 def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: FLOPs of a step, share of the peak (MFU), and how much is known."""
-    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
+    least = _least(meta)
+    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {least}{percent(meta['mfu'])}"
     known = f"FLOPs known of {share_text(meta['known_share'])} of the time of kernels that compute"
     step = "no steps"
     if meta["steps"]:
-        each = "FLOPs unknown" if meta["step_flops"] is None else _flop(meta["step_flops"])
+        each = "FLOPs unknown" if meta["step_flops"] is None else least + _flop(meta["step_flops"])
         step = f"{each} in a step of {duration(meta['step_ns'])}"
     if meta["step_recomputed_flops"]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
     if meta["hfu"] != meta["mfu"]:
-        mfu += f", HFU {percent(meta['hfu'])}"
+        mfu += f", HFU {least}{percent(meta['hfu'])}"
     return [f"{step} · {mfu} · {known}", *_peak_notes(meta)]
 
 
