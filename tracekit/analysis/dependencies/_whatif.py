@@ -58,7 +58,6 @@ _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
 _MANY = 1_000
 """Ends of a range from so many ms on are printed without decimals."""
-_NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
 _ROWS = pl.Schema(
     {"change": pl.String(), "dependencies": pl.Int64(), "step_ns": pl.Float64(),
      "low_ns": pl.Float64(), "high_ns": pl.Float64(), "saved_ns": pl.Float64(),
@@ -111,7 +110,7 @@ def whatif(
     off = max(error or 0.0, _OFF)
     if not any(each.is_told(measured, off) for each in replays[2:]):
         raise UndecidedError(
-            "; ".join(_untold(job, each, off) for each in replays[2:]), _NARROW
+            "; ".join(_untold(job, each, off) for each in replays[2:]), _narrower(job, known)
         )  # fmt: skip
     share = max((each.unexplained or 0.0 for each in replays), default=0.0)
     untold = [_untold(job, each, off) for each in replays[2:] if not each.is_told(measured, off)]
@@ -410,6 +409,14 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
         why = ": how much workers slow each other is not recorded"
     what = "a step" if job.has_steps else "the whole recording"
     return f"{replay.label}: {what} would be between {ends} ms{why}"
+
+
+def _narrower(job: Job, changes: Sequence[Change]) -> str:
+    """Return what to ask instead of changes for which the range of a step is too wide."""
+    is_open = not job.graph.batches.taken.is_empty()
+    if is_open and not any(isinstance(each, Loader) for each in changes):
+        return "ask with --loader inf if batches are ready, or for a smaller change"
+    return "ask for a smaller change"
 
 
 def _assumed(job: Job) -> list[str]:
