@@ -139,7 +139,12 @@ def _three(monkeypatch: pytest.MonkeyPatch) -> Trace:
 
 def test_what_parts_answered_before_an_interrupt_is_kept(monkeypatch) -> None:
     kept: dict[str, Frames] = {}
-    keeper = SimpleNamespace(find=kept.get, keep=kept.__setitem__)
+
+    def keep(key: str, frames: Frames) -> bool:
+        kept[key] = frames
+        return True
+
+    keeper = SimpleNamespace(find=kept.get, keep=keep)
     run = replace(_three(monkeypatch), keeper=keeper)
     asked: list[Trace] = []
 
@@ -156,6 +161,29 @@ def test_what_parts_answered_before_an_interrupt_is_kept(monkeypatch) -> None:
     found = run.sums_of_parts(work)
     assert [each["ops"].height for each in found] == [3, 3, 3]
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize(("is_kept", "times"), [(False, 1), (True, 2)])
+def test_what_parts_answered_is_not_lost_with_the_cache(monkeypatch, is_kept, times) -> None:
+    keeper = SimpleNamespace(find=lambda _: None, keep=lambda *_: is_kept)
+    run = replace(_three(monkeypatch), keeper=keeper)
+    asked: list[str] = []
+
+    def answer(part: Trace) -> Frames:
+        asked.append(part.tables.name)
+        return {"ops": part.read("ops")}
+
+    found = run.sums_of_parts([partial(answer, part) for part in run.parts()])
+    assert [each["ops"].height for each in found] == [3, 3, 3]
+    assert len(asked) == times * 3
+
+
+def test_what_a_part_caches_is_freed(monkeypatch) -> None:
+    parts = _three(monkeypatch).parts()
+    _three(monkeypatch).sums_of_parts(
+        [partial(lambda part: {"ops": part.read("ops")}, part) for part in parts]
+    )
+    assert not any("ops" in part.tables._opened for part in parts)
 
 
 def test_parts_are_apart_whoever_works_on_them(monkeypatch) -> None:

@@ -161,24 +161,30 @@ class Durations:
     Parameters
     ----------
     parts
-        Tuples of three parallel arrays: row of the table of sums, duration (ns), and how often this
-        duration occurs in this row.
+        Tuples of a number to be added to each row, and three parallel arrays of integers: row of
+        the table of sums, duration (ns), and how often this duration occurs in this row.
     """
 
-    def __init__(self, parts: Sequence[tuple[_Array, _Array, _Array]] = ()) -> None:
+    def __init__(self, parts: Sequence[tuple[int, _Array, _Array, _Array]] = ()) -> None:
         self.parts = [*parts]
 
     def add(self, rows: _Array, lengths: _Array) -> None:
         """Add ops: the row of sums and the duration of each, in 32 bits where they fit."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
-        self.parts.append((rows, lengths.astype(dtype), once))
+        self.parts.append((0, rows, lengths.astype(dtype), once))
 
     def frame(self) -> pl.DataFrame:
-        """Return ``row, length, times``: row of sums, duration (ns), number of occurrences."""
-        added = (pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for part in self.parts)
+        """Return ``row, length, times``: row of sums, duration (ns), number of occurrences.
+
+        Their types are the narrowest that hold them, since a run of many parts has many of them.
+        """
+        added = (
+            pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for _, *part in self.parts
+        )
         whole = pl.concat([_NONE, *added], how="vertical_relaxed")
-        return whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
+        found = whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
+        return found.select(column.shrink_dtype() for column in found)
 
     @classmethod
     def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
@@ -189,7 +195,7 @@ class Durations:
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [
-                (given(part["row"]) + np.int32(before), given(part["length"]), given(part["times"]))
+                (before, given(part["row"]), given(part["length"]), given(part["times"]))
                 for part, before in zip(parts, first, strict=False)
             ]
         )
@@ -225,15 +231,17 @@ class Durations:
         The order is: first position of each group; durations (ns); how often each duration occurs.
         """
         of_each = np.zeros(number, np.int64)
-        for rows, _, _ in self.parts:
-            of_each += np.bincount(groups[rows], minlength=number)
+        for before, rows, _, _ in self.parts:
+            of_each += np.bincount(groups[before:][rows], minlength=number)
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(of_each)])
-        types = [lengths.dtype for _, lengths, _ in self.parts]
+        types = [lengths.dtype for _, _, lengths, _ in self.parts]
         dealt = np.empty(int(first[-1]), np.result_type(np.int32, *types))
         dealt_times, free = np.empty(dealt.size, np.int32), first[:-1].copy()
-        for rows, lengths, times in self.parts:
-            run, wide = compiled(_deal, dealt.size), lengths.astype(dealt.dtype, copy=False)
-            run(rows, wide, np.ascontiguousarray(times), groups, free, dealt, dealt_times)
+        run = compiled(_deal, dealt.size)
+        for before, rows, lengths, times in self.parts:
+            # The loop is compiled for these types alone.
+            wide = (rows.astype(np.int32), lengths.astype(dealt.dtype), times.astype(np.int32))
+            run(*wide, groups[before:], free, dealt, dealt_times)
         return first, dealt, dealt_times
 
 

@@ -181,8 +181,10 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     its own.
     """
     known = reports.select("report", "clock")
-    joined = rows.join(known, on="report", how="left", maintain_order="left")
-    return joined.with_columns(clock=pl.coalesce("clock", pl.format("report {}", "report")))
+    found = rows.select("report").unique().join(known, on="report", how="left").with_columns(
+        clock=pl.coalesce("clock", pl.format("report {}", "report"))
+    )  # fmt: skip
+    return rows.join(found, on="report", how="left", maintain_order="left")
 
 
 def same_machine(one: Place, other: Place) -> bool:

@@ -89,8 +89,8 @@ class Keeper(Protocol):
     def find(self, key: str) -> Frames | None:
         """Return the frames cached under a key; None if there are none."""
 
-    def keep(self, key: str, frames: Frames) -> None:
-        """Cache frames under a key."""
+    def keep(self, key: str, frames: Frames) -> bool:
+        """Cache frames under a key; return whether `find` will find them."""
 
 
 def _one_by_one(work: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
@@ -240,18 +240,21 @@ class Trace:
         """
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
+        asked = work if len(work) == 1 else [partial(_on_a_copy, each) for each in work]
         if keeper is None:
-            return [frames for _, frames in sorted(self.spread(work), key=itemgetter(0))]
+            return [frames for _, frames in sorted(self.spread(asked), key=itemgetter(0))]
         keys = [_key(each) for each in work]
         found = {number: keeper.find(key) for number, key in enumerate(keys)}
         missing = [number for number, frames in found.items() if frames is None]
-        made = self.spread([work[number] for number in missing]) if missing else ()
+        made = self.spread([asked[number] for number in missing]) if missing else ()
         for place, frames in made:
-            key = keys[missing[place]]
-            keeper.keep(key, frames)
-            # What is read back holds no part of the columns that it was taken from.
-            found[missing[place]] = keeper.find(key) or frames
-        return [frames for frames in found.values() if frames is not None]
+            number = missing[place]
+            # Read back when all are made: until then memory is for the parts that are being read.
+            found[number] = None if keeper.keep(keys[number], frames) else frames
+        return [
+            frames or keeper.find(keys[number]) or asked[number]()
+            for number, frames in found.items()
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -287,6 +290,12 @@ class Trace:
         own = self.tables
         changed = own.but(tables) if isinstance(own, LaterTables) else {**own, **tables}
         return replace(self, tables=changed)
+
+
+def _on_a_copy(work: partial[Frames]) -> Frames:
+    """Work on a part with a copy of it, so that what the copy caches is freed afterwards."""
+    part, *frames = work.args
+    return work.func(replace(copy(part), tables=copy(part.tables)), *frames)
 
 
 def _key(work: partial[Frames]) -> str:

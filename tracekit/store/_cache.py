@@ -51,8 +51,8 @@ class Kept:
                 return rest if hashlib.sha256(rest).digest() == digest else None
         return None
 
-    def write(self, key: str, content: bytes) -> None:
-        """Cache a value under a key; nothing happens if the folder cannot be written."""
+    def write(self, key: str, content: bytes) -> bool:
+        """Cache a value under a key; return False if the folder cannot be written."""
         with suppress(OSError):
             access = access_of(self._root)
             if not is_real_folder(self._folder):
@@ -60,6 +60,8 @@ class Kept:
                 access.give(self._folder)
             whole = hashlib.sha256(content).digest() + content
             put_file(self._folder, self._path(key).name, whole, access)
+            return True
+        return False
 
     def find(self, key: str) -> dict[str, pl.DataFrame] | None:
         """Return the frames cached under a key; None if there are none, or they are damaged."""
@@ -74,15 +76,15 @@ class Kept:
         except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException):
             return None
 
-    def keep(self, key: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Cache frames under a key; nothing happens if the folder cannot be written."""
+    def keep(self, key: str, frames: Mapping[str, pl.DataFrame]) -> bool:
+        """Cache frames under a key; return False if the folder cannot be written."""
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as file:
             for name, frame in frames.items():
                 own = io.BytesIO()
                 frame.write_ipc(own, compression="zstd")
                 file.writestr(name, own.getvalue())
-        self.write(key, content.getvalue())
+        return self.write(key, content.getvalue())
 
     def stale(self) -> list[Path]:
         """Return the cache files of other versions of the code, which are never read again."""

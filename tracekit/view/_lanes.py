@@ -138,8 +138,8 @@ class Kept(Protocol):
     def read(self, key: str) -> bytes | None:
         """Return the value under a key, which anyone may have written; None if there is none."""
 
-    def write(self, key: str, content: bytes) -> None:
-        """Cache a value under a key, if possible."""
+    def write(self, key: str, content: bytes) -> bool:
+        """Cache a value under a key; return False if that is not possible."""
 
 
 def _made_once(work: Callable[[RunLanes], T]) -> cached_property[T]:

@@ -137,9 +137,7 @@ def links(
     whole = transfers.drop("second_op", "collective", *_of_keys_alone(keys, phases, groups))
     transfers = whole.filter(_counts(keys))
     by_link = {"link", "nic"} & {*keys}
-    rows = (crossings if by_link else with_routes)(transfers, machine, place)
-    if by_link and {"pair", "route"} & {*keys}:
-        rows = with_routes(rows, machine, place)
+    rows = _over_links(transfers, machine, place, keys)
     rows = _of_network(rows, keys, machine, place, hosts or {})
     if processes is not None and of_processes:
         owners = processes.select("process", *of_processes)
@@ -150,7 +148,7 @@ def links(
         rows = rows.join(phases, on=["process", "iteration"], how="left", maintain_order="left")
     rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
-    named = [name for name in columns if rows.schema[name] == pl.String]
+    named = [name for name in columns if rows.schema[name] in (pl.String, pl.Categorical)]
     rows = rows.with_columns(pl.col(named).cast(pl.Categorical))  # a quarter of the memory
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
     sums = _summed(rows, columns, peak, between)
@@ -162,6 +160,17 @@ def links(
     bounded = _bounded(sums, rows.filter(either), columns, whole.filter(either))
     bounded = bounded.with_columns(pl.col(named).cast(pl.String))
     return _arranged(bounded, keys, columns, peak, window_ns)
+
+
+def _over_links(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
+) -> pl.DataFrame:
+    """Return transfers with what the keys need of their links and routes."""
+    needs_ends = bool({"nic", "hosts", "pair", "route"} & {*keys})
+    if not {"link", "nic"} & {*keys}:
+        return with_routes(transfers, machine, place)
+    crossed = crossings(transfers, machine, place, is_short=not needs_ends)
+    return with_routes(crossed, machine, place) if {"pair", "route"} & {*keys} else crossed
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:

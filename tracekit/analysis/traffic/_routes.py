@@ -14,6 +14,10 @@ _ENDS = (
     "src_device", "dst_device", "via_device", "through_host", "at_switch", "is_known", "src_nic",
     "dst_nic",
 )  # fmt: skip
+_OF_ENDS = (
+    "src_device", "dst_device", "via_device", "at_switch", "src_nic", "dst_nic", "first_end",
+    "second_start", "source",
+)  # fmt: skip
 _TO_HOST = ("h2d", "d2h", "mpi")
 """Methods for which an end without a GPU is host memory; for all others that end is unknown."""
 _ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
@@ -51,13 +55,22 @@ def with_routes(
     return joined.drop("through_host", "is_known")
 
 
-def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
+def crossings(
+    transfers: pl.DataFrame,
+    machine: Machine,
+    place: Mapping[int, int],
+    *,
+    is_short: bool = False,
+) -> pl.DataFrame:
     """Return a row per transfer and link that it crosses.
 
     Parameters
     ----------
     transfers, machine, place
         As for `with_routes`.
+    is_short
+        Whether to leave out what only tells where and when a transfer crosses a link, and return
+        texts of links as categories, which takes half the memory.
 
     Returns
     -------
@@ -70,12 +83,15 @@ def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int
         (*ends, *hop) for ends, routes in _routes(marked, machine, place) for hop in _hops(routes)
     ]
     found = pl.DataFrame(rows, schema={**_end_types(marked), **_HOP}, orient="row")
-    crossed = marked.join(found, on=_ENDS, how="inner", nulls_equal=True)
+    if is_short:
+        found = found.with_columns(pl.col(pl.String).cast(pl.Categorical))
+    crossed = marked.lazy().join(found.lazy(), on=_ENDS, how="inner", nulls_equal=True)
     first, second = pl.col("leg") == _FIRST_LEG, pl.col("leg") == _SECOND_LEG
-    return crossed.with_columns(
+    timed = crossed.with_columns(
         end=pl.when(first).then(pl.coalesce("first_end", "end")).otherwise("end"),
         start=pl.when(second).then(pl.coalesce("second_start", "start")).otherwise("start"),
-    ).drop("leg", "through_host", "is_known")
+    )
+    return timed.drop("leg", "through_host", "is_known", *(_OF_ENDS if is_short else ())).collect()
 
 
 def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
