@@ -118,6 +118,16 @@ def test_ranks_far_apart_are_not_listed_one_by_one() -> None:
     assert missing.startswith("rank 1, 2, 3, 4, 5, 6, 7, 8, ...: ")
 
 
+def test_collectives_of_unknown_participants_are_told() -> None:
+    trace = _of({rank: PASSES[rank] for rank in (0, 1)})
+    last = (pl.col("kind") == "collective") & (pl.col("start") > 3 * STEP) & (pl.col("device") == 1)
+    lost = trace.with_tables({"ops": trace["ops"].filter(~last).collect()})
+    assert "missing" not in stragglers(trace).meta
+    assert stragglers(lost).meta["missing"][0] == (
+        "who takes part in 1 of 7 calls of collectives: waits in them are in no number"
+    )
+
+
 def test_a_missing_first_or_last_rank_is_told() -> None:
     """Ranks 1 to 6 of 8: no number between them is missing."""
     some = {rank: (600 + rank, 700 - rank) for rank in range(1, 7)}

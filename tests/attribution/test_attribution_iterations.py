@@ -452,3 +452,21 @@ def test_a_gpu_on_which_two_processes_run_steps_at_once_is_told(
     assert [text.partition(":")[0] for text in said] == [
         "2 processes run steps on device 0 at the same time"
     ] * told
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ([0, 1, 2, 3, 4, 5], []),
+        ([0, 10, 20, 30, 40, 50], []),  # of ten steps one is marked
+        ([0, 1, 2, 6, 7, 8], ["no step between 2 and 6"]),
+    ],
+)
+def test_steps_that_lack_between_others_are_told(numbers: list[int], told: list[str]) -> None:
+    builder = TraceBuilder()
+    for number in numbers:
+        at = 1000 * (number if number < 10 else number // 10)
+        builder.range(at, at + 400, f"step {number}")
+        builder.op("f", at + 10)
+    said = [text for text in builder.attributed().warnings if "no step between" in text]
+    assert [text.partition(" is marked")[0] for text in said] == told

@@ -43,6 +43,7 @@ def findings(
         own = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
             *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
+            *_left_out(iterations, verdict["process"]),
             *_structure(verdict), *_lopsided(own, verdict), *_exchanges_forward(own, verdict),
             *_disagreements(own, verdict),
         )  # fmt: skip
@@ -89,6 +90,17 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
         yield (
             f"its 2 whole iterations have {first:,} and {last:,} ops: neither is known to be the "
             "usual one"
+        )
+
+
+def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
+    """Warn if numbers of steps are left out: the time of those counts in the step before them."""
+    by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
+    own = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
+    for last, by_last, length in own.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
+        yield (
+            f"no step between {last - by_last} and {last} is marked in the recording: the "
+            f"{length / _NS_PER_MS:,.3f} ms from one to the other count as a step"
         )
 
 

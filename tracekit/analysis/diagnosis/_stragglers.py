@@ -317,6 +317,10 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
     elif absent := unrecorded_ranks(facts.trace):
         which = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if absent[_SHOWN:] else "")
         missing = [*missing, f"rank {which}: a rank that was not recorded may be the last"]
+    several = facts.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("step")
+    if alone := several["match"].null_count():
+        some = f"{alone:,} of {several.height:,} calls of collectives"
+        missing = [*missing, f"who takes part in {some}: waits in them are in no number"]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.found(work)["members"].height,
