@@ -361,7 +361,7 @@ def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None
     assert "pageable_copies" not in pinned
     assert "unhidden_copies" not in pageable
     assert pageable["pageable_copies"]["confidence"] == "measured"
-    held = [text for text in pinned["unhidden_copies"]["evidence"] if "hold their call" in text]
+    held = [text for text in pinned["unhidden_copies"]["evidence"] if "block their call" in text]
     assert bool(held) is blocks
     managed = findings("managed")
     assert not {"pageable_copies", "unhidden_copies"} & managed.keys()

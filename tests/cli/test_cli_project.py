@@ -112,7 +112,7 @@ def test_figures(tmp_path: Path, what: str, jobs: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--jobs", "worked", "--flops", "1T"], "--jobs holds jobs"),
+        (["--jobs", "worked", "--flops", "1T"], "--jobs contains the jobs"),
         (["--jobs", "worked", "--to", "1wng", "--sweep", "pcie=1GB/s"], "give one"),
         (["--jobs", "worked", "--sweep", "pcie"], "is no sweep"),
         (["--jobs", "worked", "--sweep", "pcie=1GB/s", "--sweep", "pcie=2GB/s"], "swept twice"),
