@@ -120,7 +120,7 @@ _PAGE = """# How often `tracekit gate` decides wrongly
 
 Each line counts {pairs} simulated pairs of AlexNet runs, gated by
 `tracekit gate A B --step 5% --new-findings`. Runs A and B have different random seeds. In run B, an
-outlier is added: the job stands still in one step, for {outlier} times the length of that step.
+outlier is added: the job stalls in one step, for {outlier} times the length of that step.
 [verdicts.md](verdicts.md) tries the same limit on 2,000 pairs of random step times.
 `python benchmarks/gates.py docs/evidence/gate.md` writes this page.
 

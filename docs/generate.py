@@ -33,7 +33,7 @@ differ by at most 2^53 ns, and the rows of a table last at most 2^56 ns together
 ([inputs.md](inputs.md)): their sums fit into Int64. This page is written by `docs/generate.py`
 from the declarations in `tracekit/model/_tables.py`.
 
-A range refers to its path by number. `path_texts` says it in words:
+A range refers to its path by number. `path_texts` has it in words:
 
     SELECT text, count(*) AS times
     FROM ranges JOIN path_texts USING (path) GROUP BY path, text ORDER BY times DESC
@@ -41,7 +41,7 @@ A range refers to its path by number. `path_texts` says it in words:
 
 _NEEDS_HEAD = """# What each command needs, and how to record it
 
-[`tracekit info RUN`](info.md) says which of these needs a run meets. This page is written by
+[`tracekit info RUN`](info.md) lists which of these needs a run meets. This page is written by
 `docs/generate.py`.
 """
 
@@ -67,7 +67,7 @@ def _needs_page() -> str:
         (
             _NEEDS_HEAD,
             "## What each command needs\n",
-            _markdown(["command", "says", "needs"], says),
+            _markdown(["command", "finds", "needs"], says),
             "## How that is recorded\n",
             "A recorder that is not listed for a need does not record it.\n",
             _markdown(["needs", "recorder", "how"], _ways()),

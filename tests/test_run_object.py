@@ -58,7 +58,7 @@ def test_without_gpu_work_and_ranges_it_is_what_the_run_holds(
     empty = run.trace.with_tables(absent)
     monkeypatch.setitem(vars(run), "trace", empty)
     told = run.info.answer()
-    assert run._repr_html_() == html(told.rows, told.meta, "ddp · what it holds")
+    assert run._repr_html_() == html(told.rows, told.meta, "ddp · contents")
 
 
 def test_traffic_is_worked_out_once(run: tracekit.Run, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_without_a_log_all_nics_of_a_host_are_held_against_what_it_exchanges(
     assert alone.height == 16
     assert alone["modelled_bytes"].null_count() == alone["difference_bytes"].null_count() == 16
     warned = "\n".join(answer.meta["warnings"])
-    assert "8 NICs were sampled of which the traffic of the run is unknown" in warned
+    assert "8 NICs were sampled, but the run's traffic over them is unknown" in warned
 
 
 def _gpu(job: Job, rank: int) -> int:

@@ -242,8 +242,8 @@ _COMPARE = Json(
         "evidence?": "text: Whether bytes were recorded or follow from a model.",
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
         "of steps of unknown phase.",
-        "a_tokens?": "number or null: By phase: mean tokens of a step of A; null where a step does "
-        "not say.",
+        "a_tokens?": "number or null: By phase: mean tokens of a step of A; null where a step "
+        "has no number.",
         "b_tokens?": "number or null: The same of B.",
         "part?": "text: By step: a stage, idle (the host is in an iteration), or between (it is "
         "in none).",
@@ -251,7 +251,7 @@ _COMPARE = Json(
         **_of_both(ns="number or null: Mean time of a step of run {}, as meta.per defines, ns."),
         **_of_both(median_ns="number or null: Median over iterations of run {}, ns."),
         "a_count?": "number or null: Mean number of ops, calls or transfers of a step of A, as "
-        "meta.per says.",
+        "meta.per defines.",
         "b_count?": "number or null: The same of B.",
         "a_bytes?": "number or null: Bytes of A: of an iteration by link, the peak by memory.",
         "b_bytes?": "number or null: Bytes of B.",

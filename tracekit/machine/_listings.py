@@ -177,9 +177,9 @@ def _untold(machine: Machine) -> list[str]:
     if machine.tells_peers or len(machine.gpus) == 1:
         return []
     text = (
-        "it names no NVLinks, and does not say that there are none, as templates that were written"
-        " by hand and shares of a board do: no route between its GPUs is known, unless a run tells"
-        " of GPUs whose links are"
+        "it names no NVLinks, and does not state that there are none, as in templates written by"
+        " hand and shares of a board: routes between its GPUs are unknown, unless a run has GPUs"
+        " with known links"
     )
     return [text]
 

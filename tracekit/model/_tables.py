@@ -600,7 +600,7 @@ GRAPH_NODES = Table(
 
 MACHINE = Table(
     "machine",
-    "One row per report that holds the topology of the machine it was recorded on.",
+    "One row per report with the topology of the machine it was recorded on.",
     (
         _REPORT,
         Column("description", pl.String, "the machine as TOML, in the format of the presets",

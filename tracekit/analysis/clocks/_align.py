@@ -212,8 +212,8 @@ class _Aligning:
                 return None
         if index in self._inexact:
             self._refused.setdefault(
-                index, "calls show that sessions of its machine did not begin when they say, and"
-                " none of its own tells when its session did",
+                index, "calls show that recorded session starts of its machine are wrong, and none"
+                " of its own calls shows when its session started",
             )  # fmt: skip
             return self._by_calls(index, near)
         found = [

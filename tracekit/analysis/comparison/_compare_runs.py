@@ -312,7 +312,7 @@ def _missing_notes(found: Prepared) -> list[str]:
     held = [_recorded(run.trace) for run in found.runs]
     names = [run.name for run in found.runs]
     return [
-        f"{names[other]} holds no {', '.join(missing)}, but {names[this]} does"
+        f"{names[other]} has no {', '.join(missing)}, but {names[this]} does"
         for this, other in ((0, 1), (1, 0))
         if (missing := sorted(held[this] - held[other]))
     ]

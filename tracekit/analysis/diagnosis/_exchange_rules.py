@@ -141,8 +141,8 @@ def small_buckets(facts: Facts) -> Finding | None:
             *_exchanged(facts, each),
         ),
         advice="Merge them: use larger buckets (`bucket_cap_mb`), or fuse the exchange of several "
-        "tensors. As much is won as their start-up is exposed, unless the last one then holds what "
-        "was hidden before.",
+        "tensors. The win is the exposed part of their start-up, unless the last one then contains "
+        "what was hidden before.",
     )
 
 

@@ -142,7 +142,7 @@ def off_cpu(facts: Facts) -> Finding | None:
             *facts.where(places, "off_cpu"),
         ),
         advice=(
-            "Another thread of the process holds Python's lock: have it do less in Python, or in a "
+            "Another thread of the process has Python's lock: let it do less in Python, or in a "
             "process of its own (prepare and pin batches in workers, log elsewhere)."
             if is_lock
             else "Leave it a core: fewer loader workers or threads than cores "

@@ -388,7 +388,7 @@ def idle(part: Part) -> Frames:
 
 
 def idle_added(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Sum the lengths of intervals of idle gaps by the columns of `idle`."""
+    """Sum the lengths of intervals of idle time by step, GPU, cause and other columns of `idle`."""
     return pieces.group_by(_IDLE_BY).agg(time=LENGTH.sum())
 
 

@@ -54,9 +54,9 @@ CAUSES = {
     "off_cpu": "the thread that launches was off the CPU",
     "waiting_call": "the host waited for the GPU",
     "launch_latency": "launch call, queue and start",
-    "behind_weight_update": "held behind another GPU's weight update",
-    "behind_collective": "held behind a collective",
-    "behind_stage": "held behind other work of another GPU",
+    "behind_weight_update": "waiting for another GPU's weight update",
+    "behind_collective": "waiting for a collective",
+    "behind_stage": "waiting for other work of another GPU",
     "profiler": "overhead of the profiler",
     "unexplained": "not explained",
 }

@@ -134,7 +134,7 @@ def info(
             **facts.verdict_meta(run.trace),
             **({"evidence": evidence} if evidence else {}),
         },
-        title="stages by each source, by GPU time" if stages else "what it holds",
+        title="stages by each source, by GPU time" if stages else "contents",
         empty="no ops" if stages else "no rows",
         command="info",
     )

@@ -474,8 +474,8 @@ class Traffic:
         if not number or not self.machine.nodes("fabric"):
             return []
         text = (
-            f"{number} NICs were sampled of which the traffic of the run is unknown:"
-            " NCCL_DEBUG=INFO (--nccl-log) or a --topology with their names tells"
+            f"{number} NICs were sampled, but the run's traffic over them is unknown:"
+            " NCCL_DEBUG=INFO (--nccl-log) or a --topology with their names shows it"
         )
         return [text]
 

@@ -141,7 +141,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     spent = int((lane.work.end - lane.work.start)[alone].sum())
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
-    evidence = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
+    evidence = f"found {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
     if times >= THRESHOLDS.few_usual * steps:
         return Assumption(ALONE, "untested", spent, f"{evidence}: they may be part of each step")
     inputs, fetches = lane.work.kind == H2D, int((lane.work.kind[alone] == D2H).sum())

@@ -46,8 +46,8 @@ _HOST_TIMES = (
 )
 _GPU_MARK = "tracekit.cuda events"
 _GPU_TIMES = (
-    "ranges by CUDA events: from when the GPU came to their first work to when it had done their "
-    "last, with all gaps; what is told of the host is told of these"
+    "ranges by CUDA events: each from its first work on the GPU to the end of its last, with all "
+    "gaps; values named after the host are of these ranges"
 )
 
 
