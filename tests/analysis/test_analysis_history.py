@@ -84,7 +84,7 @@ def test_evaluation_that_only_some_runs_hold_is_told() -> None:
         b = TraceBuilder()
         b.op("gemm", 10, stage=stage)
         runs.append(Recorded(b.trace(), name, {}))
-    assert unlike(runs) == ["c holds evaluation, which counts in the step before it, a does not"]
+    assert unlike(runs) == ["c has evaluation, which counts in the step before it, a does not"]
 
 
 def test_input_of_another_size_is_told() -> None:

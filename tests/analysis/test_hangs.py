@@ -208,7 +208,7 @@ def test_nothing_is_wrong(program: Callable[[Rank], None], tmp_path: Path) -> No
 def test_lost_entries_are_said(tmp_path: Path) -> None:
     answer = _asked(without_first(job(_missing), 0, 4), tmp_path / "dumps")
     assert answer.meta["lost"] == 1
-    assert "no longer held" in answer.warnings[0]
+    assert "have lost" in answer.warnings[0]
 
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:

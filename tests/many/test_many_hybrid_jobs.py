@@ -205,7 +205,7 @@ def test_what_a_nic_carries_beside_the_job_is_found(tmp_path: Path) -> None:
     found = _by_nic(answer.rows, "difference_share")
     assert found.pop(planted) == pytest.approx(-0.3 / 1.3, abs=1e-3)
     assert all(abs(share) < 1e-3 for share in found.values())
-    [said] = [text for text in answer.meta["warnings"] if "held against nic_tx" in text]
+    [said] = [text for text in answer.meta["warnings"] if "compared with nic_tx" in text]
     assert "most on mlx5_5 of node1: -23.1%" in said
 
 

@@ -127,11 +127,11 @@ class TestOtherTraces:
             (b"\x28\xb5\x2f\xfd\x04", "a zstd archive", "unzstd"),
             (b"PK\x03\x04\x14", "a zip archive", "unzip"),
             (b'<?xml version="1.0"?><session/>', "an XML file", "nvprof -o run.nvvp"),
-            (b'{"events": []}', "JSON, but no PyTorch trace (it holds events)", "nsys export"),
+            (b'{"events": []}', "JSON, but no PyTorch trace (it has events)", "nsys export"),
             (b"\n  [ {}, {}", "JSON, but no PyTorch trace", "nsys export --type sqlite"),
             (
                 gzip.compress(b'[{"a": {"b": 1}, "c": 2}]'),
-                "packed with gzip, and in it JSON, but no PyTorch trace (it holds a, c)",
+                "packed with gzip, and in it JSON, but no PyTorch trace (it has a, c)",
                 "nsys",
             ),
             (b"NVR\x00\x02\x00", "a report of Nsight Compute", "nsys profile"),
