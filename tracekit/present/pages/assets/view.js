@@ -725,7 +725,7 @@ function named(text) {
 function factsOf(told) {
   const way = told.source || told.destination ? `, ${told.source ?? "?"} → ${told.destination ?? "?"}` : "";
   const known = [
-    ["Stage", `${told.stage}, ${told.stage_source === "none" ? "as nothing tells its stage" : `known by ${told.stage_source}`}${told.iteration === null ? "" : `, step ${told.iteration}`}`],
+    ["Stage", `${told.stage}, ${told.stage_source === "none" ? "without evidence of its stage" : `known by ${told.stage_source}`}${told.iteration === null ? "" : `, step ${told.iteration}`}`],
     ["Launched by", told.launch === null ? "unknown" : `${told.launch}, ${timeText(told.delay_ns)} before it started`],
     ["Range", told.range ?? "none known"],
     ["Layer", told.layer],
@@ -781,7 +781,7 @@ function fill(view, got) {
 
 // What is missing is said above the chart.
 function tellLanes({ lanes, lost }) {
-  const none = "This run holds no GPU work, and no ranges of threads that drive steps.";
+  const none = "This run has no GPU work, and no ranges of threads that drive steps.";
   state.textContent = !lanes.length ? none : lost ? `${size(lost)} more lanes are not drawn.` : "";
   state.hidden = !state.textContent;
 }
