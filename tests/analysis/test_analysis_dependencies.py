@@ -722,6 +722,7 @@ def test_a_thread_of_the_process_that_loads_may_be_the_loader_that_gets_faster()
         _op(b, "gemm", at + 4, at + 198, at + 1_505, stage="FP", iteration=step)
         _call(b, "cudaDeviceSynchronize", (at + 10) * US, (at + 1_506) * US)
     trace = _linked(b)
+    assert _path(trace)["input"] == pytest.approx(5 * 188 * US, rel=0.05)
     low, high = _ends(trace, loader="inf")["loader inf"]
     assert low < 1_350 * US
     assert high == pytest.approx(_replayed(trace, loader="1x")["measured"], rel=0.05)

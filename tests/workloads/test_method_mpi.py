@@ -72,9 +72,7 @@ def _summary(folder: Path, *command: str) -> dict[str, Any]:
 
 @pytest.mark.training
 @pytest.mark.usefixtures("mpiexec")
-@pytest.mark.parametrize(
-    "is_overlapped", [pytest.param(False, marks=pytest.mark.nightly), True]
-)
+@pytest.mark.parametrize("is_overlapped", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_it_starts_its_processes_itself_and_trains_as_one_device(
     is_overlapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,11 +82,7 @@ def test_it_starts_its_processes_itself_and_trains_as_one_device(
     )  # fmt: skip
     path = tmp_path / "summary.json"
     monkeypatch.chdir(ROOT)
-    run(
-        replace(
-            asked, method="mpi", gpus=2, overlap=is_overlapped, bucket_mb=0.05, summary=path
-        )
-    )
+    run(replace(asked, method="mpi", gpus=2, overlap=is_overlapped, bucket_mb=0.05, summary=path))
     found = json.loads(path.read_text())
     alone = train(asked, World())
     assert found["losses"] == pytest.approx(alone.losses, abs=5e-7)

@@ -89,7 +89,7 @@ def _parts(job: Job) -> pl.DataFrame:
     """
     segments = job.segments.filter(_LENGTH > 0)
     about = job.followed.select(
-        "edge", "kind", "work", "stage", "link", "device", "process", "name"
+        "edge", "kind", "work", "stage", "link", "device", "process", "name", "loads"
     ).with_columns(pl.col("stage", "name").cast(pl.String))
     known = segments.join(about, on="edge", how="left", maintain_order="left")
     named = known.with_columns(

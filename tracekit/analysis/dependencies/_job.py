@@ -93,12 +93,13 @@ def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def cause_of() -> pl.Expr:
-    """Return the cause of the time of an edge, such as ``gpu``, by its ``kind`` and ``work``."""
+    """Return the cause of the time of an edge, by its ``kind``, ``work`` and ``loads``."""
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (
         pl.when(kind.is_in(["work", "transfer"]))
         .then(pl.when(moved).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
+        .when(kind.is_in(_HOST) & pl.col("loads").fill_null(value=False)).then(pl.lit("input"))
         .when(kind.is_in(_HOST)).then(pl.lit("host"))
         .when(kind.is_in(["loader", "wait", "pace"])).then(pl.lit("input"))
         .otherwise(pl.lit("latency"))
