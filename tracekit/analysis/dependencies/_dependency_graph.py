@@ -297,7 +297,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return, as `_gaps`, the time of each thread before its first and after its last call."""
+    """Return each thread's time before its first and after its last call; columns of `_gaps`."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     of_thread = moments.calls.group_by("process", "thread", maintain_order=True)

@@ -220,7 +220,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage_precision() -> dict[str, pl.Expr]:
-    """Return aggregations as of `precision` for each stage's time; null for a single run."""
+    """Return aggregations for the interval of each stage's mean time; null for a single run."""
     found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
         known = precision(f"cost_{stage}")
