@@ -5,7 +5,7 @@
    profiler sessions give the offset, unless certainly matched collective calls or messages
    contradict it. After one contradiction, no session start of that machine is used.
 3. Certainly matched calls give the offset of other clocks, if the remaining differences are well
-   under the median call length; else messages in both directions do. Otherwise alignment is refused.
+   under the median call length; else messages in both directions do. Else clocks stay apart.
 """
 
 from __future__ import annotations
