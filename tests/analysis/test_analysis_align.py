@@ -369,7 +369,7 @@ class TestStarts:
         reports = [report(ENDS), report(ENDS, start=300_000), report([1], start=100)]
         row = clock_evidence(reports).row(2, named=True)
         assert (row["clock"], row["known_by"], row["bound_ns"]) == ("report 2", None, None)
-        assert row["evidence"].startswith("calls show that sessions of its machine did not begin")
+        assert row["evidence"].startswith("calls show that recorded session starts of its machine")
 
 
 class TestBound:
