@@ -571,7 +571,7 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     """Return a sentence on the change that saves most, no more precise than its range allows.
 
-    It is named as saving most only if no other change may save more than it saves at least.
+    It is called the largest only if it saves at least more than any other may save at most.
     """
     base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
     known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")
