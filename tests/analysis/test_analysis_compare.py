@@ -983,3 +983,20 @@ def test_idle_time_is_told_alike_where_one_run_does_not_tell_where_the_host_was(
     assert any(note.startswith("idle: inside of steps and between") for note in found.meta["notes"])
     told = compare(run("ranges", 600), run("ranges", 600))
     assert told.table["stage"].to_list() == ["FP", "idle", "between_steps"]
+
+
+def test_time_outside_of_steps_that_differs_is_told() -> None:
+    """Equal steps, but after these B evaluates for as long as three steps take."""
+    b = TraceBuilder()
+    b.rows = {name: table.to_dicts() for name, table in _tables(_run(A)).items()}
+    at = STEP * 6 + 100
+    b.op("test", at=at, start=at, end=at + 3 * STEP, stage="ME")
+    b.thread(0)
+    told = [each for each in compare(_run(A), b.trace()).meta["notes"] if "compared" in each]
+    assert told == [
+        (
+            "outside of these steps, and not compared: 0 ns of 5.53 us in A, 3.57 us of 9.10 us in B, "
+            "mean over devices"
+        )
+    ]
+    assert not any("compared" in each for each in compare(_run(A), _run(B)).meta["notes"])

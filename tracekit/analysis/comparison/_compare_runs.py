@@ -56,6 +56,8 @@ _METHOD_OF_PHASES = METHOD.replace(
     "of each phase with its own steps, adjusted with p_value for the number of phases that both "
     "runs have (Bonferroni); a verdict where the interval excludes 0",
 )
+_MUCH = 0.1
+"""Share of the longer recording by which times outside of steps differ that are noted."""
 _PHASES = ("prefill", "decode", "mixed", None)
 _SCHEMA = {
     "phase": pl.String,
@@ -300,6 +302,7 @@ def _notes(
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),
+        *_outside_notes(found.measured),
         *(_idle_notes(found) if keys in (("stage",), ("step",)) else []),
         *step_notes(steps, odd),
         *cold_notes(names, found.measured),
@@ -316,6 +319,29 @@ def _missing_notes(found: Prepared) -> list[str]:
         for this, other in ((0, 1), (1, 0))
         if (missing := sorted(held[this] - held[other]))
     ]
+
+
+def _outside_notes(measured: Sequence[Measured]) -> list[str]:
+    """Return a note on time outside of the steps of a GPU, if A and B differ much in it."""
+    if not all(each.iterations for each in measured):
+        return []
+    length = pl.col("end") - pl.col("start")
+    whole, outside = zip(*(
+        each.windows.select(
+            length.sum() / each.devices,
+            outside=length.filter(
+                ~pl.col("iteration").is_in(each.iterations).fill_null(value=False)
+            ).sum() / each.devices,
+        ).row(0)
+        for each in measured
+    ), strict=True)  # fmt: skip
+    if abs(outside[1] - outside[0]) < _MUCH * max(whole):
+        return []
+    sides = (
+        f"{length_text(out)} of {length_text(total)} in {side}"
+        for side, out, total in zip("AB", outside, whole, strict=True)
+    )
+    return [f"outside of these steps, and not compared: {', '.join(sides)}, mean over devices"]
 
 
 def _idle_notes(found: Prepared) -> list[str]:
