@@ -995,8 +995,8 @@ def test_time_outside_of_steps_that_differs_is_told() -> None:
     told = [each for each in compare(_run(A), b.trace()).meta["notes"] if "compared" in each]
     assert told == [
         (
-            "outside of these steps, and not compared: 0 ns of 5.53 us in A, 3.57 us of 9.10 us in B, "
-            "mean over devices"
+            "outside of these steps, and not compared: "
+            "0 ns of 5.53 us in A, 3.57 us of 9.10 us in B, mean over devices"
         )
     ]
     assert not any("compared" in each for each in compare(_run(A), _run(B)).meta["notes"])

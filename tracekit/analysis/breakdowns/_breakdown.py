@@ -569,7 +569,7 @@ def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
         return None
     number = pl.col("devices") if "devices" in steps.columns else pl.lit(1)
     steps = steps.with_columns(number=number)
-    mean = duration(steps["window_ns"].sum() / steps["number"].sum())
+    mean = duration(steps.select(pl.sum("window_ns") / pl.sum("number")).item())
     longest = steps.sort(pl.col("window_ns") / pl.col("number")).row(-1, named=True)
     length = duration(longest["window_ns"] / longest["number"])
     if steps.height == 1:

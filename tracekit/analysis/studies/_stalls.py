@@ -447,7 +447,7 @@ def _first_of_stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     of = ""
     if "run" in rows.columns:  # of several, which have no window together
         known = known.sort(pl.col("data_stall_ns") / pl.col("window_ns")).tail(1)
-        of = f" in {known['run'].item()}, the most"
+        of = f" in {text_of(known['run'].item())}, the most"
     window = float(known["window_ns"].sum())
     if not window:
         return None
