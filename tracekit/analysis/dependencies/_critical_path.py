@@ -222,9 +222,9 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     some = bool(moments.calls_named(SYNCHRONISES).height or known.collect().height)
     host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
     if some:
-        ends = moments.ops.sort("start").select(
+        ends = moments.ops.select("process", "start", "end").sort("start").select(
             "process", "start", until=pl.col("end").cum_max().over("process")
-        )
+        )  # fmt: skip
         host = host.filter(_LENGTH > _PAUSE_NS).sort("end").join_asof(
             ends, left_on="end", right_on="start", by="process", suffix="_of_work",
             check_sortedness=False,

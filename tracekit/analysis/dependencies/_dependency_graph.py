@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracekit.analysis.dependencies._edges import (
     Moments,
     edges,
     moments_of,
+    same_lane,
 )
 from tracekit.analysis.dependencies._sweeps import (
     Array,
@@ -71,16 +73,18 @@ _CROSSING = (
 def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
     """Return the edges into ops: launches, order on streams, durations, and matched collectives."""
     ops = moments.ops
-    calls = moments.calls.select("call", launch="begin")
-    ordered = ops.with_columns(
-        ops.select("call").join(calls, on="call", how="left", maintain_order="left")["launch"],
-        before=pl.col("finish").shift().over(LANE),
-        weight=_LENGTH,
+    # Of millions of ops no other columns.
+    each = ops.select(
+        "launch", "begin", "finish", weight=_LENGTH,
+        before=pl.when(same_lane()).then(pl.col("finish").shift()),
+    )  # fmt: skip
+    lone = ops.filter(
+        each.select(pl.all_horizontal(pl.col("launch", "before").is_null())).to_series()
     )
-    known = ["launch", "before", "begin", "finish", "weight"]  # of millions of ops no other columns
-    lone = ordered.filter(pl.all_horizontal(pl.col("launch", "before").is_null()))
-    together, each = _together(trace, ops), ordered.select(known)
-    working = each.join(together.select("begin"), on="begin", how="anti")
+    together = _together(trace, ops)
+    is_alone = np.ones(ops.height, np.bool_)
+    is_alone[(together["begin"].to_numpy() - moments.first_of_ops) // 2] = False
+    working = each.filter(is_alone)
     return pl.concat(
         [
             edges(each.drop_nulls("launch"), "launch", "begin", "launch"),
@@ -96,7 +100,7 @@ def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return an edge to each op of `lone` from the op of its process that ended last before it."""
     ends = ops.select("process", time="end", before="finish").sort("time")
     return (
-        lone.drop("before").sort("start")
+        lone.sort("start")
         .join_asof(ends, left_on="start", right_on="time", by="process", check_sortedness=False)
         .drop_nulls("before")
     )  # fmt: skip
@@ -147,13 +151,17 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _full_queues(moments: Moments) -> pl.DataFrame:
     """Return ``source, target``: the op whose end freed a full launch queue, and the launch."""
-    numbered = moments.ops.with_columns(turn=pl.int_range(pl.len(), dtype=pl.Int64).over(LANE))
-    slow = numbered.filter(pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS)
-    calls = moments.calls.select("call", target="finish")
-    done = numbered.select(*LANE, room="turn", time="end", source="finish").sort("time")
+    is_slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
+    is_queued = pl.col("copy_kind").is_null() & (pl.col("start") >= pl.col("launch_end"))
+    slow = moments.ops.filter(is_slow & is_queued).drop_nulls("launch")
+    if slow.is_empty():
+        return pl.DataFrame(schema={"source": MOMENT, "target": MOMENT})
+    turn = pl.int_range(pl.len(), dtype=pl.Int64).over(LANE)
+    done = moments.ops.select(*LANE, room=turn, time="end", source="finish")
+    turns = done["room"].gather((slow["begin"] - moments.first_of_ops) // 2)
+    done = done.sort("time")
     found = (
-        slow.filter(pl.col("copy_kind").is_null() & (pl.col("start") >= pl.col("launch_end")))
-        .join(calls, on="call")
+        slow.with_columns(turn=turns, target=pl.col("launch") + 1)
         .sort("launch_end")
         .join_asof(done, left_on="launch_end", right_on="time", by=LANE, check_sortedness=False)
     )
@@ -279,8 +287,10 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
     `giver` the last call of another thread before that, `lag` the time between, ns.
     """
     loads = pl.col("thread").is_in(moments.loaders.implode())
-    consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
     waits = gaps.filter(loads & (_LENGTH >= _HANDED_NS)).sort("end")
+    if waits.is_empty():
+        return pl.DataFrame(schema={"target": MOMENT, "giver": MOMENT, "lag": pl.Int64()})
+    consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
     found = waits.join_asof(
         consumed.sort("time"), left_on="end", right_on="time", by="process",
         check_sortedness=False,
@@ -341,6 +351,11 @@ class Graph:
     contradicted: int
     batches: Batches
 
+    @cached_property
+    def _first(self) -> Array:
+        """Offset of the first edge into each node."""
+        return _firsts(given(self.edges["target"]), self.time.size)
+
     @property
     def into(self) -> tuple[Array, Array, Array]:
         """Edges grouped by target, as arrays: offset of each node's edges, sources, lengths."""
@@ -348,8 +363,7 @@ class Graph:
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
         """Return the edges as `into` does, but with other lengths (negative: no delay)."""
-        first = _firsts(given(self.edges["target"]), self.time.size)
-        return first, given(self.edges["source"]), given(lengths, np.int64)
+        return self._first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
         """Return the earliest time of each node, ns, if it waits only for its dependencies.
@@ -389,13 +403,13 @@ def graph_of(trace: Trace) -> Graph:
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
     """Return the edge from start to end of each call; calls that wait for GPUs become short."""
-    waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
-        finish="target", waits=True
-    )
-    length = pl.col("end") - pl.col("start")
-    own = moments.calls.join(waiting.unique(), on="finish", how="left").with_columns(
-        weight=pl.when(pl.col("waits")).then(length.clip(upper_bound=_OWN_NS)).otherwise(length)
-    )
+    waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"]))["target"]
+    waits = np.zeros(moments.calls.height, np.bool_)
+    waits[waiting.to_numpy() // 2] = True
+    own = moments.calls.select(
+        "begin", "finish",
+        weight=pl.when(pl.Series(waits)).then(_LENGTH.clip(upper_bound=_OWN_NS)).otherwise(_LENGTH),
+    )  # fmt: skip
     return edges(own, "begin", "finish", "call", "weight")
 
 

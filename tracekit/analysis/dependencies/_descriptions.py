@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import networkx as nx
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.traffic import crossings
+from tracekit.model import STAGES
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._dependency_graph import Graph
@@ -153,12 +155,11 @@ def described_edges(
     ``work`` of the op for which the edge waits.
     """
     moments = graph.moments
-    targets = rows.select("target").unique()
-    ops = _at(moments.ops, targets)
-    both = pl.concat(
-        [_ops(trace, ops, _link_of_ops(traffic, moments)), _at(_calls(moments), targets)],
-        how="diagonal",
-    )
+    targets = rows["target"].unique()
+    of_op = targets.filter(targets >= moments.first_of_ops)
+    ops = moments.ops[(of_op - moments.first_of_ops) // 2].with_columns(target=of_op)
+    calls = _calls(moments, targets.filter(targets < moments.first_of_ops))
+    both = pl.concat([_ops(trace, ops, _link_of_ops(traffic, moments)), calls], how="diagonal")
     known = rows.join(both, on="target", how="left", maintain_order="left")
     return known.with_columns(of_source=moments.ops["work"].gather(_ended(rows, moments)))
 
@@ -168,18 +169,6 @@ def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
     source, first = pl.col("source"), moments.first_of_ops
     does_end = (source >= first) & (source % 2 == 1)
     return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
-
-
-def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per start or end of an op or call of `rows` that is in the nodes `targets`."""
-    edges = ("begin", "finish")
-    return pl.concat(
-        [
-            rows.drop(set(edges) - {edge}).rename({edge: "target"})
-            .join(targets, on="target", how="semi")
-            for edge in edges
-        ]
-    )  # fmt: skip
 
 
 def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
@@ -195,14 +184,21 @@ def op_names(trace: Trace) -> pl.DataFrame:
     return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
 
 
-def _calls(moments: Moments) -> pl.DataFrame:
-    """Return calls with the stage of the next op that their thread launches."""
-    launched = moments.ops.select("call", "stage").drop_nulls("call").unique("call", keep="first")
-    return (
-        moments.calls.join(launched, on="call", how="left", maintain_order="left")
-        .with_columns(pl.col("stage").backward_fill().over("thread"))
-        .select(
-            "process", "name", "stage", "begin", "finish",
-            loads=pl.col("thread").is_in(moments.loaders.implode()),
-        )
-    )  # fmt: skip
+def _calls(moments: Moments, targets: pl.Series) -> pl.DataFrame:
+    """Return the calls of the nodes `targets`, with the stage of their thread's next op."""
+    stage, place = moments.ops["stage"], (targets // 2).to_numpy()
+    launched = moments.ops.select("launch", code=stage.to_physical() + 1).drop_nulls("launch")
+    codes = np.zeros(moments.calls.height, np.uint8)  # of several ops of a call the first one's
+    codes[launched["launch"].reverse() // 2] = launched["code"].reverse().fill_null(0)
+    known = np.flatnonzero(codes)
+    calls = moments.calls[place].select(
+        "process", "name", target=targets, loads=pl.col("thread").is_in(moments.loaders.implode())
+    )
+    if not known.size:
+        return calls.with_columns(stage=pl.lit(None, stage.dtype))
+    following = known[np.minimum(np.searchsorted(known, place), known.size - 1)]
+    thread = moments.calls["thread"].to_numpy()
+    is_own = (following >= place) & (thread[following] == thread[place])
+    found = pl.Series(np.where(is_own, codes[following], 0))
+    names = pl.Series([None, *STAGES])
+    return calls.with_columns(stage=names.gather(found).cast(stage.dtype))

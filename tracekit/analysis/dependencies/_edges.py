@@ -56,7 +56,9 @@ class Moments:
         start; `begin` and `finish` are indices of nodes.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
-        is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by stream and start.
+        is: `compute`, `memory`, `comm` or `host_copy`), ``launch`` (node at which the call begins
+        that launched the op; null if it was not recorded) and ``begin, finish``, by stream and
+        start.
     """
 
     calls: pl.DataFrame
@@ -87,6 +89,20 @@ class Moments:
         return self.calls.filter(pl.col("name").is_in(matching.implode()))
 
     @cached_property
+    def lanes(self) -> pl.DataFrame:
+        """Return the streams that run ops: the columns `LANE`."""
+        return self.ops.filter(~same_lane()).select(LANE)
+
+    @cached_property
+    def copies(self) -> pl.DataFrame:
+        """Return the ops that are copies and whose calls were recorded."""
+        return self.ops.filter(pl.col("copy_kind").is_not_null()).drop_nulls("launch")
+
+    def launching(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Return the call that launched each of `ops`, which all have one (``launch``)."""
+        return self.calls[ops.select(pl.col("launch") // 2).to_series()]
+
+    @cached_property
     def loaders(self) -> pl.Series:
         """Return the threads that load data: all ops that they launch are input (stage ``IO``)."""
         launched = self.ops.select("launch_thread", "stage").drop_nulls("launch_thread")
@@ -101,12 +117,28 @@ def moments_of(trace: Trace) -> Moments:
     ops = trace["ops"].select(_OPS).with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
     ).sort(*LANE, "start", "end").collect()  # fmt: skip
-    return Moments(_numbered(calls, 0), _numbered(_after_each_other(ops), 2 * calls.height))
+    calls, ops = _numbered(calls, 0), _numbered(_after_each_other(ops), 2 * calls.height)
+    return Moments(calls, ops.with_columns(launch=_launches(ops["call"], calls)))
+
+
+def same_lane() -> pl.Expr:
+    """Return whether an op runs on the stream of the op before it, if sorted by stream."""
+    return pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in LANE)
+
+
+def _launches(launched_by: pl.Series, calls: pl.DataFrame) -> pl.Series:
+    """Return the node at which each op's call begins; null if the call was not recorded."""
+    known = calls["call"].to_numpy()
+    finishes = np.zeros(int(known.max(initial=0)) + 2, np.uint32)  # the last one is of no call
+    finishes[known] = calls["finish"].to_numpy()
+    asked = np.minimum(launched_by.fill_null(finishes.size).to_numpy(), finishes.size - 1)
+    finish = pl.Series("launch", finishes[asked])
+    return finish.to_frame().select(pl.when(finish > 0).then(finish - 1)).to_series()
 
 
 def _after_each_other(ops: pl.DataFrame) -> pl.DataFrame:
     """Resolve small overlaps on a stream: move an op's start to the end of the previous op."""
-    before = pl.col("end").shift().over(LANE)
+    before = pl.when(same_lane()).then(pl.col("end").shift())
     rounded = (before - pl.col("start")).is_between(1, _ROUNDED_NS)
     ends = pl.min_horizontal(before, "end")
     return ops.with_columns(start=pl.when(rounded).then(ends).otherwise("start"))

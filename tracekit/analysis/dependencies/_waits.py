@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.dependencies._edges import LANE, MOMENT, SLOW_CALL_NS, edges
+from tracekit.analysis.dependencies._edges import (
+    LANE,
+    MOMENT,
+    SLOW_CALL_NS,
+    edges,
+    same_lane,
+)
 from tracekit.analysis.idle_account import covered, merged
 from tracekit.engine import host_marks
 
@@ -36,6 +42,7 @@ _ASLEEP = 0.9
 _SLOWER = 1.25
 """Largest ratio of a batch's time to that of the first one, which includes the loader's start."""
 _LENGTH = pl.col("end") - pl.col("start")
+_PAIR = pl.Schema({"source": MOMENT, "target": MOMENT})
 
 
 def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -73,11 +80,10 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
     events = _recorded(trace, moments, of_event.with_columns(
         known=pl.coalesce("recorded_by", "correlation")
     ))  # fmt: skip
-    lanes = moments.ops.select(LANE).unique(maintain_order=True)
     of_lanes = known.filter(pl.col("type") != "event").select(
         "process", "start", "target", "ended", on_device="device", on_context="context",
         on_stream="stream", one=pl.col("type") == "stream",
-    ).join(lanes, on="process").filter(
+    ).join(moments.lanes, on="process").filter(
         (pl.col("on_device").is_null() | (pl.col("on_device") == pl.col("device")))
         & ((pl.col("on_context") < 0) | (pl.col("on_context") == pl.col("context")))
         & (~pl.col("one") | pl.col("on_stream").is_null()
@@ -97,6 +103,8 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
         Waiting calls: ``start, target`` (node of the end), ``ended``, and the process, device,
         context and stream waited for.
     """
+    if waits.is_empty():
+        return pl.DataFrame(schema=_PAIR)
     launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
         "time"
     )
@@ -117,14 +125,15 @@ def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
         "process", "start", target="finish", ended="end",
         device_wide=~pl.col("name").cast(pl.String).str.contains("Stream|Event"),
     )  # fmt: skip
-    lanes = moments.ops.select(LANE).unique(maintain_order=True)
-    all_lanes = untold.filter("device_wide").join(lanes, on="process")
+    all_lanes = untold.filter("device_wide").join(moments.lanes, on="process")
     one = untold.filter(~pl.col("device_wide")).select("process", "start", "target", "ended")
     return pl.concat([_last_launched(moments, all_lanes), _last_done(moments, one)])
 
 
 def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target``: the last op of the process to end during a call that waits."""
+    if waits.is_empty():
+        return pl.DataFrame(schema=_PAIR)
     done = moments.ops.select("process", "launch_start", time="end", source="finish").sort("time")
     return (
         waits.sort("ended")
@@ -140,13 +149,11 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
     `way` selects one kind of copy, such as ``d2h`` (the host needs its bytes); None, all others.
     """
     kind = pl.col("kind").cast(pl.String)
-    done = moments.ops.filter(
-        pl.col("copy_kind").is_not_null()
-        & (pl.col("launch_end") >= pl.col("end"))
+    done = moments.copies.filter(
+        (pl.col("launch_end") >= pl.col("end"))
         & ((kind != "d2h") if way is None else (kind == way))
     )
-    calls = moments.calls.select("call", target="finish")
-    return done.join(calls, on="call").select("target", source="finish").select("source", "target")
+    return done.select(source="finish", target=pl.col("launch") + 1)
 
 
 def _begun(moments: Moments) -> pl.DataFrame:
@@ -157,9 +164,8 @@ def _begun(moments: Moments) -> pl.DataFrame:
     """
     slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
     at_begin = (pl.col("launch_end") - pl.col("start")).is_between(0, _AT_ONCE_NS)
-    copies = moments.ops.filter(pl.col("copy_kind").is_not_null() & slow & at_begin)
-    calls = moments.calls.select("call", target="finish")
-    return copies.join(calls, on="call").select(source="begin", target="target")
+    copies = moments.copies.filter(slow & at_begin)
+    return copies.select(source="begin", target=pl.col("launch") + 1)
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
@@ -238,6 +244,8 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
         Waits: ``process, event, correlation``; ``known``, correlation id of the recording call or
         an upper limit of it; ``target, ended``, node and time of the end of the wait.
     """
+    if waits.is_empty():
+        return pl.DataFrame(schema=_PAIR)
     ops = moments.ops.select(
         "process", "context", "stream", "end", number="correlation", source="finish"
     ).drop_nulls("number")
@@ -274,7 +282,7 @@ def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
         .unique(["target", "waited"], maintain_order=True)
         .unique("target", keep="last")
     )
-    lanes = launched.select(LANE).unique(maintain_order=True)
+    lanes = launched.filter(~same_lane()).select(LANE)
     pairs = held.join(
         lanes.rename({"context": "other_context", "stream": "other"}), on=["process", "device"]
     ).filter((pl.col("other") != pl.col("stream")) | (pl.col("other_context") != pl.col("context")))
@@ -445,12 +453,12 @@ def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
 def _own(moments: Moments) -> pl.DataFrame:
     """Return ``process, thread, target, end``: launch of the first input copy of each iteration."""
     loads = pl.col("launch_thread").is_in(moments.loaders.implode())
-    copies = moments.ops.filter((pl.col("stage") == "IO") & ~loads)
+    copies = moments.ops.filter(pl.col("stage") == "IO").filter(~loads)
     first = copies.drop_nulls(["iteration", "call"]).sort("launch_start").unique(
         ["launch_thread", "iteration"], keep="first", maintain_order=True
     )  # fmt: skip
-    calls = moments.calls.select("call", "process", "thread", target="begin", end="start")
-    return first.select("call").join(calls, on="call")
+    calls = moments.launching(first.drop_nulls("launch"))
+    return calls.select("process", "thread", target="begin", end="start")
 
 
 def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
