@@ -102,7 +102,7 @@ from workloads._options import Options
 step = Loop._step
 
 def failing(self, number):
-    if number == 0 and os.environ["WHO_FAILS"] == str(self._method.own[0]):
+    if number == 1 and os.environ["WHO_FAILS"] == str(self._method.own[0]):
         raise RuntimeError("lost on purpose")
     return step(self, number)
 
