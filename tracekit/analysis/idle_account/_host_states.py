@@ -319,13 +319,15 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     nested = trace["ranges"].filter(
         pl.col("style") == "push_pop", pl.col("end") > pl.col("start"),
         pl.col("thread").is_in(drivers["thread"].unique().implode()), pl.col(column).is_not_null(),
+        # Files say when the ranges of their pieces are, and so which of these to read.
+        pl.col("start") < pl.lit(pieces["end"].max(), pl.Int64),
+        pl.col("end") > pl.lit(pieces["start"].min(), pl.Int64),
     )  # fmt: skip
-    own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
+    own = nested.select("range", "process", "thread", "domain", "start", "end", column).collect()
     near = own.filter(overlapping(own, pieces))
     inside = states(innermost_stretches(near).join(drivers, on="thread"), "pair", "range")
     cut = split_at(pieces, inside, "pair", "range")
-    met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
-    labels = trace["ranges"].filter(met).select("range", column).collect()
+    labels = near.select("range", column)
     return cut.join(labels, on="range", how="left", maintain_order="left").drop("range")
 
 
