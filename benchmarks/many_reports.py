@@ -1,16 +1,18 @@
 """Ask questions of a run of thousands of reports: a few real ones, and links to their files.
 
-    python benchmarks/many_reports.py FOLDER --reports 4096 --kernels 3000
+    python benchmarks/many_reports.py FOLDER --reports 1024 4096 --kernels 3000 --seeds 64
     python benchmarks/many_reports.py FOLDER --reports 256 --kernels 100000 --dask-workers 2
 
 Each rank has a GPU of its own; its other tables are those of one of `--seeds` simulated exports,
-whose collectives are calls of one communicator. Prints processor seconds and the peak of the
-process that asks, and what its workers took, for the first time and for the second.
+whose collectives are calls of one communicator. Prints a table for docs/evidence/performance.md:
+processor seconds and the peak of the process that asks, and what its workers took, for the first
+time and for the second.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -126,22 +128,20 @@ def main() -> None:
     """Make the run, and print a row per question."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--reports", type=int, default=4096)
+    parser.add_argument("--reports", type=int, nargs="+", default=[4096])
     parser.add_argument("--kernels", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--dask-workers", type=int, nargs="*", default=[])
     parser.add_argument("--ask", nargs="*", default=list(QUESTIONS), choices=list(QUESTIONS))
     asked = parser.parse_args()
-    store = asked.folder / "store"
-    if not store.exists():
-        asked.folder.mkdir(exist_ok=True)
-        workshop = Workshop(asked.folder, ("--processes", "1"))
-        for seed in range(asked.seeds):
-            export = workshop.export(f"seed{seed}", asked.kernels, seed + 1)
-            run([*_TRACEKIT, "ingest", export, "--store", store])
-        multiply(store, asked.reports)
-    print("question | first | again | kept", *asked.dask_workers, sep=" | ", flush=True)
-    for name in asked.ask:
+    asked.folder.mkdir(exist_ok=True)
+    stores = {number: _store(asked, number) for number in asked.reports}
+    columns = ["question", "reports", "first", "again", "kept"]
+    columns += [f"{number} workers{what}" for number in asked.dask_workers
+                for what in ("", ", theirs", ", answer")]  # fmt: skip
+    _print_row(*columns)
+    _print_row(*["---"] * len(columns))
+    for name, (reports, store) in itertools.product(asked.ask, stores.items()):
         cells, here = ask(store, QUESTIONS[name])
         for number in asked.dask_workers:
             with cluster(asked.folder, number) as address:
@@ -149,7 +149,23 @@ def main() -> None:
                     client.wait_for_workers(number)
                 there, answer = ask(store, QUESTIONS[name], address)
             cells += [*there[:2], "same" if answer == here else "NOT THE SAME"]
-        print(name, *cells, sep=" | ", flush=True)
+        _print_row(f"`{' '.join(QUESTIONS[name])}`", f"{reports:,}", *cells)
+
+
+def _store(asked: argparse.Namespace, reports: int) -> Path:
+    """Return a store with a run of so many reports, which is made if it is not there."""
+    store: Path = asked.folder / f"store of {reports}"
+    if not store.exists():
+        workshop = Workshop(asked.folder, ("--processes", "1"))
+        for seed in range(asked.seeds):
+            export = workshop.export(f"seed{seed}", asked.kernels, seed + 1)
+            run([*_TRACEKIT, "ingest", export, "--store", store])
+        multiply(store, reports)
+    return store
+
+
+def _print_row(*cells: str) -> None:
+    print("|", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":
