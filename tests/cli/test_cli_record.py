@@ -383,7 +383,7 @@ def test_a_program_that_nothing_is_recorded_of_keeps_its_code(nsys: Path) -> Non
     done = tracekit("record", "--name", "x", "--", *PRINTING)
     assert done.exit_code == 0, done.stderr
     assert "no GPU work and no NVTX ranges in" in done.stderr
-    assert "what was recorded is in recordings/x" in done.stderr
+    assert "the recording is in recordings/x" in done.stderr
 
 
 @pytest.mark.slow

@@ -355,7 +355,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "ddp"], "a comparison is of two runs, and there are 1"),
+        (["compare", "ddp"], "a comparison takes two runs, not 1"),
         (["compare", "--where", "gpus=4"], "there is no side B"),
         (["compare", "--against", "ddp"], "there is no side A"),
         (["compare", "ddp", "--history", "night"], "no run has the label 'night'"),

@@ -35,7 +35,7 @@ UNSURE = {**STEP, "low_ns": -5e6, "high_ns": 1e6, "verdict": "no difference show
       ("Whether B is faster is unknown (steps drift): its step takes 8.000 ms in place of "
       "10.000 ms in the mean.")),
      ({**STEP, "verdict": None, "shift_verdict": None}, 0,
-      "A step of B takes 8.000 ms in place of 10.000 ms in the mean; that is no verdict."),
+      "A step of B takes 8.000 ms in place of 10.000 ms in the mean, without a verdict."),
      ({**STEP, "delta_ns": 0.0, "b_ns": 10e6}, 0, ("A step of B takes as long as one of A: "
       "10.000 ms."))],
 )  # fmt: skip

@@ -469,7 +469,7 @@ class Unmarked:
         for _, outside, ops in found.join(of_all, on="process").filter(within).iter_rows():
             yield (
                 f"{STEPS_UNMARKED}: {outside:,} of {ops:,} ops of backward passes ran "
-                "between those they mark; what is said per step may be of two steps or more"
+                "between those they mark; numbers per step may cover two steps or more"
             )
 
 

@@ -424,7 +424,7 @@ def _sides(
     if not (against or against_where):
         if where or len(runs) != _TWO:
             raise UsageError(
-                f"a comparison is of two runs, and there are {len(runs)}"
+                f"a comparison takes two runs, not {len(runs)}"
                 if not where else "there is no side B",
                 "name A and B, or several of A with --against several of B, or labels with "
                 "--where and --against-where",

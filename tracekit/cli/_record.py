@@ -112,7 +112,7 @@ class _OfSeries:
     times: Annotated[
         int,
         Option(
-            "Record the program so many times, and say how its step scatters.",
+            "Record the program N times, and show how its step varies.",
             "N",
             least=1,
             panel=_SERIES,
@@ -485,7 +485,7 @@ class _Recorder:
             reports = recording.perform(plan, anew=anew, wait=self.wait)
         except KeyboardInterrupt:
             if recording.reports_in(recording.unfinished(plan)):
-                complain(f"what was recorded is in {recording.unfinished(plan)}")
+                complain(f"the recording is in {recording.unfinished(plan)}")
             raise
         typer.echo(f"recorded: {', '.join(map(str, reports))}", err=True)
         return reports
@@ -518,7 +518,7 @@ class _Recorder:
 
 
 def _also(hint: str | None, folder: Path) -> str:
-    kept = f"what was recorded is in {folder}"
+    kept = f"the recording is in {folder}"
     return kept if hint is None else f"{hint}; {kept}"
 
 

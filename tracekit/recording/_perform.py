@@ -117,12 +117,12 @@ def _record(plan: Plan, wait: str) -> None:
     if code:
         raise RecordingError(
             f"{_recorder(plan)} ended with code {code} and wrote no report of {program}",
-            "what it said is above",
+            "its output is above",
         )
     if not found:
         raise RecordingError(
             f"{plan.recorder} wrote no report of {program}",
-            "what it said is above; with a capture range or --every, the program has to reach it",
+            "its output is above; with a capture range or --every, the program has to reach it",
         )
 
 
@@ -132,7 +132,7 @@ def _recorder(plan: Plan) -> str:
 
 
 def _left(folder: Path) -> str:
-    return f"what was recorded is in {folder}, and `tracekit ingest` reads it"
+    return f"the recording is in {folder}, and `tracekit ingest` reads it"
 
 
 _INTERRUPTS = tuple(

@@ -202,7 +202,7 @@ class Wanted:
         if self.every is not None and self.attachable is not None:
             raise UsageError("--every chooses which steps are recorded", "leave out --attachable")
         if not self.is_annotated and (self.ring or self.hook_folder):
-            raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
+            raise UsageError("--ring and --hook-folder need an annotated program", "add --annotate")
         if self.cuda_events and self.ring is None:
             raise UsageError("--cuda-events are kept in a ring", "add --ring live.ring")
 

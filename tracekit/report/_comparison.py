@@ -100,7 +100,7 @@ def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
             f"difference{far}."
         )
     if step["verdict"] is None:
-        return f"A step of B takes {means} in the mean; that is no verdict."
+        return f"A step of B takes {means} in the mean, without a verdict."
     if step["verdict"] in ("unknown", "not enough iterations"):
         why = step.get("reason") or "there are too few steps"
         return f"Whether B is faster is unknown ({why}): its step takes {means} in the mean."

@@ -51,7 +51,7 @@ _KEYS: Said = {
         record({f"{name}?": said for name, said in _TRUST.items()}),
     ),
     "steps": "count: Number of steps.",
-    "shares": "text: What shares are of.",
+    "shares": "text: Denominator of shares.",
     "store": "text: Folder of the store.",
     "batch_scope": "text: gpu or global.",
     "gpus": "integer: Number of GPUs.",

@@ -22,7 +22,7 @@ _BY: Said = {
     "sizes?": "text or null: Sizes of its arguments, as recorded.",
     "types?": "text or null: Types of the tensors among them, as recorded.",
     "dtype?": "text or null: The same by their names in PyTorch, each once; numbers left out.",
-    "layer?": "text or null: Layer that it is of, null where not known.",
+    "layer?": "text or null: Its layer, null if unknown.",
     "stage?": "text or null: Stage of its kernels.",
     "precision?": "one of fp64, fp32, tf32, fp16, bf16, fp8 or null: Precision in which it "
     "multiplies; null where not known.",
@@ -38,7 +38,7 @@ _SPREAD: Said = {
 }
 _PEAKS: Said = {
     "peaks": by_name(
-        "Peaks that shares are of, by product (or given) and precision, FLOP/s.",
+        "Peaks that shares refer to, by product (or given) and precision, FLOP/s.",
         by_name("FLOP/s, by precision.", "count"),
     ),
     "attention": "one of full, causal: How attention is counted: in full, or half of it where it "

@@ -126,7 +126,7 @@ FINDINGS = pl.Schema(
     }
 )  # fmt: skip
 _NO_STEPS = "no steps are known"
-_TOGETHER = "wins are of one change each, and are not to be added: they may be the same time"
+_TOGETHER = "do not add wins: two of them may be about the same time"
 NOTICED = WORTH / 2
 """The base is searched for what takes this share of a step; a win that moves by less stays."""
 _PART = 0.1

@@ -113,7 +113,7 @@ def slow_links(facts: Facts) -> Finding | None:
             f"{copies.height} pairs of GPUs stay below half of their peak",
         ),
         advice="Look at what else crosses these links (`tracekit links`), at the link itself "
-        "(`nvidia-smi nvlink -s`, PCIe width), and for another route. Won is what is not hidden.",
+        "(`nvidia-smi nvlink -s`, PCIe width), and for another route. The win is the exposed part.",
     )
 
 

@@ -160,7 +160,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     """Find late ranks, by `keys`; `questions.py` (`stragglers`) describes options and columns."""
     of_groups = [key for key in keys if key in OF_GROUPS]
     if "iteration" in keys and len(keys) > 1:
-        raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
+        raise UsageError("stragglers by step cover all collectives", "leave out the other keys")
     require_ops(trace)
     facts = replace(facts_of(trace), measures=((calls, work),))
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})

@@ -87,7 +87,7 @@ def _studied(
     """Return the study table of runs (or of a file of times), and meta entries on the runs."""
     if table is not None:
         if runs.is_chosen:
-            raise UsageError("a study is of runs or of a table", "give either, not both")
+            raise UsageError("a study takes runs or a table", "give either, not both")
         return studies.read_times(Path(table)), {}
     rows = studies.study(
         studies.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
@@ -488,7 +488,7 @@ def _points(
 
     if table is not None:
         if runs.is_chosen or smi is not None:
-            raise UsageError("memory is of runs or of a table", "give either, not both")
+            raise UsageError("`memory` takes runs or a table", "give either, not both")
         return studies.read_memory_table(Path(table)), {"table": str(table)}
     points, metas = memory_of(runs, None if smi is None else runs.read_smi(smi))
     warnings = [f"{name}: {text}" for name, meta in metas.items()

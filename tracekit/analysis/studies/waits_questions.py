@@ -160,7 +160,7 @@ def bubbles(
     *,
     stages: Annotated[
         int | None,
-        Option("List the theory of a pipeline with so many stages; needs no run.", least=1),
+        Option("List the theory of a pipeline with N stages; needs no run.", least=1),
     ] = None,
     micro_batches: Annotated[
         int | None,
