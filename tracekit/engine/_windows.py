@@ -37,7 +37,7 @@ _NUMBER = pl.col("iteration")
 def with_step_ends(
     windows: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """End the last step of each device where the job's step ends; later time is outside.
+    """End the last step of each device when the job's last step ends; later time is in no step.
 
     Evaluation (stage ``ME``) is not part of a step here. Ops without a known launch belong to the
     step in which they start.

@@ -63,7 +63,7 @@ def terminal(
         wider than 200 columns are fitted, and there are no bars.
     colours
         Colour system of the terminal as rich names it (`standard`, `256`, `truecolor`), or None.
-        Values that have a colour are marked if there is a terminal or colours.
+        Stages and verdicts get a coloured mark if `width` or `colours` is given.
     empty
         Text for no rows.
     is_whole

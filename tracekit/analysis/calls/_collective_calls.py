@@ -455,7 +455,11 @@ class _Logged:
     def with_sizes(
         self, rows: pl.DataFrame, key: str, when: str | pl.Expr, notes: list[str]
     ) -> pl.DataFrame:
-        """Fill in missing sizes from the log's n-th call, if the log has as many as the trace."""
+        """Fill in missing sizes: the n-th call of a process and kind has the log's n-th size.
+
+        Only if the log has as many calls of this process and kind as the trace. `key` is the column
+        that identifies a row, `when` the order in time.
+        """
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")
         mine = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)

@@ -176,7 +176,10 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate tables of matches, with unique ids; ``is_ordered`` is true for the last table."""
+    """Concatenate tables of matches, give each match an id of its own, and add ``is_ordered``.
+
+    It is true in rows of the last table, whose calls were matched by their order alone.
+    """
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(

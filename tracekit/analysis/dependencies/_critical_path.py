@@ -128,7 +128,7 @@ def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_step(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, part, path_ns`` for figures; a part is a cause or GPU work of a stage."""
+    """Return ``iteration, part, path_ns`` for figures; a part is a cause, or a stage's GPU work."""
     staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
     cause = pl.col("cause").cast(pl.String)
     part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)

@@ -49,7 +49,7 @@ def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
-    """Return ``op, link, others_use`` of copies with a known route."""
+    """Return the columns of `_link_of_ops` for copies with a known route."""
     transfers = traffic.transfers.filter(~pl.col("method").is_in(["nccl", "collective"]))
     if transfers.is_empty():
         return pl.DataFrame(schema=_FOUND)

@@ -282,10 +282,11 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """Add ``role`` to problems; sort causes first, by the number of ranks that wait for them.
 
     A rank that is missing in one collective and waits in another is blocked by the latter. A
-    problem is a `cause` if its ranks made unequal calls or have not begun, if its missing ranks
-    wait in no other, or if ranks wait for each other in a cycle (then ``problem`` is deadlock). One
-    that all ranks joined, and that nobody is seen to block, is `unknown`; beside a cause it is a
-    `consequence`, as are all others.
+    problem is a `cause` if its ranks made unequal calls; if GPUs of some ranks, which wait in no
+    other collective, did not start a collective that was launched; if its missing ranks wait in no
+    other collective; or if ranks wait for each other in a cycle (then ``problem`` is deadlock). A
+    problem in a collective that all ranks joined, and that no other problem blocks, is `unknown`,
+    or a `consequence` if there is a cause. All other problems are consequences.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:
