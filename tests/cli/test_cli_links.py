@@ -184,7 +184,7 @@ def test_a_run_is_checked_against_its_machine(store: Path, tmp_path: Path) -> No
     """The sample's peer copies are faster than PCIe; two V100 of a board tell no route."""
     untold = json.loads(tracekit("topology", "check", P2P, "--format", "json").stdout)
     [problem] = [row["problem"] for row in untold["rows"]]
-    assert "no route between its GPUs is known" in problem
+    assert "routes between its GPUs are unknown" in problem
     pcie = tmp_path / "pcie.toml"
     pcie.write_text(PCIE)
     done = tracekit("topology", "check", P2P, "--topology", str(pcie), "--format", "json")

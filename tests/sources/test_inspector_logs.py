@@ -145,7 +145,7 @@ class TestDamage:
         with pytest.raises(DamagedTraceError, match="more than 100 lines are damaged"):
             read_inspector_logs([path])
         path.write_text('{"header": {}, "coll_perf": {')
-        with pytest.raises(DamagedTraceError, match="no whole record"):
+        with pytest.raises(DamagedTraceError, match="no complete record"):
             read_inspector_logs([path])
         path.write_bytes(gzip.compress("\n".join(lines(CALLS)).encode())[:-20])
         with pytest.raises(DamagedTraceError, match="cut or damaged"):
