@@ -728,6 +728,17 @@ def test_a_thread_of_the_process_that_loads_may_be_the_loader_that_gets_faster()
     assert high == pytest.approx(_replayed(trace, loader="1x")["measured"], rel=0.05)
 
 
+def test_steps_without_a_known_launch_are_refused_for_that() -> None:
+    """Where calls were not recorded, longer recordings have no complete step either."""
+    b = TraceBuilder()
+    for step in range(3):
+        at = 100 * US * step
+        b.iteration(step, at, at + 90 * US, source="ranges")
+        b.op("gemm", start=at + 10 * US, end=at + 80 * US)
+    with pytest.raises(MissingDataError, match="no launch is known"):
+        _ask(critical_path, b.trace())
+
+
 def test_one_wait_that_is_most_of_all_is_told() -> None:
     def said(*pauses: int) -> list[str]:
         found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))

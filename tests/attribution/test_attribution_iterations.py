@@ -448,9 +448,9 @@ def test_a_gpu_on_which_two_processes_run_steps_at_once_is_told(
             at = first + 1000 * step
             builder.range(at, at + 400, f"step {step}", thread=thread)
             builder.op("f", at + 10, thread=thread, device=own)
-    said = [text for text in builder.attributed().warnings if "at the same time" in text]
+    said = [text for text in builder.attributed().warnings if "in the same period" in text]
     assert [text.partition(":")[0] for text in said] == [
-        "2 processes run steps on device 0 at the same time"
+        "2 processes run steps on device 0 in the same period"
     ] * told
 
 

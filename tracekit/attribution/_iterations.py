@@ -396,7 +396,7 @@ class Opening:
 
 
 class Shared:
-    """Finds GPUs on which several processes run steps at the same time.
+    """Finds GPUs on which several processes run steps in the same period.
 
     Parameters
     ----------
@@ -423,7 +423,7 @@ class Shared:
         meets = pl.col("start") < pl.col("end").cum_max().shift().over("device")
         for device, other in spans.filter(meets).group_by("device").len().sort("device").rows():
             yield (
-                f"{other + 1} processes run steps on device {device} at the same time: in tables "
+                f"{other + 1} processes run steps on device {device} in the same period: in tables "
                 "of steps each counts as a GPU of its own, on which the work of the others is idle "
                 "time; findings add up their steps"
             )

@@ -97,11 +97,11 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
     """Return content and modes of a ``store.json`` to replace a lost one."""
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
-    settings = {"format": version, "id": identity} | (
+    content = {"format": version, "id": identity} | (
         {_GROUP: str(status.st_gid)} if is_shared else {}
     )
     access = access_of(root).shared(is_shared=is_shared)
-    return (json.dumps(settings) + "\n").encode(), access
+    return (json.dumps(content) + "\n").encode(), access
 
 
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:

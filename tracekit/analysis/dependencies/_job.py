@@ -13,7 +13,7 @@ from tracekit.analysis.dependencies._dependency_graph import Graph, graph_of
 from tracekit.analysis.dependencies._descriptions import described_edges
 from tracekit.analysis.dependencies._edges import MOMENT
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
-from tracekit.analysis.facts import require_ops
+from tracekit.analysis.facts import how_to_record, require_ops
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, skipped_of
 from tracekit.engine import (
@@ -223,6 +223,10 @@ def job_of(
             raise MissingDataError(
                 "no complete step lies in that time", "give --between more of it"
             )
+    if marks.is_empty() and not graph.moments.ops["launch_start"].count():
+        raise MissingDataError(
+            "no launch is known, and so no work of a step", how_to_record(trace, "launching calls")
+        )
     if marks.is_empty():
         raise MissingDataError("this run has no complete step", "record longer, or skip fewer")
     return Job(alike, traffic, graph, marks, {"skip": first, **cold_meta(trace, skip)})

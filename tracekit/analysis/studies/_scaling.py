@@ -309,9 +309,9 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
         return None
     most = several.sort("gpus", "speedup", descending=True).row(0, named=True)
     of = [key for key in _GROUP if key in rows.columns and several[key].n_unique() > 1]
-    told = [f"{key} {text_of(most[key])}" for key in of]
-    told += [f"efficiency {percent(most['efficiency'])}"]
+    group = [f"{key} {text_of('unknown' if most[key] is None else most[key])}" for key in of]
+    named = ", ".join([*group, f"efficiency {percent(most['efficiency'])}"])
     return (
         f"{count(most['gpus'], 'GPU')} are {most['speedup']:.3g} times as fast as "
-        f"{count(most['baseline_gpus'], 'GPU')} ({', '.join(told)})"
+        f"{count(most['baseline_gpus'], 'GPU')} ({named})"
     )
