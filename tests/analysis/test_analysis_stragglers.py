@@ -124,7 +124,7 @@ def test_collectives_of_unknown_participants_are_told() -> None:
     lost = trace.with_tables({"ops": trace["ops"].filter(~last).collect()})
     assert "missing" not in stragglers(trace).meta
     assert stragglers(lost).meta["missing"][0] == (
-        "who takes part in 1 of 7 calls of collectives: waits in them are in no number"
+        "the participants of 1 of 7 calls of collectives: waits in these are not counted"
     )
 
 

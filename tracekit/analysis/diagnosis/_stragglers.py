@@ -320,7 +320,7 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
     several = facts.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("step")
     if alone := several["match"].null_count():
         some = f"{alone:,} of {several.height:,} calls of collectives"
-        missing = [*missing, f"who takes part in {some}: waits in them are in no number"]
+        missing = [*missing, f"the participants of {some}: waits in these are not counted"]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.found(work)["members"].height,
