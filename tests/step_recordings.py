@@ -8,11 +8,16 @@ from pathlib import Path
 from nsys_builder import NsysBuilder
 
 
-def write_recording(path: Path, steps_us: Sequence[float], *, update_us: float = 20) -> Path:
-    """Write a recording of one GPU; each step is a forward pass, and an update of the weights."""
+def write_recording(
+    path: Path, steps_us: Sequence[float], *, update_us: float = 20, first: int = 0
+) -> Path:
+    """Write a recording of one GPU; each step is a forward pass, and an update of the weights.
+
+    The steps are numbered from `first`.
+    """
     with NsysBuilder(path, schema="3.0.0") as nsys:
         at = 1_000
-        for number, length in enumerate(steps_us):
+        for number, length in enumerate(steps_us, first):
             end = at + round(length * 1_000)
             nsys.push_pop(at, end - 500, f"iteration {number}")
             nsys.push_pop(at + 10, at + 200, "forward")

@@ -203,7 +203,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.step_sums": """
         Cold KeySums Measured PARTS cold_meta cold_of group_lengths grouped_sums in_one_account
-        parse_compare_keys peak_memory per_iteration stages_of step_times
+        numbering_meta parse_compare_keys peak_memory per_iteration stages_of step_times
         skipped_of steps_by_phase steps_of sums_by_keys with_hosts_matched
     """,
     "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",

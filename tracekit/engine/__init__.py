@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         chosen_steps,
         counted_steps,
         inside_steps,
-        numbered_alike,
         parse_iterations,
         parse_ranks,
         some_steps,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         first_iterations,
         iterations_in,
         latest,
+        numbered_alike,
         run_windows,
     )
 

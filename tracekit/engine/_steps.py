@@ -17,7 +17,15 @@ import polars as pl
 
 from tracekit.engine._host_time import has_ops
 from tracekit.engine._launch_groups import host_marks, launch_groups
-from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations, run_windows
+from tracekit.engine._windows import (
+    Cutter,
+    chosen_windows,
+    common_numbers,
+    cut,
+    first_iterations,
+    numbered_alike,
+    run_windows,
+)
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Stretch, Trace, with_clocks
 
@@ -364,7 +372,7 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
     windows = windows.join(skipped, on=key, how="left", maintain_order="left").with_columns(
         iteration=pl.when(pl.col("is_skipped").is_null()).then(_NUMBER)
     )
-    common = _common(windows)
+    common = common_numbers(windows)
     seen = windows.drop_nulls("iteration").select(key).unique()
     known = pl.concat([skipped.select(key), windows.filter("is_open").select(key), seen])
     annotated = iterations.join(skipped, on=key, how="anti").join(seen, on="process", how="semi")
@@ -380,34 +388,3 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
 def torn(iterations: pl.DataFrame) -> pl.DataFrame:
     """Return the iterations whose GPU work was only partly recorded."""
     return iterations.filter((pl.col("ops") > 0) & ~pl.col("whole"))
-
-
-def numbered_alike(trace: Trace) -> Trace:
-    """Renumber iterations in order of time if no recorded id occurs in all processes.
-
-    Then all processes have the same id for the same iteration.
-    """
-    iterations = trace.read("iterations")
-    if iterations.is_empty() or not _common(iterations).is_empty():
-        return trace
-    order = pl.int_range(pl.len(), dtype=pl.Int64).over("process", order_by="start")
-    key = ["process", "iteration"]
-    numbers = iterations.select(*key, number=order).unique(key, keep="first").lazy()
-    ops = trace["ops"].join(numbers, on=key, how="left", maintain_order="left")
-    renumbered = {
-        "iterations": iterations.with_columns(iteration=order).lazy(),
-        "ops": ops.with_columns(iteration=pl.col("number")).drop("number"),
-    }
-    return trace.with_lazy(renumbered)
-
-
-def _common(rows: pl.DataFrame) -> pl.Series:
-    """Return the iteration ids that occur in all processes.
-
-    A process with fewer than half as many iterations as another process is ignored.
-    """
-    seen = rows.drop_nulls("iteration").select("process", "iteration").unique()
-    of_each = seen.group_by("process").len()
-    takes_part = of_each.filter(2 * pl.col("len") >= pl.col("len").max()).select("process")
-    holders = seen.join(takes_part, on="process", how="semi").group_by("iteration").len()
-    return holders.filter(pl.col("len") == takes_part.height)["iteration"].sort()

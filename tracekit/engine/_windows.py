@@ -320,9 +320,40 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def numbered_alike(trace: Trace) -> Trace:
+    """Renumber iterations in order of time if no recorded id occurs in all processes.
+
+    Then all processes have the same id for the same iteration.
+    """
+    iterations = trace.read("iterations")
+    if iterations.is_empty() or not common_numbers(iterations).is_empty():
+        return trace
+    order = pl.int_range(pl.len(), dtype=pl.Int64).over("process", order_by="start")
+    key = ["process", "iteration"]
+    numbers = iterations.select(*key, number=order).unique(key, keep="first").lazy()
+    ops = trace["ops"].join(numbers, on=key, how="left", maintain_order="left")
+    renumbered = {
+        "iterations": iterations.with_columns(iteration=order).lazy(),
+        "ops": ops.with_columns(iteration=pl.col("number")).drop("number"),
+    }
+    return trace.with_lazy(renumbered)
+
+
+def common_numbers(rows: pl.DataFrame) -> pl.Series:
+    """Return the iteration ids that occur in all processes.
+
+    A process with fewer than half as many iterations as another process is ignored.
+    """
+    seen = rows.drop_nulls("iteration").select("process", "iteration").unique()
+    of_each = seen.group_by("process").len()
+    takes_part = of_each.filter(2 * pl.col("len") >= pl.col("len").max()).select("process")
+    holders = seen.join(takes_part, on="process", how="semi").group_by("iteration").len()
+    return holders.filter(pl.col("len") == takes_part.height)["iteration"].sort()
+
+
 def iterations_in(trace: Trace, skip: int) -> int:
     """Count the iterations that begin in the run's time span, without the skipped ones."""
-    iterations = trace.read("iterations").sort("process", "start")
+    iterations = numbered_alike(trace).read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
 

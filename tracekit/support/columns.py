@@ -34,6 +34,7 @@ _KEYS: Said = {
         "(last), iterations to skip for them, and their part of window_ns and idle_ns.",
         "integer",
     ),
+    "numbered_apart": "true: By iteration: processes number the same steps differently.",
     **_TRUST,
     "share": "text: What `share` is a share of.",
     "warnings": "texts: What a user should know, one sentence each.",

@@ -32,6 +32,7 @@ from tracekit.analysis.step_sums import (
     cold_meta,
     group_lengths,
     grouped_sums,
+    numbering_meta,
     skipped_of,
     stages_of,
     sums_by_keys,
@@ -231,7 +232,7 @@ def breakdown(
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
-    meta |= cold_meta(trace, skip)
+    meta |= cold_meta(trace, skip) | numbering_meta(trace, keys)
     meta["share"] = share_meaning(keys)
     within = ", with all inside" if "inclusive" in meta else ""
     return Answer(
@@ -544,7 +545,8 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
             texts.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
         return f"Of the time {', '.join(filter(None, texts))}{unseen(meta)}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
-        return _by_steps(rows, meta.get("cold", {}).get("last"))
+        is_apart = "numbered_apart" in meta  # the same step may have several rows
+        return None if is_apart else _by_steps(rows, meta.get("cold", {}).get("last"))
     if keys == ["device"]:
         return f"Busiest: {most_by_share(rows.sort('share', descending=True), keys)}"
     most = most_by_share(rows.sort("share", descending=True, nulls_last=True), keys)

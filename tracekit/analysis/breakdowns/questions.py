@@ -25,7 +25,7 @@ _WRITES = Json(
         "wu_residual_unknown?": "text: Why wu_residual_ns is null.",
         "devices?": "count: Number of devices that ran an op in the window.",
         "iterations": "count: Number of iterations in the window.",
-        **keys("skip", "cold?"),
+        **keys("skip", "cold?", "numbered_apart?"),
         "launched?": "share or null: Share of the ops whose launching call is known.",
         "coverage": by_name(
             "Share of GPU busy time by source of the stage. Sources may be busy at once, so "

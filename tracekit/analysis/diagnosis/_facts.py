@@ -33,7 +33,7 @@ from tracekit.analysis.idle_account import (
 )
 from tracekit.analysis.statistics import before_a_short_end
 from tracekit.analysis.step_sums import cold_of
-from tracekit.engine import step_windows
+from tracekit.engine import numbered_alike, step_windows
 from tracekit.model import Frames, Trace, with_clocks
 
 if TYPE_CHECKING:
@@ -450,6 +450,7 @@ def facts_of(
     without
         Numbers of steps to leave out, such as outliers.
     """
+    trace = numbered_alike(trace)
     windows = step_windows(trace).drop_nulls("iteration").select(*_STEP)
     if windows.is_empty():
         edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())

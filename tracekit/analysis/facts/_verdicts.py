@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
-from tracekit.engine import StageTally, has_ops, kept_sums, union_length
+from tracekit.engine import StageTally, has_ops, iterations_in, kept_sums, union_length
 from tracekit.model import KERNEL_KINDS, STAGE, Trace
 from tracekit.support.batches import in_batches
 from tracekit.support.wording import count, note, percent, share_text, shares_text, text_of
@@ -247,7 +247,7 @@ def summarise(trace: Trace) -> dict[str, Number]:
         "ops": ops["ops"],
         "kernels": ops["kernels"],
         "ranges": trace.height("ranges"),
-        "iterations": trace.read("iterations")["iteration"].n_unique(),
+        "iterations": iterations_in(trace, 0),
         "verdict": _verdict(trace),
         "launched": ops["launched"] / ops["ops"] if ops["ops"] else None,
         "coverage": _coverage(trace) if ops["unknown"] else 1.0 if ops["ops"] else None,

@@ -41,7 +41,7 @@ from tracekit.analysis.idle_account import (
     longest_gaps,
 )
 from tracekit.analysis.statistics import Skip
-from tracekit.analysis.step_sums import cold_meta, cold_of
+from tracekit.analysis.step_sums import cold_meta, cold_of, numbering_meta
 from tracekit.engine import counted_steps, iterations_in, numbered_alike
 from tracekit.model import Answer, Trace, with_clocks
 from tracekit.support.wording import count, first_line, note, percent, text_of, time_text
@@ -62,6 +62,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
     windows = idle_windows(trace, skip=first, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, first) | cold_meta(trace, skip)
+    meta |= numbering_meta(trace, keys)
     if longest is not None:
         return _longest(found, meta, longest)
     rows = _rows(found, keys, meta)

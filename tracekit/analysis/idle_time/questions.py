@@ -24,7 +24,7 @@ _WRITES = Json(
         "idle_ns": "count: Time of the windows in which nothing runs, added over devices.",
         "devices": "count: Number of devices.",
         "iterations": "count: Number of iterations that are not skipped.",
-        **keys("skip", "cold?"),
+        **keys("skip", "cold?", "numbered_apart?"),
         "collective_wait_ns?": "count or null: For how long kernels of collectives waited for "
         "their slowest participant, which is busy time; null where it is not known; absent "
         "without collectives.",

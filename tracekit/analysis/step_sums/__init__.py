@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         cold_meta,
         cold_of,
         in_one_account,
+        numbering_meta,
         parse_compare_keys,
         peak_memory,
         per_iteration,

@@ -19,6 +19,7 @@ from tracekit.analysis.step_sums._key_sums import StepTimes, step_times
 from tracekit.engine import Counted, numbered_alike, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
+from tracekit.support.wording import note
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -187,6 +188,19 @@ def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
     cold = cold_of(trace, skip)
     last = cold.last if numbered_alike(trace) is trace else None
     return {"cold": {**cold._asdict(), "last": last}} if cold.steps else {}
+
+
+def numbering_meta(trace: Trace, keys: Sequence[str]) -> dict[str, bool]:
+    """Return metadata for a table by iteration in which the same step may have several numbers."""
+    is_apart = "iteration" in keys and numbered_alike(trace) is not trace
+    return {"numbered_apart": True} if is_apart else {}
+
+
+_APART = (
+    "processes number their steps differently: one step may have several rows; --iterations and "
+    "means per step count the steps of each process from 0"
+)
+note("numbered_apart")(lambda _: [_APART])
 
 
 def _measured(

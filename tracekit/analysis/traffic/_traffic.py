@@ -42,6 +42,7 @@ from tracekit.analysis.traffic._links import (
 )
 from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
+from tracekit.engine import iterations_in
 from tracekit.errors import UsageError
 from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus, with_nics
 from tracekit.model import Answer, Trace, with_clocks
@@ -392,8 +393,7 @@ class Traffic:
 
         See `expected_traffic`.
         """
-        iterations = self.trace.read("iterations")["iteration"].n_unique()
-        return expected_traffic(self.transfers, parameters, iterations)
+        return expected_traffic(self.transfers, parameters, iterations_in(self.trace, 0))
 
     def meta(self) -> dict[str, Any]:
         """Return the ``meta`` of the tables of traffic.
