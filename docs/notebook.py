@@ -20,6 +20,7 @@ import polars as pl
 from gallery import slim
 
 from tracekit.present import save_figure
+from tracekit.present._data_formats import _CELL as CELL
 
 SVG = "image/svg+xml"
 PICTURES = Path(__file__).parent / "pictures" / "notebook"
@@ -99,9 +100,15 @@ def _as_markdown(cell: Cell) -> str:
 
 _SHOWN: Mapping[str, Callable[[str, str], str]] = {
     SVG: lambda _, name: f"![What the cell above draws](pictures/notebook/{name}.svg)\n",
-    "text/html": lambda text, _: f"<div>{text}</div>\n",
+    "text/html": lambda text, _: f"<div>{_cells_of_the_site(text)}</div>\n",
     "text/plain": lambda text, _: f"```text\n{text}\n```\n",
 }
+
+
+def _cells_of_the_site(table: str) -> str:
+    """Leave padding of table cells to the site's own style."""
+    right = table.replace(f' style="{CELL}right"', ' align="right"')
+    return right.replace(f' style="{CELL}left"', "")
 
 
 def pictures() -> dict[str, str]:
