@@ -866,6 +866,18 @@ def test_evaluation_between_steps() -> None:
     assert _wins(row) == pytest.approx((0, 125 * US, 250 * US))
 
 
+def test_evaluation_does_not_last_while_the_gpu_still_trains() -> None:
+    """The host waits in the range for passes, as a metric is read after each of them."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP)
+        _op(b, begin, begin + 10, begin + 990 * US, stage="FP")
+        b.range(begin + 20, begin + STEP, "accuracy", stage="ME")
+        _op(b, begin + 20, begin + 990 * US, begin + STEP, stage="ME")
+    assert "evaluation_too_often" not in _found(b.trace())
+
+
 def test_without_steps_wins_are_unknown() -> None:
     b = TraceBuilder()
     _op(b, 0, 10, 500 * US)

@@ -598,6 +598,13 @@ def test_input_that_is_launched_before_the_range_of_its_step_is_of_that_step() -
     assert _step_begins(evaluated, thread=0) == [(0, 10), (None, 93), (1, 96)]
 
 
+@pytest.mark.parametrize("stage", ["ME", "OTHER"])
+def test_another_thread_s_work_beside_the_step_before_begins_none(stage: str) -> None:
+    """A host that is ahead launched evaluation of step 1 while the GPU was still in step 0."""
+    ahead = [(10, 60, 5, "FP"), (20, 30, 120, stage), (60, 150, 104, "FP"), (160, 170, 203, "FP")]
+    assert _step_begins(ahead, thread=0) == [(0, 10), (1, 60), (2, 160)]
+
+
 def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:
     earlier: list[tuple[int, int, int | None, str]] = [(1, 4, None, "FP"), (4, 8, None, "WU")]
     assert _step_begins([*earlier, *STEP_OPS], thread=0)[:2] == [(None, 1), (0, 10)]

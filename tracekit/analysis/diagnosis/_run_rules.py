@@ -8,7 +8,8 @@ from tracekit.analysis.diagnosis._facts import Facts, Finding, duration, rounded
 from tracekit.analysis.diagnosis._parts import LENGTH, kernels
 from tracekit.analysis.diagnosis._stragglers import kernel_paces, waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
-from tracekit.analysis.idle_account import merged
+from tracekit.analysis.idle_account import covered, merged
+from tracekit.engine import launch_groups
 
 _OFTEN = 0.1
 """Evaluation that takes a smaller part of training is not spoken of."""
@@ -62,9 +63,12 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
     between = whole.join(begins.collect(), on="process").filter(pl.col("start") < pl.col("last"))
     if between.is_empty() or not facts.has_steps:
         return None
+    # While the host waits in such a range, or in another thread, GPUs may still train.
+    passes = launch_groups(facts.trace).filter(pl.col("stage").is_in(["FP", "BP", "WU"]))
+    alone = covered(between, merged(passes, ["process"]), ["process"], "trained")
     processes = between["process"].n_unique()
     steps = facts.number + facts.cold.height
-    lost = between.select(LENGTH.sum()).item() / processes / steps
+    lost = alone.select((LENGTH - pl.col("trained")).sum()).item() / processes / steps
     if lost < _OFTEN * (lost + facts.step_ns):
         return None
     number = between.height / processes
@@ -75,7 +79,9 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost,
         confidence="measured",
-        evidence=(f"{duration(lost * steps)} in ranges of evaluation with steps after them",),
+        evidence=(
+            f"{duration(lost * steps)} of ranges of evaluation before other steps, passes aside",
+        ),
         advice="Evaluate half as often to win half of it, or on fewer batches, or elsewhere.",
         outside=True,
     )
