@@ -105,6 +105,14 @@ def test_copies_under_kernels_stall_nothing() -> None:
     assert row["kernel_ns"] == 45 * MS
 
 
+@pytest.mark.parametrize(("stage", "copied"), [("OTHER", 10), ("FP", 10), ("BP", 0), ("WU", 0)])
+def test_what_comes_back_for_an_update_is_no_input(stage: str, copied: int) -> None:
+    """An optimizer on the host sends the weights back; a batch may be sent in a forward range."""
+    b = worked()
+    b.rows["ops"][1]["stage"] = stage
+    assert data_stalls(b.trace())["input_ns"].item() == copied * MS
+
+
 def test_a_run_without_steps_is_one_window() -> None:
     b = TraceBuilder()
     b.op("gemm", 1, start=10, end=20)

@@ -88,8 +88,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
             f"record with {how_to_record(trace, 'ops')}",
         )
     trace = numbered_alike(trace)
-    kind = pl.col("kind").cast(pl.String)
-    ops = trace["ops"].select(*_OWNER, *_SPAN, kind).collect()
+    ops = trace["ops"].select(*_OWNER, *_SPAN, pl.col("kind", "stage").cast(pl.String)).collect()
     windows = step_windows(trace, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
     outside = _outside(ops, windows)
@@ -123,7 +122,8 @@ def _layer() -> pl.Expr:
     kind = pl.col("kind")
     return (
         pl.when(kind.is_in([*_KERNELS, *_AMONG_GPUS])).then(pl.lit("work"))
-        .when(kind == "h2d").then(pl.lit("input"))
+        # Weights and states of an optimizer that come back from the host are no input.
+        .when(kind == "h2d", ~pl.col("stage").is_in(["BP", "WU"])).then(pl.lit("input"))
         .otherwise(pl.lit("other"))
     )  # fmt: skip
 

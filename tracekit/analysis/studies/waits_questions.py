@@ -42,8 +42,8 @@ _STALLS = Json(
         "kernel_ns?": "number or null: Time of the window in which a kernel runs, ns.",
         "idle_ns?": "number or null: Time of the window in which nothing runs, ns.",
         "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns.",
-        "input_ns?": "number or null: Time in which input is copied and no kernel and no copy "
-        "between GPUs runs, ns.",
+        "input_ns?": "number or null: Time in which input is copied (to the GPU, outside of `BP` "
+        "and `WU`) and no kernel and no copy between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
         "other_idle_ns?": "number or null: idle_ns - wait_ns: idle time of other causes.",
         "outside_steps_ns?": "integer: Time from the GPU's first op to its last one that lies in "
