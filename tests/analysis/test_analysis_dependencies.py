@@ -686,6 +686,24 @@ def test_who_does_not_sleep_before_input_waits_for_no_loader() -> None:
     assert any("no wait for a loader is known" in text for text in said)
 
 
+@pytest.mark.parametrize(("name", "doubted"), [("save", True), ("epoch", False)])
+def test_a_named_pause_between_steps_may_be_no_wait_for_a_loader(name: str, doubted: bool) -> None:
+    """The range of a checkpoint, and that of an epoch around the steps."""
+    b, end = TraceBuilder(), 0
+    for step in range(5):
+        begin = 2_000 * step
+        b.iteration(step, begin * US, (begin + 1_000) * US, source="ranges")
+        _op(b, "HtoD", begin, begin + 5, begin + 10, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", begin + 6, begin + 10, begin + 1_000, stage="FP", iteration=step)
+        end = begin + 2_000
+        if name == "save":
+            b.range((end - 990) * US, (end - 10) * US, name)
+    if name == "epoch":
+        b.range(0, end * US, name)
+    warnings = _ask(whatif, _linked(b), parse_changes(loader="inf")).warnings
+    assert any("lies in ranges between steps: `save`" in text for text in warnings) is doubted
+
+
 def test_who_sleeps_before_input_within_a_step_waits_for_the_loader() -> None:
     """Ranges of steps do not say where within these a program waits."""
     trace = _unmarked(True, *(300,) * 6, source="ranges")

@@ -14,7 +14,7 @@ from tracekit.analysis.dependencies._edges import (
     edges,
     same_lane,
 )
-from tracekit.analysis.idle_account import covered, merged
+from tracekit.analysis.idle_account import covered, merged, plain_name
 from tracekit.engine import host_marks
 
 if TYPE_CHECKING:
@@ -350,6 +350,8 @@ class Batches:
         Whether the operating system recorded that the thread slept in these waits.
     most_ns
         Longest time from one batch to the next, by the wait for the first batch, ns.
+    elsewhere
+        Names of ranges between steps, not of input, that contain most of the time of these waits.
     """
 
     taken: pl.DataFrame
@@ -357,10 +359,16 @@ class Batches:
     forks: int | None
     asleep: bool
     most_ns: int | None
+    elsewhere: str = ""
 
     @property
     def doubt(self) -> str:
-        """Reason to doubt waits for a loader: a single long wait takes most of their time."""
+        """Reason to doubt waits for a loader: ranges, or one wait, with most of their time."""
+        if self.elsewhere:
+            return (
+                "most of what is taken for waiting for a loader lies in ranges between steps: "
+                f"{self.elsewhere}; if these do not wait for input, a faster loader wins less"
+            )
         waits = self.taken.filter("waited")["loading"]
         longest, whole = waits.max() or 0, waits.sum()
         usual: Any = self.taken["lag"].median() or 0
@@ -489,6 +497,7 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
         forks,
         _slept(trace, waits),
         None if first is None else round(first * _SLOWER),
+        _elsewhere(trace, chained.filter("waited")),
     )
 
 
@@ -532,6 +541,28 @@ def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
     slept = covered(spans, naps, ["thread"], "slept")
     total = slept.select(pl.col("slept", "loading").sum())
     return bool(total.select(pl.col("slept") >= _ASLEEP * pl.col("loading")).item())
+
+
+def _elsewhere(trace: Trace, waits: pl.DataFrame) -> str:
+    """Return names of ranges between steps, not of input, with most of the time of waits, or ""."""
+    gaps = _between(trace.read("iterations")).rename({"start": "since", "end": "until"})
+    ranges = trace["ranges"].filter(pl.col("stage").ne_missing("IO"), pl.col("end") > 0).join(
+        waits.lazy().select("thread").unique(), on="thread", how="semi"
+    ).select("thread", "start", "end", name=plain_name(pl.col("name"))).collect()  # fmt: skip
+    inside = ranges.sort("start").join_asof(
+        gaps.sort("since"), left_on="start", right_on="since", by="thread", check_sortedness=False
+    ).filter(pl.col("end") <= pl.col("until"))  # fmt: skip
+    spans = waits.select("thread", "end", "loading", start=pl.col("end") - pl.col("length"))
+    found = covered(spans, merged(inside, ["thread"]), ["thread"], "named")
+    named, loading = found.select(
+        pl.min_horizontal("named", "loading").sum(), pl.col("loading").sum()
+    ).row(0)
+    if 2 * named <= loading:
+        return ""
+    by_name = (
+        inside.group_by("name").agg(_LENGTH.sum()).sort("end", "name", descending=[True, False])
+    )
+    return ", ".join(f"`{name}`" for name in by_name["name"].head(2))
 
 
 def _asleep(trace: Trace) -> pl.DataFrame:
