@@ -183,6 +183,21 @@ def test_item_and_a_blocking_copy_are_different_advice(copy: dict[str, Any], adv
     assert any("in `loss`" in text for text in row["evidence"])
 
 
+def test_work_of_the_host_after_a_wait_is_no_late_launch() -> None:
+    """It works for 1.1 ms on what it waited for; less than 1 ms is left as late by no wait."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + 2 * STEP, ops=2, whole=True)
+        _op(b, begin, begin + 10, begin + 800 * US, stage="FP")
+        b.call(begin + 100 * US, begin + 800 * US, thread=0, correlation=None)
+        b.rows["calls"][-1] |= {"name": "cudaStreamSynchronize"}
+        _op(b, begin + 1_900 * US, begin + 1_900 * US + 10, begin + 2 * STEP, stage="WU")
+    found = _found(b.trace())
+    assert "launch_bound" not in found
+    assert "busy_host" in found
+
+
 def test_a_wait_in_one_step_is_none_in_the_loop() -> None:
     b = _steps(6)
     b.iteration(6, 6 * STEP, 8 * STEP, ops=1, whole=True)
@@ -429,6 +444,15 @@ def test_copies_that_nothing_hides() -> None:
     assert row["confidence"] == "measured"
     assert row["finding"].startswith("Copies to the GPU run for 200 us per step while it computes")
     assert row["finding"].endswith("at 12 GB/s.")
+
+
+def test_weights_that_come_back_are_no_batch() -> None:
+    b = _copying(20)
+    for op in b.rows["ops"]:
+        op["stage"] = "WU" if op["kind"] == "h2d" else op["stage"]
+    row = _found(b.trace())["unhidden_copies"]
+    assert "next batch" not in row["advice"]
+    assert "states of the optimizer" in row["advice"]
 
 
 def test_a_copy_that_could_not_begin_earlier_may_win_nothing() -> None:

@@ -38,7 +38,7 @@ _COPIES = pl.Schema(
     {"rule": pl.String, "device": pl.Int32, "iteration": pl.Int64, "kind": pl.String,
      "is_pageable": pl.Boolean,
      **dict.fromkeys(
-         ("number", "bytes", "time", "exposed", "earlier", "gain", "blocking"), pl.Int64
+         ("number", "bytes", "time", "exposed", "earlier", "gain", "blocking", "no_input"), pl.Int64
      )}
 )  # fmt: skip
 _SLEEP = (SWITCHES, OS_CALLS)
@@ -58,6 +58,14 @@ _INSTEAD_OF_WAITING = {
     "`non_blocking=True`, ahead of the step that needs it.",
 }
 """Advice by the call or state in which the host waits longest."""
+_COPIED_AHEAD = {
+    False: "Copy the next batch while this one is computed: on a stream of its own, from pinned "
+    "memory (`non_blocking=True`), and let the computing stream wait for its event. ",
+    True: "Most copies to the GPU are of backward passes or weight updates, and no batches: keep "
+    "on the GPU what comes back (weights, states of the optimizer), or copy it part by part, each "
+    "while others are updated or computed. ",
+}
+"""Advice by whether most exposed copies to the GPU bring no input."""
 _SURE = 0.9
 """Of input that comes late so much is won; launches and copies then show that it had hidden."""
 
@@ -98,7 +106,7 @@ def input_bound(facts: Facts) -> Finding | None:
             "then always ready."
             if is_input
             else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
-            "it is; move what can wait off the training thread."
+            "it is (`tracekit idle --by range`); move what can wait off the training thread."
         ),
     )
 
@@ -321,12 +329,15 @@ def unhidden_copies(facts: Facts) -> Finding | None:
             *([] if to_gpu.is_empty() else [waited]),
         ),
         advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
-        + "Copy the next batch while this one is computed: on a stream of its own, from "
-        "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
-        * (not to_gpu.is_empty())
+        + ("" if to_gpu.is_empty() else _COPIED_AHEAD[_brings_no_input(to_gpu)])
         + "Copy to the host less often, or beside the next step. " * (not back.is_empty())
         + "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
     )
+
+
+def _brings_no_input(to_gpu: pl.DataFrame) -> bool:
+    """Test if most of the exposed time of these copies is of backward passes, weight updates."""
+    return bool(to_gpu.select(2 * pl.col("no_input").sum() > pl.col("exposed").sum()).item())
 
 
 def small_copies(facts: Facts) -> Finding | None:
@@ -408,7 +419,8 @@ def host_copies(part: Part) -> Frames:
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
     ``exposed`` (no other op runs), ``earlier`` (how much earlier the copy and the next kernel could
     have started), ns; ``gain``, how many bytes more pinned memory could have copied in the exposed
-    time; and ``blocking``, the number of copies whose launching call waits for them.
+    time; ``blocking``, the number of copies whose launching call waits for them; and ``no_input``,
+    the exposed time of those of backward passes and weight updates, ns.
     """
     rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
     rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
@@ -422,6 +434,7 @@ def host_copies(part: Part) -> Frames:
             size.sum(), pl.col("exposed").sum(), number=pl.col("counts").sum(),
             time=LENGTH.sum(), gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
             earlier=pl.col("earlier").sum() if "earlier" in each.columns else pl.lit(0, pl.Int64),
+            no_input=pl.col("exposed").filter(pl.col("stage").is_in(["BP", "WU"])).sum(),
         ).select(_COPIES.names()).cast(_COPIES)
         for rule, each in rows.items()
     ]  # fmt: skip

@@ -106,8 +106,11 @@ class Part:
         pieces = self.found.pieces
         late = pl.col("cause") == "host_delay"
         launching = late | (pl.col("cause") == "launch_latency")
+        # As long as it had waited before, lateness has another cause: the host is as busy then.
+        waited = pl.col("rests_on") == "waits"
         in_all, own = (
-            pl.when(of).then(LENGTH).otherwise(0).sum().over("gap") for of in (launching, late)
+            pl.when(of | waited).then(LENGTH).otherwise(0).sum().over("gap")
+            for of in (launching, late)
         )
         return pieces.join(gaps, on="gap", how="left", maintain_order="left").with_columns(
             is_short=launching & (in_all <= LONGEST_LAUNCH_NS),
