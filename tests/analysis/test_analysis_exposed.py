@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from link_helpers import GB, on_clocks, table, transfer
 
 from tracekit.analysis.traffic import links
-from tracekit.analysis.traffic._exposed import computing_times
+from tracekit.analysis.traffic._link_time import computing_times
 from tracekit.machine import Link, Machine
 from tracekit.model import Trace
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analysis.calls import excerpt
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
-from tracekit.analysis.traffic._exposed import exposed_parts
+from tracekit.analysis.traffic._link_time import exposed_parts
 from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.engine import chosen_windows, union_length
 from tracekit.errors import UsageError

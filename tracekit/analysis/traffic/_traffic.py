@@ -30,8 +30,7 @@ from tracekit.analysis.traffic._collective_transfers import (
     unrecorded,
 )
 from tracekit.analysis.traffic._counters import link_counters
-from tracekit.analysis.traffic._exposed import computing_times
-from tracekit.analysis.traffic._link_time import link_timeline
+from tracekit.analysis.traffic._link_time import computing_times, link_timeline
 from tracekit.analysis.traffic._links import (
     expected_traffic,
     links,
