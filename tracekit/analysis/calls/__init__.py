@@ -20,10 +20,16 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.calls._excerpt import excerpt
     from tracekit.analysis.calls._groups import (
+        MEMBERS,
+        OF_GROUPS,
         TOGETHER,
+        communicator_groups,
         ends_by_arrivals,
         group_members,
+        groups_of_ops,
+        members_of_rows,
         same_groups,
+        unnamed_groups,
     )
     from tracekit.analysis.calls._mpi_calls import (
         annotated_calls,
@@ -41,14 +47,6 @@ if TYPE_CHECKING:
         unsized_of_others,
         why_unsized,
         with_kernels,
-    )
-    from tracekit.analysis.calls._parallelism import (
-        MEMBERS,
-        OF_GROUPS,
-        communicator_groups,
-        groups_of_ops,
-        members_of_rows,
-        unnamed_groups,
     )
     from tracekit.analysis.calls._ranks import (
         log_processes,
