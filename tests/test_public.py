@@ -93,7 +93,7 @@ PUBLIC = {
         Headline PATH_TEXTS STEPS_UNMARKED WORK_MISSING
         PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
         REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
-        Run Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter Traits UNMATCHED
+        Run Runs Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter Traits UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
         normalised_name path_number path_texts readable_names replace_table same_machine traits
         with_clocks with_one_tree with_readable_names

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from tracekit.model._checks import damaged_files, is_checked
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
-    from tracekit.model._normalised_names import normalised_name
     from tracekit.model._paths import (
         PATH_SEPARATOR,
         PathNodes,
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
         path_number,
         path_texts,
     )
-    from tracekit.model._readable_names import readable_names, with_readable_names
+    from tracekit.model._readable_names import normalised_name, readable_names, with_readable_names
     from tracekit.model._recording import KEYS, Maker, Recording, Stream
-    from tracekit.model._run import Run
+    from tracekit.model._run import Run, Runs
     from tracekit.model._tables import (
         COLLECTIVE_CALLS,
         DERIVED,

@@ -17,7 +17,6 @@ from tracekit.analysis.studies._bubbles import (
     bubbles_of_run,
     pipeline_bubbles,
 )
-from tracekit.analysis.studies._run_interface import Runs
 from tracekit.analysis.studies._study import study_row
 from tracekit.engine import (
     has_ops,
@@ -28,7 +27,7 @@ from tracekit.engine import (
     union_length,
 )
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
-from tracekit.model import KERNEL_KINDS, Answer, Run, Trace
+from tracekit.model import KERNEL_KINDS, Answer, Run, Runs, Trace
 from tracekit.support.wording import count, first_line, note, percent, text_of
 
 _OWNER = ["process", "device"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from tracekit import model
 from tracekit.analysis import studies
-from tracekit.analysis.studies._run_interface import Runs
 from tracekit.errors import UsageError
+from tracekit.model import Runs
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, ChosenRuns, Option, SummedRuns, question

@@ -3,9 +3,8 @@
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from tracekit.analysis.studies._run_interface import Runs
 from tracekit.errors import UsageError
-from tracekit.model import Run
+from tracekit.model import Run, Runs
 from tracekit.support.columns import columns, keys
 from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
 from tracekit.support.schemas import Json, record
