@@ -23,14 +23,13 @@ if TYPE_CHECKING:
         to_sarif,
     )
     from tracekit.present._figures import MINUS, figure_layout, figure_text
-    from tracekit.present._headlines import with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._latency_figures import histogram_figure, latency_figure
     from tracekit.present._link_figures import matrix_figure, utilisation_figure
     from tracekit.present._machine_figure import machine_figure
     from tracekit.present._machine_layout import machine_layout
     from tracekit.present._memory_figures import memory_figure, memory_fit_figure
-    from tracekit.present._notes import notes
+    from tracekit.present._notes import notes, with_headline
     from tracekit.present._palette import (
         ACCENT,
         CAUSE_COLOURS,

@@ -1,4 +1,4 @@
-"""Notes below a table that explain its values."""
+"""The sentence above a table with its result, and the notes below it that explain its values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from tracekit.model import Answer
 from tracekit.support.wording import (
+    FIRST_LINES,
     NOTES,
     SUMMARIES,
     count,
@@ -190,3 +192,18 @@ note("left_out")(
     ]
 )
 note(_WARNINGS)(lambda warnings: [f"{_WARNED}{text_of(warning)}" for warning in warnings])
+
+
+# -- the sentence above a table
+
+
+def with_headline(answer: Answer) -> Mapping[str, Any]:
+    """Return an answer's meta with a ``headline`` (its result in one sentence), if rows give one.
+
+    Answers with rows left out get none, since the row that matters may be missing.
+    """
+    find = answer.headline or FIRST_LINES.get(answer.command)
+    if "headline" in answer.meta or find is None or not answer.is_whole or answer.rows.is_empty():
+        return answer.meta
+    text = find(answer.rows, answer.meta)
+    return {**answer.meta, "headline": text} if text else answer.meta

@@ -10,9 +10,8 @@ from markupsafe import Markup
 
 from tracekit.model import STAGES, Answer, readable_names
 from tracekit.present._columns import ShownColumn, shown_with_totals, unknown_note, with_values
-from tracekit.present._headlines import with_headline
 from tracekit.present._layout import Placed, natural, without_spare
-from tracekit.present._notes import notes
+from tracekit.present._notes import notes, with_headline
 from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present.pages._figure import figure_block
 from tracekit.present.pages._fragments import fragment, joined
