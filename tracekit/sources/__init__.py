@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.sources._format import Format, Opening
-    from tracekit.sources._formats import FORMATS
+    from tracekit.sources._formats import FORMATS, Format, Opening
     from tracekit.sources._recognise import check_readable, content_files, open_report, read
     from tracekit.sources._smi import read_smi
 

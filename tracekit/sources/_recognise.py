@@ -22,8 +22,7 @@ from tracekit.errors import (
 )
 from tracekit.model import Recording, Trace
 from tracekit.sources import kineto
-from tracekit.sources._format import Opening
-from tracekit.sources._formats import FORMATS
+from tracekit.sources._formats import FORMATS, Opening
 from tracekit.sources.columnar import table_files
 from tracekit.sources.kineto._document import head_of
 from tracekit.sources.sqlite import MAGIC
