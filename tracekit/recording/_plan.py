@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tracekit.errors import UsageError
 from tracekit.recording._launchers import Launch, is_python, mpi_library, split
-from tracekit.recording._nsys import Nsys
-from tracekit.recording._nsys_arguments import CUDA_RANGE, profile_command
+from tracekit.recording._nsys import CUDA_RANGE, Nsys, profile_command
 from tracekit.recording._wanted import Wanted
 
 _ENDINGS = (".nsys-rep", ".qdrep")
