@@ -1,7 +1,7 @@
 """Runs: make them from trace files, open them, and answer questions about them.
 
 From the bottom up: an opened run (`_opened`); questions, that is analyses, that take opened runs
-(`_declared`, `_question`, `_comparisons`, `_gate`, `_report_page`); `Run`, which has these
+(`_declared`, `_question`, `_comparisons`, `_report_page`); `Run`, which has these
 questions as methods; making, opening and choosing runs (`_new_runs`, `_foreign`, `_opening`). All
 other modules have questions that take several runs, or files.
 """
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
         stalls,
         study,
     )
-    from tracekit.runs._comparisons import compare
+    from tracekit.runs._comparisons import compare, gate
     from tracekit.runs._declared import DECLARED
     from tracekit.runs._files import hang, nccl_inspector, straggler_cost
-    from tracekit.runs._gate import gate
     from tracekit.runs._opened import OpenedRun
     from tracekit.runs._opening import Reference, ingest, open, select_runs
     from tracekit.runs._question import is_simulated, question_of

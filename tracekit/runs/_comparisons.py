@@ -1,17 +1,21 @@
-"""Comparison of two runs, or of two programs by several recordings of each."""
+"""Comparison of two runs, or of two programs by several recordings, and the gate built on it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tracekit import present
-from tracekit.analysis import comparison
+from tracekit.analysis import comparison, diagnosis
+from tracekit.errors import UsageError
+from tracekit.runs._diagnosis import diagnosed_against
 from tracekit.runs._question import called, listed, warnings_of
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, Option, Topology, grouped_by, optional
+from tracekit.support.wording import note, text_of, unsaid
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison, Recorded
+    from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
 
 KEYS = (
@@ -104,3 +108,153 @@ def _both(a: "Recorded", b: "Recorded") -> Any:
 def _names(side: "Sequence[OpenedRun]") -> str:
     """Return the names of the runs on one side; of many, the first and the number of others."""
     return listed([run.name for run in side])
+
+
+# -- gate
+
+OUTCOMES = ("fail", "undecided", "pass")
+"""Outcomes of a check, the worst first; the overall outcome is the worst one."""
+_OF_LIMIT = {"within": "pass", "above": "fail", "unknown": "undecided"}
+_KEPT = ("measured", "likely")
+"""Certainties with which a finding fails; a hint does not, as there may be other reasons."""
+_FINDINGS = "new_findings"
+
+
+@optional
+def gate(
+    a: "OpenedRun | Sequence[OpenedRun]",
+    b: "OpenedRun | Sequence[OpenedRun]",
+    *,
+    step: Annotated[
+        float | None,
+        Option(
+            "By how much B's step may be slower; none: no limit.", "PERCENT", unit="percent or none"
+        ),
+    ] = 5.0,
+    new_findings: Annotated[
+        bool, Option("Also fail on a new or grown finding that is measured or likely.")
+    ] = False,
+    undecided_passes: Annotated[
+        bool, Option("Count checks that cannot be decided as passed.", flag="")
+    ] = False,
+    metric: Judging = "mean",
+    skip: AutoSkip = "auto",
+    anyway: Anyway = False,
+    topology: Topology = None,
+) -> "Answer":
+    """Check that B's steps are no slower than A's by more than a limit, without new findings.
+
+    `a` (the base) and `b` are each one run, or several recordings of one program. Outlier steps
+    are left out and named: see `tracekit.analysis.comparison.check_limit`.
+
+    Returns
+    -------
+    A row per check; ``meta`` has the overall ``outcome``, and in ``steps_by`` the evidence by which
+    the steps of each side are known.
+
+    Raises
+    ------
+    UsageError
+        If no check is requested.
+    """
+    import polars as pl
+
+    if step is None and not new_findings:
+        raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
+    sides = [list(side) if isinstance(side, Sequence) else [side] for side in (a, b)]
+    compared = compare(sides[0], sides[1], "step", skip=skip, metric=metric, anyway=anyway)
+    meta, parts = compared.meta, []
+    if step is not None:
+        checked = comparison.check_limit(compared, step, metric=metric, anyway=anyway)
+        parts.append(_check("step", _OF_LIMIT[checked.outcome], checked.sentence))
+    if new_findings:
+        reasons = [] if anyway else meta["not_comparable"]
+        parts.append(_findings_check(sides[1], sides[0], reasons, topology))
+    more = {"outcome": pl.String(), "state": pl.String(), "base_win_ns": pl.Float64(),
+            "base_share": pl.Float64()}  # fmt: skip
+    first = ("rule", "outcome", "state")
+    rows = pl.concat(
+        [pl.DataFrame(schema={**diagnosis.FINDINGS, **more}), *parts], how="diagonal"
+    ).select(*first, pl.exclude(first))
+    outcome = next(each for each in OUTCOMES if each in {*rows["outcome"], OUTCOMES[-1]})
+    asked = [
+        *(["step"] if step is not None else []),
+        *([*diagnosis.RULES, _FINDINGS] if new_findings else []),
+    ]
+    return replace(
+        compared,
+        rows=rows,
+        readable=rows.select("rule", "outcome", "state", "finding"),
+        meta={
+            "headline": f"{outcome}: {'; '.join(_told(rows, outcome))}",
+            "outcome": outcome,
+            "undecided_passes": undecided_passes,
+            **{key: meta[key] for key in ("names", "a_iterations", "b_iterations", "notes")},
+            "steps_by": dict(zip("ab", map(_steps_by, sides), strict=True)),
+            "warnings": list(compared.warnings),
+        },
+        title="", tables={"findings": rows}, as_records=True, command="gate", figures={},
+        source=tuple(asked), run=sides[1][0].name,
+    )  # fmt: skip
+
+
+def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
+    """Return how the runs' steps were found: by ``ranges``, by ``structure`` (launch order)."""
+    return sorted(
+        {each for run in side for each in run.trace.read("iterations")["source"].unique()}
+    )
+
+
+def _check(rule: str, outcome: str, finding: str) -> Any:
+    import polars as pl
+
+    return pl.DataFrame({"rule": [rule], "outcome": [outcome], "finding": [finding]})
+
+
+def _findings_check(
+    found: "Sequence[OpenedRun]",
+    base: "Sequence[OpenedRun]",
+    reasons: Sequence[str],
+    topology: StrPath | None,
+) -> Any:
+    """Return a row per finding of either side, each with the outcome of the check.
+
+    A new or grown finding fails if it is `measured` or `likely`, and its saving is known.
+    """
+    import polars as pl
+
+    if reasons:
+        return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
+    answer = diagnosed_against(found, base, topology=topology)
+    if not min(answer.meta["steps"], answer.meta["base_steps"]):
+        return _check(_FINDINGS, "undecided", "the steps of one run are not known")
+    rows = answer.tables["findings"]
+    if rows.is_empty():
+        return _check(_FINDINGS, "pass", "nothing found in either run")
+    fails = (
+        pl.col("state").is_in(diagnosis.WORSE)
+        & pl.col("confidence").is_in(_KEPT)
+        & pl.col("win_ns").is_not_null()
+    )
+    return rows.with_columns(outcome=pl.when(fails).then(pl.lit("fail")).otherwise(pl.lit("pass")))
+
+
+def _told(rows: Any, outcome: str) -> list[str]:
+    """Return sentences on the checks with this outcome, which is the worst one of all checks."""
+    worst = rows.filter(outcome=outcome)
+    steps = worst.filter(rule="step")["finding"].to_list()
+    others = worst.filter(worst["rule"] != "step")
+    if outcome == "fail":
+        named = [f"{state} {rule}" for rule, state in others.select("rule", "state").iter_rows()]
+        return [*steps, *named]
+    if outcome == "undecided":
+        return [*steps, *others["finding"].to_list()]
+    return [*steps, *(["no new finding"] if others.height else [])]
+
+
+note("outcome", "undecided_passes")(unsaid)
+note("steps_by")(lambda by: [f"steps known by {_and(by['a'])} in A, by {_and(by['b'])} in B"])
+
+
+def _and(sources: "Sequence[str]") -> str:
+    return " and ".join(map(text_of, sources)) or "nothing"
