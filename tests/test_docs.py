@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 import tracekit
 from tracekit import sources
 from tracekit.cli import app
+from tracekit.cli._app import register_question
 from tracekit.cli._command import WRITTEN
-from tracekit.cli._questions import register_question
 from tracekit.present._drawings import DRAWINGS
 from tracekit.runs import DECLARED
 from tracekit.runs._question import declared

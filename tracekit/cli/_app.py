@@ -2,17 +2,144 @@
 
 import faulthandler
 import importlib
+import inspect
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.models import CommandInfo
 
 import tracekit
-from tracekit.cli._command import app
+from tracekit.cli._command import Judged, app, command
 from tracekit.cli._interrupted import has_descriptor
-from tracekit.cli._questions import register_question
+from tracekit.cli._options import (
+    LATEST,
+    IterationOption,
+    OnlyRanksOption,
+    OnMissingOption,
+    PartProcessesOption,
+    RulesOption,
+    RunArgument,
+    StepOption,
+    VerdictOption,
+    files_argument,
+    open_run,
+    opened_run,
+    runs_argument,
+)
+from tracekit.cli._output import EVERYWHERE, Format
+from tracekit.runs import DECLARED
 from tracekit.support.process import own_process
+from tracekit.support.questions import Declaration, Folder, Labels, PartDask, option_of
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+_OPENING = {
+    "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "step": StepOption,
+    "processes": PartProcessesOption, "dask": PartDask, "on_missing": OnMissingOption,
+    "only_ranks": OnlyRanksOption,
+}  # fmt: skip
+"""Options for opening a run: name -> option."""
+
+
+def register_question(name: str) -> None:
+    """Register the command of a declared question."""
+    spec = DECLARED[name]
+    ask = _of_files if spec.is_of_files else _of_runs if spec.is_of_runs else _of_run
+    judging_names = {each.name for each in spec.judging}
+    alone = judging_names - {each.name for each in spec.options}
+
+    def answer(**options: Any) -> "Answer | Judged":
+        judging = {each: options[each] for each in judging_names}
+        asked = {each: value for each, value in options.items() if each not in alone}
+        if spec.check is not None:  # what makes no sense is said before a file is read
+            spec.check(**asked)
+        found = ask(spec, **asked)
+        return found if spec.judge is None else Judged(found, spec.judge(found, **judging))
+
+    answer.__name__, answer.__doc__ = spec.name, spec.meaning
+    answer.__signature__ = _signature(spec)  # type: ignore[attr-defined]
+    command(
+        *spec.examples,
+        name=spec.name.replace("_", "-"),
+        writes=[spec.writes, *spec.also],
+        figures=spec.figures,
+        formats=(*EVERYWHERE, *map(Format, spec.formats)),
+    )(answer)
+
+
+def _of_runs(
+    spec: Declaration,
+    runs: list[str] | None,
+    *,
+    where: Mapping[str, str] | None = None,
+    store: Path | None = None,
+    **options: Any,
+) -> "Answer":
+    ask = getattr(tracekit, spec.name).answer
+    found: Answer = ask(runs or (), where=where or {}, store=store, **options)
+    return found
+
+
+def _of_run(spec: Declaration, run: str, *, store: Path | None = None, **options: Any) -> "Answer":
+    opening = {name: options.pop(name, None) for name in spec.opened}
+    reading = {name: opening.get(name) for name in ("rules", "iteration")}
+    others = _opened(spec, options, store, **reading)
+    with opened_run(run, store, **opening) as opened:
+        found: Answer = getattr(opened, spec.name).answer(**options | others)
+    return found
+
+
+def _of_files(spec: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
+    ask = getattr(tracekit, spec.name).answer
+    chosen = {name: value for name, value in options.items() if value is not None}
+    found: Answer = ask(**chosen | _opened(spec, options, store))
+    return found
+
+
+def _opened(
+    spec: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
+) -> dict[str, Any]:
+    """Return those options of a question that are runs, each opened: name -> run."""
+    named = {name: options[name] for name in _runs_among(spec) if options[name] is not None}
+    return {name: open_run(each, store, **opening) for name, each in named.items()}
+
+
+def _runs_among(spec: Declaration) -> list[str]:
+    return [each.name for each in spec.options if option_of(each).unit == "run"]
+
+
+def _signature(spec: Declaration) -> inspect.Signature:
+    """Return the parameters of a command: runs, the question's options, options of opening."""
+    options = {each.name: each for each in (*spec.options, *spec.judging)}
+    own = [
+        (each.name, each.annotation, each.default)
+        for each in options.values()
+        if option_of(each).flag != ""
+    ]
+    asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
+    opening = [(name, _OPENING[name], None) for name in spec.opened]
+    first = next(iter(spec.signature.parameters.values()))
+    if spec.is_of_runs:
+        runs = runs_argument(first.annotation)
+        asked, opening = [("runs", runs, None), ("where", Labels, None)], []
+    if spec.is_of_files:
+        none = first.empty if first.default is first.empty else None
+        asked, opening = [(first.name, files_argument(first.annotation), none)], []
+    stores = [("store", Folder, None)] if _runs_among(spec) or not spec.is_of_files else []
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
+            for name, kind, value in [
+                *asked, *own, *opening, *stores
+            ]
+        ]
+    )  # fmt: skip
+
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "diagnose", "idle", "stragglers", "straggler_cost",
