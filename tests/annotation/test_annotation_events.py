@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 import tracekit
-from tracekit.annotation import _events, _ring
-from tracekit.annotation._events import EventRanges
+from tracekit.annotation import _ring
+from tracekit.annotation._ring import EventRanges
 from tracekit.sources import rings
 
 
@@ -108,7 +108,7 @@ def test_ranges_are_as_long_as_their_work_on_the_gpu(tmp_path: Path, gpu: _Gpu) 
     ms = 1_000_000
     rows = _rows(path)
     assert rows[:4] == [
-        ("iteration 0", 0, 7 * ms), ("FP", 0, 2 * ms), (_events.MARK, 0, 0), ("BP", 2 * ms, 7 * ms),
+        ("iteration 0", 0, 7 * ms), ("FP", 0, 2 * ms), (_ring.MARK, 0, 0), ("BP", 2 * ms, 7 * ms),
     ]  # fmt: skip
     assert rows[4:7] == [("iteration 1", 7 * ms, 14 * ms), ("FP", 7 * ms, 9 * ms),
                          ("BP", 9 * ms, 14 * ms)]  # fmt: skip
@@ -136,7 +136,7 @@ def test_nothing_is_recorded_in_a_capture(tmp_path: Path, gpu: _Gpu) -> None:
     ranges.mark("end")
     gpu.run()
     ranges.mark("end")
-    assert {name for name, *_ in _rows(tmp_path / "live.gpu.ring")} == {_events.MARK, "WU", "end"}
+    assert {name for name, *_ in _rows(tmp_path / "live.gpu.ring")} == {_ring.MARK, "WU", "end"}
 
 
 def test_cuda_is_not_begun_nor_used_elsewhere(
@@ -160,9 +160,9 @@ def test_cuda_is_not_begun_nor_used_elsewhere(
 
 def test_a_gpu_that_hangs_or_fails_costs_nothing(tmp_path: Path, gpu: _Gpu) -> None:
     ranges = EventRanges(gpu.torch(), str(tmp_path / "live.gpu.ring"))
-    for _ in range(_events._MOST):
+    for _ in range(_ring._MOST):
         ranges.mark("x")
-    assert gpu.made == _events._MOST
+    assert gpu.made == _ring._MOST
     failing = gpu.torch()
     failing.cuda.is_initialized = lambda: 1 / 0
     EventRanges(failing, str(tmp_path / "other.ring")).mark("x")
@@ -187,7 +187,7 @@ def test_annotations_keep_both_rings(
     tmp_path: Path, gpu: _Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    monkeypatch.setattr(_events, "EventRanges", lambda _, path: made.append(path) or gpu)
+    monkeypatch.setattr(_ring, "EventRanges", lambda _, path: made.append(path) or gpu)
     torch = pytest.importorskip("torch")
     assert sys.modules["torch"] is torch
     with tracekit.annotate(ring=tmp_path / "live.ring"):

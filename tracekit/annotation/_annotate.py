@@ -141,8 +141,7 @@ def _switch_on(
 
     ranges = _ranges(ring)
     if ring and has_events:
-        from ._events import EventRanges
-        from ._ring import Both
+        from ._ring import Both, EventRanges
 
         ranges = Both(ranges, EventRanges(torch, ".gpu".join(os.path.splitext(ring))))
     windows = _windows(ranges)
