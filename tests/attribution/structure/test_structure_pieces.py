@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tracekit.attribution.structure._kernel_hints import look_at
-from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._period import find_period, period_between
 from tracekit.attribution.structure._sequences import (
     common_prefix,
@@ -20,6 +19,7 @@ from tracekit.attribution.structure._sequences import (
     ranges_of,
     total_in,
 )
+from tracekit.attribution.structure._step import find_turn
 from tracekit.attribution.structure._step_table import table_of
 
 symbols = st.lists(st.integers(0, 4), max_size=40)

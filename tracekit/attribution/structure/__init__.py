@@ -8,16 +8,15 @@ and passes are grouped into steps (`_step_table`).
 
 If one thread launches everything, stages are estimated from the period of the launch sequence, and
 from the mirror symmetry of launch sizes in forward and backward pass (`_by_order`, `_period`,
-`_mirror`).
+`_step`).
 
 Work of other threads comes last (`_find`). A process with more ops than fit in memory is examined
-piece by piece (`_pieces`). The assumptions behind these methods are tested on the same ops
+piece by piece (`Pieces`). The assumptions behind these methods are tested on the same ops
 (`_assumptions`). The patterns of kernel names that count as hints (`_kernel_hints`) are in
 ``schemas/stages/structure.toml``. No NVTX range is used.
 """
 
-from tracekit.attribution.structure._find import find_structure
-from tracekit.attribution.structure._pieces import Pieces
+from tracekit.attribution.structure._find import Pieces, find_structure
 from tracekit.attribution.structure._step_table import STEP_READINGS
 from tracekit.attribution.structure._work import Doubt, Structure, Work
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._kernel_hints import Lane
-from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import total_in
+from tracekit.attribution.structure._step import find_turn
 from tracekit.attribution.structure._work import D2H, H2D, MEMSET, Array
 
 _TURNS = 16
