@@ -19,6 +19,7 @@ from tracekit.analysis import diagnosis
 from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
 from tracekit.analysis.diagnosis._diagnose import in_words_of
 from tracekit.analysis.diagnosis._facts import _by_step, facts_of, rounded
+from tracekit.analysis.idle_time import idle
 from tracekit.analysis.operators import has_sizes
 from tracekit.analysis.step_sums import skipped_of
 from tracekit.errors import MissingDataError, UsageError
@@ -770,6 +771,27 @@ def test_what_ranks_wait_for_each_other_could_not_be_hidden() -> None:
     # Of the first 340, 40 and 340 us 40 each; the update needs the second. 300, 0 and 300 wait.
     assert "nothing hides 40 us of that" in row["finding"]
     assert "200 us per step is waiting for other ranks" in row["evidence"]
+
+
+def test_waits_of_unknown_participants_are_said_to_be_unknown() -> None:
+    trace = _of_ranks(1, 940, 1000)
+    is_last = (pl.col("kind") == "collective") & (pl.col("end") % STEP == 0)
+    gathers = pl.when(is_last & (pl.col("device") == 0)).then(pl.lit("all_gather"))
+    rows = trace["ops"].collect()
+    changed_to = pl.col("collective").cast(pl.String)
+    ops = rows.with_columns(
+        collective=gathers.otherwise(changed_to).cast(rows.schema["collective"])
+    )
+    changed = trace.with_tables({"ops": ops})
+    (told,) = (
+        text for text in _found(changed)["late_buckets"]["evidence"] if "other ranks" in text
+    )
+    assert told.endswith(" is waiting for other ranks; of 8 of 24 calls it is not known")
+    missing = idle(changed).meta["missing"]
+    assert (
+        "the participants of 8 of 24 calls of collectives: waits in these are not counted"
+        in missing
+    )
 
 
 def test_a_step_begins_where_its_first_gpu_does() -> None:

@@ -61,7 +61,9 @@ def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
     exposed = facts.lost(each, "exposed").mean
     sentence = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     sentence += facts.share(exposed)
-    others = ["waiting for other ranks"] if _is_wait_known(facts, each) else []
+    matches = _matches(facts, each)
+    known = "known waiting" if matches.null_count() else "waiting"
+    others = [f"{known} for other ranks"] if matches.count() else []
     others += ["the last of a step"] if facts.has_steps else []
     if not others:
         return f"{sentence}."
@@ -319,17 +321,19 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _is_wait_known(facts: Facts, each: pl.DataFrame) -> bool:
-    matches = facts.collectives.join(each.select("op"), on="op", how="semi")["match"]
-    return not matches.is_null().all()
+def _matches(facts: Facts, each: pl.DataFrame) -> pl.Series:
+    """Return the number of the collective of each call, null if its participants are unknown."""
+    return facts.collectives.join(each.select("op"), on="op", how="semi")["match"]
 
 
 def _waited(facts: Facts, each: pl.DataFrame) -> str:
-    if not _is_wait_known(facts, each):
+    matches = _matches(facts, each)
+    if not matches.count():
         return "how much of that is waiting for other ranks is not known"
-    if not each["wait_ns"].sum():
-        return "none of that is waiting for other ranks"
-    return f"{duration(facts.lost(each, 'wait_ns').mean)} {facts.per} is waiting for other ranks"
+    waited = facts.lost(each, "wait_ns").mean
+    of_known = f"{duration(waited)} {facts.per}" if waited else "none of that"
+    unknown = f"; of {matches.null_count():,} of {matches.len():,} calls it is not known"
+    return f"{of_known} is waiting for other ranks{unknown * bool(matches.null_count())}"
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:

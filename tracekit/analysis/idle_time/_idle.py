@@ -257,8 +257,8 @@ def _meta(trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int) 
         "devices": windows["device"].n_unique(),
         "iterations": iterations_in(trace, skip),
         "skip": skip,
-        **_collective_wait(trace),
-        **_missing(trace, pieces),
+        **(waits := _collective_wait(trace)),
+        **_missing(trace, pieces, waits.get("missing", [])),
     }
 
 
@@ -276,11 +276,15 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     if matched.is_empty():
         why = "no collective of two ranks on one clock was recorded"
         return {"collective_wait_ns": None, "collective_wait_unknown": why}
-    return {"collective_wait_ns": int(matched["wait"].sum())}
+    calls = in_stretch(calls, trace.stretch).filter(pl.col("collective") != "send_recv")
+    alone, every = calls["match"].null_count(), calls.height
+    what = f"the participants of {alone:,} of {every:,} calls of collectives"
+    missing = {"missing": [f"{what}: waits in these are not counted"]} if alone else {}
+    return {"collective_wait_ns": int(matched["wait"].sum()), **missing}
 
 
-def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
-    """Return how to record data that would explain the unexplained idle time."""
+def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
+    """Return how to record data that would explain the unexplained idle time, and `more`."""
     queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():
@@ -294,6 +298,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
     share = pieces.select(host.sum() / idle.sum().clip(1, None)).item() or 0
     if share > _MUCH:
         texts += _unseen(trace)
+    texts += more
     return {"missing": texts} if texts else {}
 
 
