@@ -561,13 +561,19 @@ STEP_OPS = [(10, 20, 5, "FP"), (110, 120, 102, "IO"), (130, 140, 103, "IO"), (15
 """Start, end, launch and stage of ops of three steps, which begin at 0, 100 and 200."""
 
 
-def _step_begins(ops: list[tuple[int, int, int | None, str]], thread: int) -> list[Any]:
-    """When on a device steps begin whose input copies a thread launches; they are of thread 0."""
+def _step_begins(
+    ops: list[tuple[int, int, int | None, str]], thread: int, beside: int | None = None
+) -> list[Any]:
+    """When on a device steps begin whose input copies a thread launches; they are of thread 0.
+
+    The op that is launched at `beside` is of thread 9.
+    """
     columns, launch = ("start", "end", "launch_start", "stage"), pl.col("launch_start")
     rows = pl.DataFrame(ops, schema=columns, orient="row").with_columns(
         process=0, device=0,
         iteration=pl.when(launch % 100 < 90).then(launch // 100),
-        launch_thread=pl.when(pl.col("stage") == "IO").then(thread).otherwise(0),
+        launch_thread=pl.when(pl.col("stage") == "IO").then(thread)
+        .when(launch.eq_missing(beside)).then(9).otherwise(0),
     ).cast({"process": pl.Int32, "device": pl.Int32})  # fmt: skip
     steps = pl.DataFrame(
         {"process": 0, "thread": 0, "iteration": n, "start": 100 * n, "end": 100 * n + 90,
@@ -602,7 +608,9 @@ def test_input_that_is_launched_before_the_range_of_its_step_is_of_that_step() -
 def test_another_thread_s_work_beside_the_step_before_begins_none(stage: str) -> None:
     """A host that is ahead launched evaluation of step 1 while the GPU was still in step 0."""
     ahead = [(10, 60, 5, "FP"), (20, 30, 120, stage), (60, 150, 104, "FP"), (160, 170, 203, "FP")]
-    assert _step_begins(ahead, thread=0) == [(0, 10), (1, 60), (2, 160)]
+    assert _step_begins(ahead, thread=0, beside=120) == [(0, 10), (1, 60), (2, 160)]
+    # Its own thread may begin a step on another stream, beside the end of the update.
+    assert _step_begins(ahead, thread=0) == [(0, 10), (1, 20), (2, 160)]
 
 
 def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:

@@ -206,24 +206,26 @@ def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
     """
     start, end, is_input = pl.col("start"), pl.col("end"), pl.col("stage") == "IO"
     is_pass = pl.col("stage").is_in(["FP", "BP", "WU"])
-    passed = pl.col("pass_ends").cum_max().shift(1).forward_fill().over(_OWNER)
-    # Evaluation or a checkpoint beside the passes before, by another thread, begins no step.
-    is_beside = pl.col("passes") > pl.when(pl.col("work") < passed).then("work")
+    trainers = launched.filter(is_pass)["launch_thread"].unique().implode()
+    is_work = is_pass | (~is_input & pl.col("launch_thread").is_in(trainers))
+    passed = pl.col("done").cum_max().shift(1).forward_fill().over(_OWNER)
+    # Evaluation or a checkpoint that another thread runs beside earlier passes begins no step.
+    is_beside = pl.col("first_own") > pl.when(pl.col("work") < passed).then("work")
     parts = (
         launched.group_by(*_OWNER, "part")
         .agg(
             pl.col("iteration").first(),
             work=start.filter(~is_input).min(),
             work_ends=end.filter(~is_input).max(),
-            passes=start.filter(is_pass).min(),
-            pass_ends=end.filter(is_pass).max(),
+            first_own=start.filter(is_work).min(),
+            done=end.filter(is_work).max(),
             own=start.filter("is_own").min(),
             other=start.filter(is_input & ~pl.col("is_own")).min(),
         )
         .sort(*_OWNER, "part")
         .with_columns(
-            work=pl.when(is_beside).then("passes").otherwise("work"),
-            work_ends=pl.when(is_beside).then("pass_ends").otherwise("work_ends"),
+            work=pl.when(is_beside).then("first_own").otherwise("work"),
+            work_ends=pl.when(is_beside).then("done").otherwise("work_ends"),
         )
     )
     lost = (
