@@ -704,6 +704,28 @@ def test_a_named_pause_between_steps_may_be_no_wait_for_a_loader(name: str, doub
     assert any("lies in ranges between steps: `save`" in text for text in warnings) is doubted
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_who_does_not_sleep_between_steps_is_no_wait_for_a_loader(*, recorded: bool) -> None:
+    """The host reads a result, then writes to a file for 2 ms; the path is the GPU's, not input."""
+    b = TraceBuilder()
+    for step in range(6):
+        at = 4_000 * step
+        b.iteration(step, at * US, (at + 2_000) * US, source="ranges")
+        _op(b, "HtoD", at, at + 5, at + 10, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", at + 6, at + 10, at + 1_990, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 12) * US, (at + 1_995) * US)
+    contents = {"report": 0, "feature": "OS runtime calls", "source_table": "OSRT_API",
+                "present": recorded, "tells": "", "record_with": ""}  # fmt: skip
+    trace = _linked(b).with_tables(
+        {"contents": TABLES["contents"].conform(pl.DataFrame([contents]))}
+    )
+    path = _path(trace)
+    assert path["between_steps"] == 5 * 2_000 * US
+    assert (path["gpu"] > 10_000 * US) is recorded
+    warnings = _ask(whatif, trace, parse_changes(loader="inf")).warnings
+    assert any("the thread does not sleep" in text for text in warnings) is recorded
+
+
 def test_who_sleeps_before_input_within_a_step_waits_for_the_loader() -> None:
     """Ranges of steps do not say where within these a program waits."""
     trace = _unmarked(True, *(300,) * 6, source="ranges")

@@ -184,7 +184,8 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
 def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
-    doubt = job.graph.batches.doubt
+    fed = parts.select(_LENGTH.filter(pl.col("cause") == "input").sum()).item()
+    doubt = job.graph.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.graph.moments.ops.select(pl.col("call").is_not_null().mean()).item()
     untold, some = _beside_work(job, parts)
     may_wait = untold > LEAST * int(lengths.sum())

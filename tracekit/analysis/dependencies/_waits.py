@@ -336,10 +336,11 @@ class Batches:
     Parameters
     ----------
     taken
-        ``process, thread, target, source, end, length, loading, own, lag, waited, before, between``
-        sorted by thread and time. The call that takes the batch begins at `end` (node `target`),
-        and copies it if `own`; before it the thread made no call for `length`, and waited for
-        `loading` of that if `waited`. `lag` is the time since the previous batch, which was taken
+        ``process, thread, target, source, end, length, loading, signed, own, lag, waited, before,
+        between`` sorted by thread and time. The call that takes the batch begins at `end` (node
+        `target`), and copies it if `own`; before it the thread made no call for `length`, and
+        waited for `loading` of that if `waited`, where ranges of input or sleep show it for
+        `signed`. `lag` is the time since the previous batch, which was taken
         at `before`; `between` is the number of batches since the last wait. Times in ns.
     workers
         Number of loader workers: the processes forked before the first batch, or the batches
@@ -352,6 +353,8 @@ class Batches:
         Longest time from one batch to the next, by the wait for the first batch, ns.
     elsewhere
         Names of ranges between steps, not of input, that contain most of the time of these waits.
+    slept_is_known
+        Whether calls of the operating system were recorded.
     """
 
     taken: pl.DataFrame
@@ -359,7 +362,8 @@ class Batches:
     forks: int | None
     asleep: bool
     most_ns: int | None
-    elsewhere: str = ""
+    elsewhere: str
+    slept_is_known: bool
 
     @property
     def doubt(self) -> str:
@@ -368,6 +372,14 @@ class Batches:
             return (
                 "most of what is taken for waiting for a loader lies in ranges between steps: "
                 f"{self.elsewhere}; if these do not wait for input, a faster loader wins less"
+            )
+        signed, loading = (
+            self.taken.filter("waited").select(pl.col("signed", "loading").sum()).row(0)
+        )
+        if self.slept_is_known and 2 * signed < loading:
+            return (
+                "most of what is taken for waiting for a loader is time between steps in which the "
+                "thread does not sleep: it may be something else, such as writing a file"
             )
         waits = self.taken.filter("waited")["loading"]
         longest, whole = waits.max() or 0, waits.sum()
@@ -389,7 +401,8 @@ class Batches:
         ns after node ``first``, at which the first batch of that busy period was taken.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
-        waits = self.taken.filter("waited").with_columns(near=near)
+        awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
+        waits = self.taken.filter("waited").with_columns(near=near & ~awake)
         first = {
             name: pl.when(~pl.col("near")).then(column).forward_fill().over("thread")
             for name, column in (("first", "target"), ("began", "end"))
@@ -423,14 +436,16 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     servers = trace.read("verdicts").filter(verdict="inference")
     periods = pl.concat([ranges, _between(iterations.join(servers, on="process", how="anti"))])
     naps = _asleep(trace).join(ranges, on="thread", how="anti")
+    signs = merged(pl.concat([ranges, _asleep(trace)]), ["thread"])
+    signed = covered(driving, signs, ["thread"], "signed")
     known, by_ranges = (
-        covered(driving, merged(blocks, ["thread"]), ["thread"], "loading")
+        covered(signed, merged(blocks, ["thread"]), ["thread"], "loading")
         for blocks in (pl.concat([periods, naps]), periods)
     )
     own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
                              how="left")  # fmt: skip
     others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(own, on="thread", how="anti")
-    columns = ["process", "thread", "target", "source", "end", "length", "loading"]
+    columns = ["process", "thread", "target", "source", "end", "length", "loading", "signed"]
     both = [own.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")
     return _described(trace, _with_turns(moments, taken))
@@ -498,6 +513,7 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
         _slept(trace, waits),
         None if first is None else round(first * _SLOWER),
         _elsewhere(trace, chained.filter("waited")),
+        not trace["contents"].filter(feature="OS runtime calls", present=True).collect().is_empty(),
     )
 
 
