@@ -912,6 +912,19 @@ def test_evaluation_between_steps() -> None:
     assert _wins(row) == pytest.approx((0, 125 * US, 250 * US))
 
 
+def test_evaluation_that_counts_in_a_step_counts_once() -> None:
+    """Steps that are ranges last until the next one begins: 1 of 2 ms is evaluation."""
+    b = TraceBuilder()
+    for step in range(5):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + STEP, source="ranges")
+        _op(b, begin, begin + 10, begin + STEP, stage="FP", iteration=step)
+        b.range(begin + STEP, begin + 2 * STEP, "validate", stage="ME")
+        _op(b, begin + STEP + 10, begin + STEP + 20, begin + 2 * STEP, stage="ME")
+    finding = _found(b.trace())["evaluation_too_often"]["finding"]
+    assert finding == "4 evaluations among 4 steps take 1 ms per step, 50 % of training."
+
+
 def test_evaluation_does_not_last_while_the_gpu_still_trains() -> None:
     """The host waits in the range for passes, as a metric is read after each of them."""
     b = TraceBuilder()

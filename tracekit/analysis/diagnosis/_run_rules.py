@@ -66,15 +66,21 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
     # While the host waits in such a range, or in another thread, GPUs may still train.
     passes = launch_groups(facts.trace).filter(pl.col("stage").is_in(["FP", "BP", "WU"]))
     alone = covered(between, merged(passes, ["process"]), ["process"], "trained")
+    windows = merged(facts.steps.drop_nulls("process"), ["process"])
+    alone = covered(alone, windows, ["process"], "within")
     processes = between["process"].n_unique()
     steps = facts.number + facts.cold.height
-    lost = alone.select((LENGTH - pl.col("trained")).sum()).item() / processes / steps
-    if lost < _OFTEN * (lost + facts.step_ns):
+    own = (LENGTH - pl.col("trained")).clip(0)
+    times = alone.select(own.sum(), within=pl.min_horizontal(own, "within").sum()).row(0)
+    lost, within = (time / processes / steps for time in times)
+    # Where steps are ranges, evaluation after one lasts until the next, and counts in it.
+    whole = lost - within + facts.step_ns
+    if lost < _OFTEN * whole:
         return None
     number = between.height / processes
     return Finding(
         finding=f"{rounded(number)} evaluations among {steps} steps take {duration(lost)} per "
-        f"step, {100 * lost / (lost + facts.step_ns):.3g} % of training.",
+        f"step, {100 * lost / whole:.3g} % of training.",
         win=lost / 2,
         low=0.0,
         high=lost,
