@@ -102,6 +102,33 @@ class TestByOrder:
                 *lane(1, 18, 20, 81)]  # fmt: skip
         assert matched(*rows) == [0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7, 0, 2, 4, 6]
 
+    def test_a_kind_whose_ends_prove_no_group_is_matched_once_by_another_on_its_streams(
+        self,
+    ) -> None:
+        """Weights of two groups are gathered at the same times, their gradients are not."""
+        rng, rows = random.Random(3), []
+        for n in range(24):
+            at, late = 1_000_000 * n, [rng.randint(0, 8_000) for _ in range(4)]
+            rows += [
+                row(device, at + rng.randint(0, 300), at + 60_000 + rng.randint(0, 1_500),
+                    kind="all_gather")
+                for device in range(4)
+            ]  # fmt: skip
+            for pair in ((0, 1), (2, 3)):
+                end = at + 400_000 + 60_000 + max(late[device] for device in pair)
+                rows += [
+                    row(device, at + 400_000 + late[device], end + rng.randint(0, 600),
+                        kind="reduce_scatter")
+                    for device in pair
+                ]  # fmt: skip
+        found = matched(*rows)
+        assert len(found) == len(rows)
+        pairs = {(found[8 * n], found[8 * n + 2]) for n in range(24)}
+        assert len({number for pair in pairs for number in pair}) == 48
+        assert all(
+            found[8 * n + 2 * k] == found[8 * n + 2 * k + 1] for n in range(24) for k in (0, 1)
+        )
+
     def test_streams_that_change_all_the_time_are_one(self) -> None:
         rows = [
             row(device, 100 * n + device, 100 * n + 60, stream=n)

@@ -216,11 +216,12 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> 
     Sends and receives need only overlap and end in order: each involves only some ranks of a group.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
-    found = [_NONE, *(_clusters(some, "unknown", search) for some in kinds)]
+    several = pl.col("lane").n_unique().over("group") > 1
+    # A stream alone is no group: its calls may be of another kind's.
+    found = [_NONE, *(_clusters(some, "unknown", search).filter(several) for some in kinds)]
     keys = (pl.struct("part", name).rank("dense").cast(pl.Int64).alias(name)
             for name in ("group", "instance"))  # fmt: skip
     proven = _in_parts(found).with_columns(*keys).drop("part")
-    proven = proven.filter(pl.col("lane").n_unique().over("group") > 1)
     groups = proven.select("lane", "group").unique("lane", keep="first", maintain_order=True)
     rest = rows.join(proven, on="row", how="anti")
     of_groups = rest.join(groups, on="lane")
