@@ -30,8 +30,8 @@ returns, and what a store keeps as Parquet (`transfers`, `collectives` and `path
 which are worked out of the others when they are asked for). Times are nanoseconds since the start
 of the report's recording session, sizes are bytes, and a null means unknown. Two times of a report
 differ by at most 2^53 ns, and the rows of a table last at most 2^56 ns together
-([damaged data](evidence/inputs.md#how-data-are-treated)): their sums fit into Int64. This page is written by `docs/generate.py`
-from the declarations in `tracekit/model/_tables.py`.
+([damaged data](evidence/inputs.md#how-data-are-treated)): their sums fit into Int64. This page is
+written by `docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
 
 A range refers to its path by number. `path_texts` has it in words:
 
