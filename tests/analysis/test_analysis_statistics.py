@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tracekit.analysis.statistics import (
     COSINES,
+    adjusted_p_values,
     differences,
     long_run,
     outliers,
     p_values,
     regularly_slow,
-    told,
     welch_error,
     within_kinds,
 )
@@ -91,7 +91,7 @@ def test_p_values_are_scipy_s_of_welch() -> None:
     assert found == pytest.approx(expected)
     # By hand, two rows: the smaller p value doubles, the larger one stays.
     p = sorted(expected)
-    adjusted, level = told(found)
+    adjusted, level = adjusted_p_values(found)
     assert sorted(adjusted) == pytest.approx([min(2 * p[0], p[1]), p[1]])
     assert level == pytest.approx(0.95 if p[1] <= 0.05 else 0.975)  # one or two of two differ
 

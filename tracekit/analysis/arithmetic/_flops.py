@@ -188,8 +188,8 @@ def _ideal() -> pl.Expr:
 
 def _ideal_of_model() -> pl.Expr:
     """Like `_ideal`, without FLOPs recomputed by activation checkpointing; null where unknown."""
-    own = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
-    return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(own)
+    model_ns = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
+    return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(model_ns)
 
 
 def _recomputed() -> pl.Expr:
@@ -204,11 +204,13 @@ def _may_be_recomputed() -> pl.Expr:
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
     """Add ``steps`` and ``step_ns``: number and total length of the steps that a row sums over."""
-    own = [key for key in keys if key in _OF_STEPS]
+    step_keys = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
-    if not own:
+    if not step_keys:
         return rows.join(steps.select(counts), how="cross")
-    return rows.join(steps.group_by(own).agg(counts), on=own, how="left", nulls_equal=True)
+    return rows.join(
+        steps.group_by(step_keys).agg(counts), on=step_keys, how="left", nulls_equal=True
+    )
 
 
 def _meta(
@@ -262,8 +264,8 @@ def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
 
 
 def _computing(trace: Trace) -> int:
-    own = trace["ops"].filter(pl.col("kind") == "compute")
-    return int(own.select((pl.col("end") - pl.col("start")).sum()).collect().item())
+    compute_ops = trace["ops"].filter(pl.col("kind") == "compute")
+    return int(compute_ops.select((pl.col("end") - pl.col("start")).sum()).collect().item())
 
 
 # -- roofline ----------------------------------------------------------------------------------
@@ -323,8 +325,8 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
     missing = [
-        (what, option, rows)
-        for what, option, rows in (
+        (peak, option, rows)
+        for peak, option, rows in (
             (f"peak FLOP/s{_in_precisions(no_peak)}", "--peak, such as 989TFLOPS", no_peak),
             ("bandwidth of memory", "--memory-bandwidth, such as 3.35TB", no_memory),
         )
@@ -332,11 +334,11 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
     ]
     if not missing:
         return None
-    whats, options, frames = zip(*missing, strict=True)
+    peaks, options, frames = zip(*missing, strict=True)
     names = pl.concat([rows.select("name") for rows in frames])["name"]
     gpus = names.fill_null("a GPU whose name was not recorded").unique().sort()
     return (
-        f"no bound without the {' and the '.join(whats)} of {' and '.join(gpus)}:"
+        f"no bound without the {' and the '.join(peaks)} of {' and '.join(gpus)}:"
         f" give {', and '.join(options)}"
     )
 

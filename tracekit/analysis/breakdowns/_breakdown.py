@@ -160,7 +160,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
-        own = (
+        of_stage = (
             each.filter(pl.col("pass") == name)
             .group_by("layer")
             .agg(
@@ -168,7 +168,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
                 pl.col("busy_ns").sum().alias(f"{name}_busy_ns"),
             )
         )
-        table = table.join(own, on="layer", how="left")
+        table = table.join(of_stage, on="layer", how="left")
     return table.with_columns(pl.col("^[fb]p_.*$").fill_null(0)).sort("layer")
 
 
@@ -200,23 +200,23 @@ def _chosen_view(
         If a breakdown by layer or by inclusive ranges is combined with other keys or options.
     """
     if inclusive or depth is not None:
-        what = "an inclusive breakdown"
+        noun = "an inclusive breakdown"
         if set(keys) not in ({"range"}, {"range", "kernel"}):
-            raise UsageError(f"{what} is by range, or by range and kernel", "ask --by range")
-        _check_whole(what, per_iteration=per_iteration)
+            raise UsageError(f"{noun} is by range, or by range and kernel", "ask --by range")
+        _refuse_statistics(noun, per_iteration=per_iteration)
         return partial(inclusive_kernels if "kernel" in keys else inclusive_ranges, depth=depth)
     if "layer" in keys:
-        what = "a breakdown by layer"
+        noun = "a breakdown by layer"
         if list(keys) != ["layer"]:
-            raise UsageError(f"{what} is by layer alone", "ask --by layer")
-        _check_whole(what, per_iteration=per_iteration)
+            raise UsageError(f"{noun} is by layer alone", "ask --by layer")
+        _refuse_statistics(noun, per_iteration=per_iteration)
         return layers
     return None
 
 
-def _check_whole(what: str, *, per_iteration: bool) -> None:
+def _refuse_statistics(noun: str, *, per_iteration: bool) -> None:
     if per_iteration:
-        raise UsageError(f"{what} has no statistics over iterations", "leave out --per-iteration")
+        raise UsageError(f"{noun} has no statistics over iterations", "leave out --per-iteration")
 
 
 def breakdown(
@@ -292,13 +292,17 @@ def _measured(
     return table, {**meta, **over, **outliers}
 
 
-def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
+def _recomputed(work: Work, keys_of_windows: Sequence[str], skip: int) -> dict[str, Any]:
     """Return metadata ``recomputed``: ops and busy time of recomputed forward work, or empty."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
-    keys = ("recomputed", *own)
+    keys = ("recomputed", *keys_of_windows)
     again = grouped_sums(keys, sums_by_keys(work, keys, skip=skip)).filter("recomputed")
-    return {"recomputed": again.select(*own, "ops", "busy_ns").sort(*own or ["ops"]).to_dicts()}
+    return {
+        "recomputed": again.select(*keys_of_windows, "ops", "busy_ns")
+        .sort(*keys_of_windows or ["ops"])
+        .to_dicts()
+    }
 
 
 def _runs_again(trace: Trace) -> bool:
@@ -384,24 +388,30 @@ def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
     """Add ``window_ns`` (observed time of the row's GPU or step), ``idle_ns``, and ``share``."""
-    own, windows = dividing(keys), found.windows
+    window_keys, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
-    if not own:
+    if not window_keys:
         table = table.join(windows.select(length), how="cross")
-    elif is_by_steps(own):
+    elif is_by_steps(window_keys):
         devices = pl.struct("process", "device").n_unique().cast(pl.Int64).alias("devices")
-        lengths = windows.group_by(own).agg(length, devices)
-        table = table.join(lengths, on=own, how="left", nulls_equal=True)
+        lengths = windows.group_by(window_keys).agg(length, devices)
+        table = table.join(lengths, on=window_keys, how="left", nulls_equal=True)
     else:
-        lengths = windows.group_by(own).agg(length)
-        if list(keys) == own == ["device"]:  # one that runs nothing in its window is a row, too
-            table = lengths.select(own).join(table, on=own, how="left")
-            table = table.with_columns(pl.exclude(own).fill_null(0))
-        table = table.join(lengths, on=own, how="left")
-    if list(keys) == own and is_by_steps(own):
-        table = table.join(_between(found, own), on=own, how="left", nulls_equal=True)
-    if list(keys) == own and "phase" in own:
-        table = table.join(_requests(windows, own), on=own, how="left", nulls_equal=True)
+        lengths = windows.group_by(window_keys).agg(length)
+        if (
+            list(keys) == window_keys == ["device"]
+        ):  # one that runs nothing in its window is a row, too
+            table = lengths.select(window_keys).join(table, on=window_keys, how="left")
+            table = table.with_columns(pl.exclude(window_keys).fill_null(0))
+        table = table.join(lengths, on=window_keys, how="left")
+    if list(keys) == window_keys and is_by_steps(window_keys):
+        table = table.join(
+            _between(found, window_keys), on=window_keys, how="left", nulls_equal=True
+        )
+    if list(keys) == window_keys and "phase" in window_keys:
+        table = table.join(
+            _requests(windows, window_keys), on=window_keys, how="left", nulls_equal=True
+        )
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     outside = pl.col("between_steps_ns").fill_null(0) if "between_steps_ns" in table.columns else 0
     return table.with_columns(
@@ -410,42 +420,42 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
     )
 
 
-def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return ``between_steps_ns`` by `own` keys: GPU idle time with the host in no iteration."""
+def _between(found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
+    """Return ``between_steps_ns`` by `window_keys`: GPU idle time with the host in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
-        .group_by(own)
+        .group_by(window_keys)
         .agg(between_steps_ns=idle.filter(~pl.col("on_host")).sum())
     )
 
 
-def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
+def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame:
     """Per inference phase: steps, requests and tokens, and mean time per step and token."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
-    length = windows.group_by(own).agg(length=_LENGTH.sum())
-    requests = steps.group_by(own).agg(
+    length = windows.group_by(window_keys).agg(length=_LENGTH.sum())
+    requests = steps.group_by(window_keys).agg(
         steps=pl.len().cast(pl.Int64),
         **{
             name: pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum())
             for name in ("requests", "tokens")
         },
     )
-    return requests.join(length, on=own, how="left").select(
-        *own, "steps", "requests", "tokens",
+    return requests.join(length, on=window_keys, how="left").select(
+        *window_keys, "steps", "requests", "tokens",
         step_ns=pl.col("length") / pl.col("steps"),
         token_ns=pl.when(pl.col("tokens") > 0).then(pl.col("length") / pl.col("tokens")),
     )  # fmt: skip
 
 
-def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
+def _with_idle(groups: pl.DataFrame, found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
     """Add rows ``idle`` and ``between`` (idle, host in no step), so that rows sum to the step."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     idle = (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
-        .group_by(*own, stage=part.cast(_PARTS))
+        .group_by(*window_keys, stage=part.cast(_PARTS))
         .agg(exposed_ns=(_LENGTH - pl.col("busy").fill_null(0)).sum())
         .filter(pl.col("exposed_ns") > 0)
     )

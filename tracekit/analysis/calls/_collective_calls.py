@@ -257,8 +257,8 @@ def _told_calls(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.Da
 def _carried(calls: pl.DataFrame) -> pl.DataFrame:
     """Return, per collective kernel (``op``), sums over the NCCL API calls that it executes."""
     # What of a call is in each of several kernels is not known.
-    whole = pl.when(pl.col("ops").list.len() == 1).then("message_bytes")
-    pairs = calls.drop_nulls(["ops", "collective"]).with_columns(size=whole).explode("ops")
+    size = pl.when(pl.col("ops").list.len() == 1).then("message_bytes")
+    pairs = calls.drop_nulls(["ops", "collective"]).with_columns(size=size).explode("ops")
     uniform = pl.col("collective").n_unique() == 1
     complete = pl.col("size").null_count() == 0
     total = pl.when(complete).then(pl.col("size").sum())
@@ -404,10 +404,10 @@ def _counted_bytes() -> pl.Expr:
     collective, size = pl.col("collective"), pl.col("message_bytes")
     by_sends = (collective == "all_to_all") & (pl.col("called") == "send_recv")
     # Of an all_to_all that skips a rank, be it its own, the whole size is not known.
-    whole = pl.col("ranks").is_null() | (pl.col("sends") == pl.col("ranks"))
+    is_complete = pl.col("ranks").is_null() | (pl.col("sends") == pl.col("ranks"))
     return (
         pl.when(by_sends)
-        .then(pl.when(whole).then("sent_bytes"))
+        .then(pl.when(is_complete).then("sent_bytes"))
         .when(collective.is_in(_PER_RANK))
         .then(pl.when(size <= _MOST // pl.col("ranks")).then(size * pl.col("ranks")))
         .otherwise(size)
@@ -462,9 +462,9 @@ class _Logged:
         """
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")
-        mine = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)
+        rows_of_kind = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)
         calls = self.calls.with_columns(kind, place)  # in the order of the log
-        agree = self._agreeing(mine, calls, notes)
+        agree = self._agreeing(rows_of_kind, calls, notes)
         ids = self.ranks["communicator"].unique().implode()
         logged = calls.select(
             *_OWNER,
@@ -476,7 +476,7 @@ class _Logged:
             told_peer=pl.when(kind == "send_recv").then(pl.col("root").cast(pl.Int32)),
         )
         found = (
-            mine.join(agree, on=_OWNER, how="semi", nulls_equal=True)
+            rows_of_kind.join(agree, on=_OWNER, how="semi", nulls_equal=True)
             .join(logged, on=[*_OWNER, "place"], nulls_equal=True)
             .select(key, *(f"told_{name}" for name in _TOLD))
         )
@@ -491,10 +491,10 @@ class _Logged:
         )
 
     @staticmethod
-    def _agreeing(mine: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    def _agreeing(traced: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
         """Return (process, collective) pairs with as many calls in the log as in the trace."""
         counts = (
-            mine.group_by(_OWNER)
+            traced.group_by(_OWNER)
             .agg(mine=pl.len(), lacks=pl.col("message_bytes").null_count() > 0)
             .join(
                 calls.group_by(_OWNER).agg(calls=pl.len()),

@@ -71,11 +71,11 @@ def _excerpt(trace: Trace) -> Excerpt:
     if len(parts) == 1:
         return _looked_at(trace)
     found = trace.sums_of_parts([partial(_of_part, part) for part in parts])
-    whole = {name: pl.concat([each[name] for each in found]) for name in found[0]}
+    tables = {name: pl.concat([each[name] for each in found]) for name in found[0]}
     order = {"collectives": "op", "copies": "op", "around": "range", "ranges": "range"}
     return Excerpt(**{
         name: rows.sort(order.get(name, "report"), maintain_order=True).lazy()
-        for name, rows in whole.items()
+        for name, rows in tables.items()
     })  # fmt: skip
 
 

@@ -93,43 +93,47 @@ class GroupSearch:
             return Group(np.array([lane]), is_clear=False, is_one_of_several=False)
         if not is_known:
             self._times, self._parts = times, _linked_groups(starts, ends)
-        own = next(part for part in self._parts if lane in part)
-        others = [part for part in self._parts if part is not own]
+        lane_part = next(part for part in self._parts if lane in part)
+        others = [part for part in self._parts if part is not lane_part]
         verdicts: list[str] = ["together"]
         while "together" in verdicts:
-            verdicts = [_verdict(starts, ends, own, other) for other in others]
-            told = list(zip(verdicts, others, strict=True))
-            own = np.sort(
-                np.concatenate([own, *(each for verdict, each in told if verdict == "together")])
+            verdicts = [_verdict(starts, ends, lane_part, other) for other in others]
+            judged_parts = list(zip(verdicts, others, strict=True))
+            lane_part = np.sort(
+                np.concatenate(
+                    [lane_part, *(each for verdict, each in judged_parts if verdict == "together")]
+                )
             )
-            others = [each for verdict, each in told if verdict != "together"]
+            others = [each for verdict, each in judged_parts if verdict != "together"]
         is_clear = "unknown" not in verdicts and _is_proven(
-            starts, ends, own, of_messages=of_messages
+            starts, ends, lane_part, of_messages=of_messages
         )
-        return Group(own, is_clear, any(len(each) > 1 for each in others))
+        return Group(lane_part, is_clear, any(len(each) > 1 for each in others))
 
 
-def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Test whether the streams `own` are one group, not several that call at the same times.
+def _is_proven(
+    starts: _Times, ends: _Times, streams: NDArray[np.int64], *, of_messages: bool
+) -> bool:
+    """Test whether some streams are one group, not several that call at the same times.
 
     A call proves it if one stream arrives long after all others and all end together: they waited
     for that stream. It proves nothing if the last two arrive together (each may belong to a
-    separate group), or if a stream outside of `own` arrives and ends with the last one. Sends and
+    separate group), or if a stream outside of them arrives and ends with the last one. Sends and
     receives must also end right after the last arrival: receivers of one group may wait for
     different senders.
     """
-    if own.size == 1:
+    if streams.size == 1:
         return True
-    some = np.count_nonzero(~np.isnan(starts[:, own]), axis=1) > 1
-    starts, middle = starts[some], np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    some = np.count_nonzero(~np.isnan(starts[:, streams]), axis=1) > 1
+    starts, middle = starts[some], np.nanmean(ends[some][:, streams], axis=1, keepdims=True)
     ends = ends[some] - middle
     if len(ends) >= _CENTRED_FROM:
         ends = ends - _middle(ends)
-    arrivals = np.sort(np.nan_to_num(starts[:, own], nan=-np.inf), axis=1)
-    first, last = np.nanmin(ends[:, own], axis=1), np.nanmax(ends[:, own], axis=1)
+    arrivals = np.sort(np.nan_to_num(starts[:, streams], nan=-np.inf), axis=1)
+    first, last = np.nanmin(ends[:, streams], axis=1), np.nanmax(ends[:, streams], axis=1)
     late, apart = arrivals[:, -1] - arrivals[:, -2], last - first
     apart = np.maximum(apart, np.median(apart))  # some end closer by chance
-    others = np.setdiff1d(np.arange(ends.shape[1]), own)
+    others = np.setdiff1d(np.arange(ends.shape[1]), streams)
     away = np.abs(starts[:, others] - arrivals[:, [-1]])
     margin = apart[:, None]
     rivals = (
@@ -142,7 +146,7 @@ def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messa
     proving = (late > 0) & (apart <= TOGETHER * late) & soon & ~rivals.any(axis=1)
     if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
         return False
-    return bool((~np.isnan(starts[:, own]))[proving].any(axis=0).all())
+    return bool((~np.isnan(starts[:, streams]))[proving].any(axis=0).all())
 
 
 def _linked_groups(starts: _Times, ends: _Times) -> list[NDArray[np.int64]]:
@@ -215,13 +219,13 @@ def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArra
     return "apart" if ratio >= _APART else "unknown"
 
 
-def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Times]) -> _Times:
+def _of_group(times: _Times, lanes: NDArray[np.int64], reduce: Callable[..., _Times]) -> _Times:
     if lanes.size == 1:
         return times[:, lanes[0]]
     some = times[:, lanes]
     known = ~np.isnan(some).all(axis=1)
     found = np.full(len(times), np.nan)
-    found[known] = whole(some[known], axis=1)
+    found[known] = reduce(some[known], axis=1)
     return found
 
 
@@ -251,13 +255,13 @@ def group_members(trace: Trace) -> pl.DataFrame:
     ``rank`` the process's rank in the job; ``sizes`` lists the process's distinct calls in the
     communicator as texts (operation and bytes) such as ``all_reduce 4096``.
     """
-    own = ["process", "communicator"]
-    made = communicators(trace).select(*own, "rank", "ranks").drop_nulls("communicator")
+    keys = ["process", "communicator"]
+    made = communicators(trace).select(*keys, "rank", "ranks").drop_nulls("communicator")
     called = read_calls(trace).drop_nulls(["communicator", "collective"])
     named = called.select(
-        *own, "rank", size=pl.concat_str("collective", "message_bytes", separator=" ")
+        *keys, "rank", size=pl.concat_str("collective", "message_bytes", separator=" ")
     )
-    places = pl.concat([made, named], how="diagonal_relaxed").group_by(own).agg(
+    places = pl.concat([made, named], how="diagonal_relaxed").group_by(keys).agg(
         place=pl.col("rank").max().cast(pl.Int64), ranks=pl.col("ranks").max().cast(pl.Int64),
         sizes=pl.col("size").drop_nulls().unique(),
     )  # fmt: skip
@@ -277,8 +281,10 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
         Result of `group_members`, for all recorded files of a run.
     """
     name = pl.col("communicator")
-    groups, ours = (members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL))
-    if groups.is_empty() or ours.is_empty():
+    groups, of_nccl = (
+        members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL)
+    )
+    if groups.is_empty() or of_nccl.is_empty():
         return _NONE
     texts = pl.col("group").str.extract(r"\[(.*)\]").str.replace_all(" ", "").str.split(",")
     listed_groups = (
@@ -290,7 +296,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     fits = (pl.col("listed").list.len() == pl.col("ranks")) & (at == pl.col("rank"))
     shares = pl.col("sizes").list.set_intersection("listed_sizes").list.len() > 0
     pairs = (
-        ours.join(listed_groups, how="cross")
+        of_nccl.join(listed_groups, how="cross")
         .group_by("group", "communicator")
         .agg(fits=(fits & shares).fill_null(value=False).all())
         .filter("fits")
@@ -343,8 +349,8 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     ranks = process_ranks(trace).select("process", "rank")
     seen = calls.select("communicator", "process").drop_nulls("communicator").unique()
     ranked = seen.join(ranks, on="process", how="left")
-    whole = ranked.filter(pl.col("rank").is_not_null().all().over("communicator"))
-    members = _spans(whole.select("communicator", "rank").unique())
+    ranked_fully = ranked.filter(pl.col("rank").is_not_null().all().over("communicator"))
+    members = _spans(ranked_fully.select("communicator", "rank").unique())
     return (
         seen.select("communicator").unique()
         .join(named, on="communicator", how="left")

@@ -266,10 +266,10 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
         turn=turn.over("lane", *place)
     )
     called = placed.with_columns(instance=pl.struct(*place, "turn").rank("dense").cast(pl.Int64))
-    whole = called.join(size, on="group").filter(
+    complete = called.join(size, on="group").filter(
         pl.col("lane").n_unique().over("instance") == pl.col("lanes")
     )
-    return whole.select(_NONE.columns)
+    return complete.select(_NONE.columns)
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
@@ -295,8 +295,8 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
     """
     of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
-    own = -1 - pl.col("participant").cast(pl.Int64)
-    lanes = rows.with_columns(lane=pl.when(crowded).then(own).otherwise("lane"))
+    single_lane = -1 - pl.col("participant").cast(pl.Int64)
+    lanes = rows.with_columns(lane=pl.when(crowded).then(single_lane).otherwise("lane"))
     waiting = lanes.sort("lane", "start", "end").with_columns(
         number=pl.int_range(pl.len()).over("lane")
     )
@@ -338,8 +338,8 @@ def _members(
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
-    times, own = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
-    group = search.group_of(*times, own, of_messages=of_messages)
+    times, lead_row = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
+    group = search.group_of(*times, lead_row, of_messages=of_messages)
     if one_group == "likely" and search.work and not (group.is_clear and group.is_one_of_several):
         return lanes, True
     return lanes[group.lanes], group.is_clear

@@ -45,8 +45,8 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     )
     calls = pl.concat([kept, annotated], how="diagonal").collect()
     does = pl.coalesce(
-        pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(what))
-        for what, pattern in {**_BLOCKING, "starts_collective": _STARTS_COLLECTIVE}.items()
+        pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(column))
+        for column, pattern in {**_BLOCKING, "starts_collective": _STARTS_COLLECTIVE}.items()
     )
     return outermost(calls).with_columns(does=does)
 
@@ -133,9 +133,9 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     `calls` with ``call_sequence`` (null if unknown) and ``shared``, a name of that communicator.
     """
     known = calls.with_row_index("row").filter(pl.col("does").is_in(_COLLECTIVE))
-    ours = _of_all_ranks(known, from_the_start(trace))
+    handles = _of_all_ranks(known, from_the_start(trace))
     numbered = (
-        known.join(ours, on=_OWNER, how="semi")
+        known.join(handles, on=_OWNER, how="semi")
         .sort("process", "start", "row")
         .with_columns(call_sequence=pl.int_range(pl.len()).over(_OWNER))
     )
@@ -158,9 +158,9 @@ def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, communicator``: each process's handle of the communicator of all ranks."""
     ranks = begun["rank"].sort().to_list()
     handles = calls.filter(pl.col("ranks") == len(ranks)).select(_OWNER).drop_nulls().unique()
-    ours = handles.filter(pl.len().over("process") == 1).join(begun, on="process", how="semi")
+    single = handles.filter(pl.len().over("process") == 1).join(begun, on="process", how="semi")
     # A rank that is not there, or is there twice, is of more than this one job.
-    return ours if ranks == list(range(len(ranks))) and len(ranks) > 1 else ours.clear()
+    return single if ranks == list(range(len(ranks))) and len(ranks) > 1 else single.clear()
 
 
 def from_the_start(trace: Trace) -> pl.DataFrame:

@@ -256,9 +256,9 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
             end=pl.when(closes).then("end").max().fill_null(_FOREVER),
         )
     )
-    whole = ranges.filter(is_whole).select("thread", "start", "end", group="range")
+    complete = ranges.filter(is_whole).select("thread", "start", "end", group="range")
     columns = ("thread", "group", "start", "end")
-    spans = pl.concat([paired.select(columns), whole.select(columns)])
+    spans = pl.concat([paired.select(columns), complete.select(columns)])
     spans = spans.sort("thread", "start", -pl.col("end"))
     outer = pl.col("end").cum_max().shift(1).over("thread")
     return spans.filter((pl.col("end") > outer).fill_null(value=True))
@@ -492,13 +492,13 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
         library=_first(name, _LIBRARIES, pl.lit("other")),
         algorithm=pl.coalesce(symmetric, _first(name, _ALGORITHMS, pl.lit(None, pl.String))),
     )  # fmt: skip
-    whole = pl.col("name").cast(pl.String)
+    text = pl.col("name").cast(pl.String)
     parts = (
         kernels.select("name")
         .unique()
         .with_columns(
-            part=pl.when(whole.str.contains(_EXPERTS)).then(
-                _first(whole, _PARTS, pl.lit(None, pl.String))
+            part=pl.when(text.str.contains(_EXPERTS)).then(
+                _first(text, _PARTS, pl.lit(None, pl.String))
             )
         )
     )

@@ -59,7 +59,7 @@ class Alignment:
 
 def align(
     traces: Sequence[Trace],
-    given: Mapping[int, GivenClock] | None = None,
+    user_clocks: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
     """Return each recorded file's (report's) clock correction, to the first's clock where possible.
@@ -68,24 +68,24 @@ def align(
     ----------
     traces
         The reports, with times as recorded.
-    given
+    user_clocks
         Report index -> correction that the user gives, added to its times after the alignment by
         session starts.
     calls
         Result of `clock_calls` for each report; computed if None.
     """
-    return _Aligning(traces, given or {}, calls).result()
+    return _Aligning(traces, user_clocks or {}, calls).result()
 
 
 def aligned(
     traces: Sequence[Trace],
-    given: Mapping[int, GivenClock] | None = None,
+    user_clocks: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Trace]:
     """Return a run's recorded files (reports), with aligned clocks in their tables ``reports``."""
-    if len(traces) == 1 and not given:
+    if len(traces) == 1 and not user_clocks:
         return list(traces)
-    clocks = [each.clock for each in align(traces, given, calls)]
+    clocks = [each.clock for each in align(traces, user_clocks, calls)]
     return [
         trace.with_tables({"reports": clock.told(trace.read("reports"))})
         for trace, clock in zip(traces, clocks, strict=True)
@@ -98,10 +98,10 @@ class _Aligning:
     def __init__(
         self,
         traces: Sequence[Trace],
-        given: Mapping[int, GivenClock],
+        user_clocks: Mapping[int, GivenClock],
         calls: Sequence[Calls] | None,
     ) -> None:
-        self._given = {index: Clock.given(each) for index, each in given.items()}
+        self._user_clocks = {index: Clock.given(each) for index, each in user_clocks.items()}
         self._rows = [_row(trace) for trace in traces]
         self._places = [
             (row.get("host"), frozenset(trace.read("devices")["uuid"].drop_nulls()))
@@ -138,11 +138,13 @@ class _Aligning:
     def _once(self) -> list[Alignment]:
         """Align all reports in one pass; `result` repeats it if more session starts prove wrong."""
         self._found, self._refused = {}, {}
-        own = self._own(0)
-        if clock := self._given.get(0):
-            own = replace(clock, name=own.name, bound=own.bound, reason=None)
-        self._found[0] = Alignment(own)
-        for index in sorted(self._given.keys() - {0}):
+        clock_of_first = self._own_clock(0)
+        if clock := self._user_clocks.get(0):
+            clock_of_first = replace(
+                clock, name=clock_of_first.name, bound=clock_of_first.bound, reason=None
+            )
+        self._found[0] = Alignment(clock_of_first)
+        for index in sorted(self._user_clocks.keys() - {0}):
             self._found[index] = self._by_user(index)
         waiting = [index for index in range(len(self._rows)) if index not in self._found]
         waiting = self._join(waiting)
@@ -150,10 +152,12 @@ class _Aligning:
         while waiting:
             # What does not join the first report has a clock of its own, and others may be on it.
             alone = waiting.pop(0)
-            own = self._own(alone)
-            if any(each.clock.name == own.name for each in self._found.values()):
-                own = Clock(f"report {alone}")  # what it was refused is not the clock of its host
-            self._found[alone] = Alignment(replace(own, reason=self._why_not(alone)))
+            clock_of_first = self._own_clock(alone)
+            if any(each.clock.name == clock_of_first.name for each in self._found.values()):
+                clock_of_first = Clock(
+                    f"report {alone}"
+                )  # what it was refused is not the clock of its host
+            self._found[alone] = Alignment(replace(clock_of_first, reason=self._why_not(alone)))
             waiting = self._join(waiting, [alone], by_calls=clocks < _MOST_CLOCKS)
             clocks += 1
         return [self._found[index] for index in range(len(self._rows))]
@@ -177,13 +181,13 @@ class _Aligning:
             if not joined:
                 return waiting
 
-    def _own(self, index: int) -> Clock:
+    def _own_clock(self, index: int) -> Clock:
         row = self._rows[index]
         named = row.get("host") is not None and row.get("session_start") is not None
         return Clock(f"host {row['host']}" if named else f"report {index}", bound=0)
 
     def _by_user(self, index: int) -> Alignment:
-        chosen, first = self._given[index], self._found[0].clock
+        chosen, first = self._user_clocks[index], self._found[0].clock
         clock = replace(
             chosen, name=first.name, offset=(self._apart(0, index) or 0) + chosen.offset
         )  # fmt: skip
@@ -239,15 +243,15 @@ class _Aligning:
             and (later == 0 or same_machine(self._places[other], self._places[index]))
         }
 
-    def _on(self, other: int, own: Clock) -> Clock:
-        """Chain two corrections: `own` (to report `other`), then that of `other`.
+    def _on(self, other: int, correction: Clock) -> Clock:
+        """Chain two corrections: `correction` (to report `other`), then that of `other`.
 
         The largest possible errors of both add up.
         """
         base = self._found[other].clock
-        bounds = base.bound, own.bound
+        bounds = base.bound, correction.bound
         bound = None if None in bounds else sum(each or 0 for each in bounds)
-        return replace(base.after(own), name=base.name, bound=bound)
+        return replace(base.after(correction), name=base.name, bound=bound)
 
     def _why_one_machine(self, one: int, other: int) -> str:
         host = self._places[one][0]
@@ -358,7 +362,7 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     traces
         The reports, with the clocks that the run assigned to them at ingest.
     """
-    found = align(traces, _given(traces))
+    found = align(traces, _user_clocks(traces))
     starts: list[int | None] = [_row(trace).get("session_start") for trace in traces]
     rows = [
         {
@@ -373,14 +377,14 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
             "bound_ns": each.clock.bound,
             "steps": len(each.clock.steps),
             "evidence": each.clock.reason,
-            **_told(each.check),
+            **_check_meta(each.check),
         }
         for index, (trace, each, start) in enumerate(zip(traces, found, starts, strict=True))
     ]
     return pl.DataFrame(rows, schema=CLOCK_COLUMNS)
 
 
-def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
+def _user_clocks(traces: Sequence[Trace]) -> dict[int, GivenClock]:
     """Return the clocks that the user gave, from the tables ``reports``: report index -> clock."""
     rows = [_row(trace) for trace in traces]
     return {
@@ -396,7 +400,7 @@ def _later(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else other - one
 
 
-def _told(check: Fit | None) -> dict[str, int | None]:
+def _check_meta(check: Fit | None) -> dict[str, int | None]:
     if check is None:
         return {}
     found: dict[str, int | None] = {}

@@ -56,8 +56,8 @@ class Pairs:
     @property
     def typical(self) -> int:
         """Median length of the calls, ns, each measured at the participant that entered it last."""
-        own, other = self.end - self.start, self.other_end - self.other_start
-        return int(np.median(np.minimum(own, other))) if len(self) else 0
+        length, other_length = self.end - self.start, self.other_end - self.other_start
+        return int(np.median(np.minimum(length, other_length))) if len(self) else 0
 
     @classmethod
     def none(cls) -> Self:
@@ -143,18 +143,18 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
     accepted if there are enough calls or messages, if the remaining differences are well under the
     median call length, and if in hardly any call one participant leaves before another enters.
     """
-    pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
-    drift = _drift_of(pieces)
+    segments = _segments(pairs.other_end, pairs.end - pairs.other_end)
+    drift = _drift_of(segments)
     since = int(np.median(np.concatenate([pairs.other_end, messages.other_received,
                                           messages.other_sent])))  # fmt: skip
     levels = [
         int(np.median(apart - np.round((times - since) * drift).astype(np.int64)))
-        for times, apart in pieces
+        for times, apart in segments
     ]
     steps = tuple(
         (int(before[-1] + after[0]) // 2, later - level)
         for (before, _), (after, _), level, later in zip(
-            pieces[:-1], pieces[1:], levels[:-1], levels[1:], strict=True
+            segments[:-1], segments[1:], levels[:-1], levels[1:], strict=True
         )
     )
     clock = Clock("", levels[0] if levels else 0, drift, since, steps=steps)
@@ -212,8 +212,8 @@ def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Li
     """Return lower and upper limits, by causality, of a further addition to `clock`."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
-        mine, times = np.concatenate(own), np.concatenate(others)
-        return times, mine - times - clock.added(times)
+        here, times = np.concatenate(own), np.concatenate(others)
+        return times, here - times - clock.added(times)
 
     return (
         limits([pairs.start, messages.sent], [pairs.other_end, messages.other_received]),
@@ -245,11 +245,11 @@ def _bound(low: _Limit, high: _Limit) -> int | None:
 
 # -- drift and steps -------------------------------------------------------------------------------
 
-_Piece = tuple[Ints, NDArray[Any]]
+_Segment = tuple[Ints, NDArray[Any]]
 """Times in the other report between two clock steps, and the differences of ends there, ns."""
 
 
-def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
+def _segments(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Segment]:
     """Split matched calls, sorted by time, wherever the clock difference `apart` (ns) jumps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
@@ -269,17 +269,19 @@ def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
     at = min(near, key=cost)
     if cost(at) * 2 > float(np.abs(straight).sum()):
         return [(times, apart)]
-    return _pieces(times[:at], apart[:at], steps - 1) + _pieces(times[at:], apart[at:], steps - 1)
+    return _segments(times[:at], apart[:at], steps - 1) + _segments(
+        times[at:], apart[at:], steps - 1
+    )
 
 
-def _straight(piece: _Piece) -> NDArray[Any]:
+def _straight(piece: _Segment) -> NDArray[Any]:
     """Return the clock differences of one piece, minus linear drift and median, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))
 
 
-def _drift_of(pieces: Sequence[_Piece]) -> float:
+def _drift_of(segments: Sequence[_Segment]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
     It is the median slope [P. K. Sen, 1968] of the clock difference between calls half a piece
@@ -288,7 +290,7 @@ def _drift_of(pieces: Sequence[_Piece]) -> float:
     """
     long = [
         (times, apart)
-        for times, apart in pieces
+        for times, apart in segments
         if len(times) >= ENOUGH and times[-1] - times[0] >= _LONG_ENOUGH_FOR_DRIFT
     ]
     slopes = np.concatenate([np.zeros(0), *(_slopes(*piece) for piece in long)])
@@ -313,9 +315,9 @@ def _width(values: NDArray[Any], share: float) -> float:
     """
     ordered = np.sort(values)
     cut = (1 - share) / 2 * (len(ordered) - 1)
-    whole = int(cut)
-    outer, inner = (ordered[-1 - at] - ordered[at] for at in (whole, whole + 1))
-    return float(outer + (inner - outer) * (cut - whole))
+    rank = int(cut)
+    outer, inner = (ordered[-1 - at] - ordered[at] for at in (rank, rank + 1))
+    return float(outer + (inner - outer) * (cut - rank))
 
 
 # -- matching in order -----------------------------------------------------------------------------

@@ -233,8 +233,8 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
-    for own, theirs, is_one_of_several in _lanes(calls, others):
-        pairs = _by_order(own, theirs)
+    for stream, other_stream, is_one_of_several in _lanes(calls, others):
+        pairs = _by_order(stream, other_stream)
         if isinstance(pairs, str) or not is_one_of_several or _end_together(pairs):
             yield pairs
         else:
@@ -247,10 +247,10 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
     Streams with the same number, on the n-th process and GPU in both files, come first.
     """
     key = ["group", "lane", "place", "stream"]
-    mine, theirs = (
+    lanes, other_lanes = (
         side.lanes.group_by(key, maintain_order=True).agg(pl.len()) for side in (calls, others)
     )
-    both = mine.join(theirs, on="group", suffix="_other")
+    both = lanes.join(other_lanes, on="group", suffix="_other")
     shorter = pl.min_horizontal("len", "len_other").cast(pl.Int64)
     order = both.with_columns(
         several=(pl.len().over("group") > 1),
@@ -305,9 +305,9 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_order(own: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
+def _by_order(stream: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
     label = pl.struct("group", "operation", "size").rank("dense").cast(pl.Int64)
-    both = pl.concat([own.with_columns(side=0), others.with_columns(side=1)])
+    both = pl.concat([stream.with_columns(side=0), others.with_columns(side=1)])
     both = both.with_columns(label=label)
     one, other = (both.filter(side=side) for side in (0, 1))
     return in_order(_ints(one, "label"), _times(one), _ints(other, "label"), _times(other))
@@ -333,8 +333,8 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     """
     of_mpi = _mpi_messages(traces)
     return [
-        pl.concat([_NONE, own, _with_tag(nccl_messages(trace))])
-        for trace, own in zip(traces, of_mpi, strict=True)
+        pl.concat([_NONE, mpi, _with_tag(nccl_messages(trace))])
+        for trace, mpi in zip(traces, of_mpi, strict=True)
     ]
 
 
@@ -358,11 +358,12 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     if len(ranks) < 2 or ranks != list(range(len(ranks))):  # noqa: PLR2004
         return [_NONE for _ in traces]
     return [
-        _numbered_messages(trace, own, len(ranks)) for trace, own in zip(traces, begun, strict=True)
+        _numbered_messages(trace, calls_of_file, len(ranks))
+        for trace, calls_of_file in zip(traces, begun, strict=True)
     ]
 
 
-def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
+def passed(senders: pl.DataFrame, others: pl.DataFrame) -> Messages:
     """Return the times of messages between two files that surely match and whose receiver waited.
 
     Parameters
@@ -370,9 +371,9 @@ def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
     own, others
         Two of the tables from `messages`, one per recorded file.
     """
-    if own.is_empty() or others.is_empty():
+    if senders.is_empty() or others.is_empty():
         return Messages.none()
-    there, back = _pairs(own, others), _pairs(others, own)
+    there, back = _pairs(senders, others), _pairs(others, senders)
     columns = there["sent_at"], there["received"], back["received"], back["sent_at"]
     return Messages(*(times.to_numpy() for times in columns))
 
@@ -391,9 +392,9 @@ def _numbered_messages(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.Data
     calls = _calls(trace).join(begun.rename({"rank": "here"}), on="process")
     if calls.is_empty():
         return _NONE
-    ours = calls.filter(pl.col("ranks") == ranks)
+    of_all_ranks = calls.filter(pl.col("ranks") == ranks)
     alone = pl.col("communicator").n_unique().over("process") == 1
-    clear = ours.join(_doubtful(calls), on="process", how="anti").filter(alone)
+    clear = of_all_ranks.join(_doubtful(calls), on="process", how="anti").filter(alone)
     peer = pl.col("remote_rank")
     placed = clear.with_columns(
         sent=pl.col("name").str.contains(_SEND), waits=pl.col("name").str.contains(_WAITS)

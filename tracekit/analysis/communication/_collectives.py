@@ -147,7 +147,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Return a row per collective: one for calls matched across ranks, one for each other call."""
-    own = pl.col("end") - pl.col("start")
+    length = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
     start = pl.col("start")
@@ -156,7 +156,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     return (
         timed.with_columns(
             instance=pl.coalesce("match", alone),
-            own=own,
+            own=length,
             participant=pl.coalesce("device", "process"),
             collective=pl.col("collective").cast(COLLECTIVE),
         )
@@ -296,13 +296,13 @@ def _source() -> pl.Expr:
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
     """Return per group the GPU and rank that most often enter last, and in which share."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
-    who = ["late_device", "late_rank"]
+    columns = ["late_device", "late_rank"]
     return (
-        seen.group_by(*groups, *who)
+        seen.group_by(*groups, *columns)
         .agg(pl.len().alias("times"))
         .with_columns(straggler_share=pl.col("times") / pl.col("times").sum().over(groups))
-        .filter(pl.any_horizontal(pl.col(who).is_not_null()))
-        .sort(-pl.col("times").cast(pl.Int64), *who, nulls_last=True)
+        .filter(pl.any_horizontal(pl.col(columns).is_not_null()))
+        .sort(-pl.col("times").cast(pl.Int64), *columns, nulls_last=True)
         .unique(list(groups), keep="first", maintain_order=True)
         .rename({"late_device": "straggler_device", "late_rank": "straggler_rank"})
         .drop("times")
@@ -330,9 +330,9 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
     everyone = pl.col("of_library").replace_strict(
         dict(sizes), default=None, return_dtype=pl.Int64
     ) if sizes else pl.lit(None, pl.Int64)  # fmt: skip
-    whole = (pl.col("fewest") == everyone) & (everyone > 1)
+    is_everyone = (pl.col("fewest") == everyone) & (everyone > 1)
     table = table.with_columns(
-        assumed=(pl.col("ranks").is_null() & whole).fill_null(value=False)
+        assumed=(pl.col("ranks").is_null() & is_everyone).fill_null(value=False)
     ).with_columns(
         n=pl.coalesce("ranks", pl.when("assumed").then("fewest")).cast(pl.Int64), basis=_basis()
     )
@@ -398,8 +398,8 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     found = unsized_of_others(rows)
     if nccl.height:
         of_all = rows.filter(pl.col("library") == "nccl").height
-        what = f"{nccl.height:,} of {of_all:,} collective kernels are of unknown size"
-        found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
+        problem = f"{nccl.height:,} of {of_all:,} collective kernels are of unknown size"
+        found.insert(0, f"{problem}: {why_unsized(trace)}, or give --nccl-log or --bytes")
     return found
 
 
@@ -407,8 +407,8 @@ def _missing_participants(rows: pl.DataFrame) -> list[str]:
     alone = rows.filter(pl.col("match").is_null())
     if alone.is_empty():
         return []
-    whole = "all" if alone.height == rows.height else f"{alone.height:,}"
-    what = f"of {whole} collectives one participant is known, whose time includes waiting"
+    number = "all" if alone.height == rows.height else f"{alone.height:,}"
+    problem = f"of {number} collectives one participant is known, whose time includes waiting"
     how = "record all ranks, in one report or several ingested as one run"
     several = alone.filter(pl.col("communicator").is_null())["process"].n_unique() > 1
     if several:
@@ -416,7 +416,7 @@ def _missing_participants(rows: pl.DataFrame) -> list[str]:
             "; where all are, their calls end no more together than they start, and only payloads"
             " (NCCL 2.16 or later, `--include-blobs=true`) or a log show which are of one group"
         )
-    return [f"{what}: {how}"]
+    return [f"{problem}: {how}"]
 
 
 # -- groups of ranks that were found for calls without a named communicator
@@ -532,8 +532,8 @@ def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
         return []
     sources = ", ".join(f"{number:,} by {text_of(source)}" for source, number in sized.items())
     text = f"{count(calls, 'participant')}: sizes of {sources or 'none'} known"
-    whole = count(meta["collectives"], "collective")
-    matched = f"{part_text(meta['matched'], calls)} matched into {whole}"
+    instances = count(meta["collectives"], "collective")
+    matched = f"{part_text(meta['matched'], calls)} matched into {instances}"
     return [f"{text}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]
 
 
@@ -570,8 +570,8 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     lanes = parts.select(_LANE).unique().height
     if lanes < 2:  # noqa: PLR2004 - one has no others
         return BALANCE.to_frame(), "imbalance over experts' ranks: record several of them"
-    part, own = pl.col("part"), pl.col("part").shift(1).over(_LANE)
-    if parts.select((part == own).any()).item():
+    part, previous_part = pl.col("part"), pl.col("part").shift(1).over(_LANE)
+    if parts.select((part == previous_part).any()).item():
         return BALANCE.to_frame(), (
             "imbalance over experts' ranks: dispatches follow each other, of several micro-batches "
             "or in phases, and their combines cannot be assigned"
@@ -584,12 +584,14 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     times = windows.with_row_index("window").join(
         _computing(trace, windows), on="window", how="left"
     ).with_columns(pl.col("computing").fill_null(0))  # fmt: skip
-    whole = times.join(_layers(trace, windows), on="op").filter(pl.len().over(_INSTANCE) == lanes)
-    if whole.is_empty():
+    complete = times.join(_layers(trace, windows), on="op").filter(
+        pl.len().over(_INSTANCE) == lanes
+    )
+    if complete.is_empty():
         return BALANCE.to_frame(), "imbalance over experts' ranks: no step has as many on each"
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64))
     largest = pl.col("computing").arg_max()
-    each = whole.join(ranks, on="process", how="left").group_by(_INSTANCE).agg(
+    each = complete.join(ranks, on="process", how="left").group_by(_INSTANCE).agg(
         pl.col("layer").first(), pl.col("computing").mean(),
         of_mean=pl.col("computing").max() / pl.col("computing").mean(),
         busiest=pl.col("rank").get(largest),

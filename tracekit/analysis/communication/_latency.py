@@ -237,9 +237,9 @@ def message_histogram(
     )
 
 
-def _check(what: str, value: str, known: tuple[str, ...]) -> None:
+def _check(noun: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise UsageError(f"{what} {value!r} is unknown", choose_among(value, known))
+        raise UsageError(f"{noun} {value!r} is unknown", choose_among(value, known))
 
 
 # -- the calls ---------------------------------------------------------------------------------
@@ -289,11 +289,11 @@ def _of_collectives(calls: pl.DataFrame, trace: Trace | None = None) -> pl.DataF
 
 def _size() -> pl.Expr:
     """Return the size of the message in bytes, as the program passes it to the call."""
-    part, whole = pl.col("message_bytes"), pl.col("bytes")
+    message, size = pl.col("message_bytes"), pl.col("bytes")
     return (
         pl.when(pl.col("operation").is_in(_PER_RANK))
-        .then(pl.coalesce(part, pl.when(pl.col("ranks") > 0).then(whole // pl.col("ranks"))))
-        .otherwise(pl.coalesce(whole, part))
+        .then(pl.coalesce(message, pl.when(pl.col("ranks") > 0).then(size // pl.col("ranks"))))
+        .otherwise(pl.coalesce(size, message))
     )
 
 
@@ -353,9 +353,9 @@ def _operations(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_bandwidth(operations: pl.DataFrame) -> pl.DataFrame:
-    whole = (pl.col("participants") == pl.col("everyone")) & (pl.col("participants") > 1)
+    is_everyone = (pl.col("participants") == pl.col("everyone")) & (pl.col("participants") > 1)
     sized = operations.with_columns(
-        n=pl.coalesce("ranks", pl.when(whole).then("participants")).cast(pl.Int64)
+        n=pl.coalesce("ranks", pl.when(is_everyone).then("participants")).cast(pl.Int64)
     )
     return with_bandwidth(sized, pl.coalesce("span", "longest"))
 
@@ -394,10 +394,10 @@ def _statistics() -> list[pl.Expr]:
 
 def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     """Return one run's counts and median latencies, in columns with the prefix `side`."""
-    own = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
+    renamed = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
     if "class" not in keys:
-        own["class"] = f"{side}_class"
-    return table.select(*keys, *(pl.col(old).alias(new) for old, new in own.items()))
+        renamed["class"] = f"{side}_class"
+    return table.select(*keys, *(pl.col(old).alias(new) for old, new in renamed.items()))
 
 
 @first_line("latency")

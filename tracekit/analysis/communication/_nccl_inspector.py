@@ -303,8 +303,8 @@ def _differ(records: pl.DataFrame) -> int:
     """Count records whose logged bandwidth differs from that computed from their size and time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
-        (pl.col(ours) - pl.col(said)).abs() > _DIGITS * (1 + pl.col(ours))
-        for ours, said in (
+        (pl.col(computed) - pl.col(logged)).abs() > _DIGITS * (1 + pl.col(computed))
+        for computed, logged in (
             ("algorithm_bandwidth_gb_s", "algorithm_bandwidth"),
             ("bus_bandwidth_gb_s", "bus_bandwidth"),
         )
@@ -375,10 +375,10 @@ def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
 def _title(ranks: pl.DataFrame, calls: pl.DataFrame) -> str:
     worst = ranks.row(0, named=True) if ranks.height else None
     if worst is not None and worst["last"]:
-        who = f"rank {worst['rank']} of {worst['communicator']}"
+        rank = f"rank {worst['rank']} of {worst['communicator']}"
         times = f"{worst['last']:,} of {worst['compared']:,} collectives"
         wait = f"{worst['caused_ns'] / 1e6:,.2f} ms"
-        return f"{who} comes last alone at {times}, for which each other rank waits {wait}"
+        return f"{rank} comes last alone at {times}, for which each other rank waits {wait}"
     count = calls.filter(pl.col("message").is_null()).height
     return f"{_collectives(count)}, whose last rank is unknown"
 
@@ -506,16 +506,16 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
         If no collective has a clear shift.
     """
     rows = records.with_row_index("row").with_columns(hex_ids(records["communicator"]))
-    who = pl.struct("host", "pid").rank("dense").cast(pl.Int64)
-    own = rows.filter(pl.col("peer").is_null()).with_columns(who=who)
-    kernels = _kernels(trace, own)
-    shifts = _shifts(kernels, own)
+    process = pl.struct("host", "pid").rank("dense").cast(pl.Int64)
+    collectives = rows.filter(pl.col("peer").is_null()).with_columns(who=process)
+    kernels = _kernels(trace, collectives)
+    shifts = _shifts(kernels, collectives)
     if shifts.is_empty():
         raise UndecidedError(
             "no collective of these logs is one of this run beyond doubt",
             "give logs and a run of the same time, with collectives of 8 KiB and more",
         )
-    pairs = _joined(kernels, own, shifts)
+    pairs = _joined(kernels, collectives, shifts)
     call = ["communicator", "collective", "sequence"]
     places = pairs.group_by(call).agg(
         pl.col("stage").first(), pl.col("iteration").drop_nulls().first()
@@ -526,10 +526,10 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
         .select(*_FOUND)
     )
     joined = records.with_columns(found["stage"], found["iteration"])
-    return joined, _said(pairs, places.height, kernels)
+    return joined, _matching_note(pairs, places.height, kernels)
 
 
-def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
+def _kernels(trace: Trace, records: pl.DataFrame) -> pl.DataFrame:
     """Return collective kernels, ``place`` (position in order) and ``length`` (duration, ns)."""
     calls = (
         collective_calls(trace)
@@ -541,10 +541,10 @@ def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
     named = calls.join(groups, on="communicator", how="left").with_columns(
         pl.col("rank", "ranks").cast(pl.Int64), pl.col("collective").cast(pl.String)
     )
-    hashes = own.select("who", "communicator", hashed="communicator").unique()
-    names = own.drop_nulls("name").select("who", "name", called="communicator").unique()
+    hashes = records.select("who", "communicator", hashed="communicator").unique()
+    names = records.drop_nulls("name").select("who", "name", called="communicator").unique()
     rows = (
-        named.join(_processes(trace, named, own), on="process")
+        named.join(_processes(trace, named, records), on="process")
         .join(hashes, on=["who", "communicator"], how="left")
         .join(names.unique(["who", "name"], keep="none"), on=["who", "name"], how="left")
         .with_columns(
@@ -559,33 +559,33 @@ def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(place=pl.int_range(pl.len()).over(_LANE))
 
 
-def _processes(trace: Trace, calls: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _processes(trace: Trace, calls: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, who``: each process of the trace, with the id that the logs use for it."""
-    by_hash = calls.join(own, on=["communicator", "rank"]).select("process", "who")
-    of_groups = own.drop_nulls("name").select(*_IN_GROUP, "who").unique()
+    by_hash = calls.join(records, on=["communicator", "rank"]).select("process", "who")
+    of_groups = records.drop_nulls("name").select(*_IN_GROUP, "who").unique()
     by_name = calls.join(of_groups.unique(_IN_GROUP, keep="none"), on=_IN_GROUP)
-    every = [by_hash, _by_pid(trace, own), by_name.select("process", "who")]
+    every = [by_hash, _by_pid(trace, records), by_name.select("process", "who")]
     found = pl.concat(each.unique().unique("process", keep="none") for each in every)
     return found.unique("process", keep="first", maintain_order=True)
 
 
-def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
+def _by_pid(trace: Trace, records: pl.DataFrame) -> pl.DataFrame:
     hosts = trace["reports"].select("report", "host")
     processes = trace["processes"].join(hosts, on="report", how="left")
     known = processes.select("process", "pid", "host").collect()
     try:
-        found = log_processes(own.select("host", "pid"), known, "what the inspector logged")
+        found = log_processes(records.select("host", "pid"), known, "what the inspector logged")
     except UsageError:  # inside a container ids and hosts are others than outside
         return pl.DataFrame(schema={"process": pl.Int32, "who": pl.Int64})
-    whose = own.select("host", "pid", "who").unique()
-    return found.join(whose, on=["host", "pid"], nulls_equal=True).select("process", "who")
+    logged = records.select("host", "pid", "who").unique()
+    return found.join(logged, on=["host", "pid"], nulls_equal=True).select("process", "who")
 
 
-def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _shifts(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     """Return per rank (``who``) and collective the first kernel's sequence number, ``shift``."""
     few = kernels.filter(pl.col("place") < _LOOKED_AT)
     found = [
-        _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
+        _shift_of(some, records.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
         for some in few.partition_by(_LANE)
     ]
     return pl.concat(found) if found else pl.DataFrame(schema={"shift": pl.Int64})
@@ -611,12 +611,12 @@ def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     return best.filter(is_close & is_alone).select(*_LANE, "shift")
 
 
-def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
+def _joined(kernels: pl.DataFrame, records: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
     """Pair kernels with records of equal number; drop collectives where ranks or sizes disagree."""
     numbered = kernels.join(shifts, on=_LANE).with_columns(
         sequence=pl.col("place") + pl.col("shift")
     )
-    logged = own.select(*_LANE, "sequence", said="length", size_said="message_bytes")
+    logged = records.select(*_LANE, "sequence", said="length", size_said="message_bytes")
     pairs = numbered.join(logged, on=[*_LANE, "sequence"])
     one = pl.col("sequence").n_unique().over("match") == 1
     sound = (one | pl.col("match").is_null()) & (
@@ -625,7 +625,7 @@ def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> p
     return pairs.filter(sound.all().over("communicator", "collective"))
 
 
-def _said(pairs: pl.DataFrame, number: int, kernels: pl.DataFrame) -> str:
+def _matching_note(pairs: pl.DataFrame, number: int, kernels: pl.DataFrame) -> str:
     processes, logged = pairs["process"].n_unique(), kernels["process"].n_unique()
     sized = pairs["message_bytes"].count()
     by = " and ".join(pairs["by"].unique().sort())

@@ -153,12 +153,12 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
         pl.col("does") == "collective", ~pl.col("name").str.contains(_BARRIER)
     )
     calls = calls.sort("process", "start", "end", "thread").with_row_index("call")
-    held = _held(trace, calls)
+    gpu_work = _gpu_work_inside(trace, calls)
     traced = trace["ops"].select("process").unique().collect()["process"].implode()
     has_ops = pl.col("process").is_in(traced)
     work = ("d2h_bytes", "h2d_bytes", "kernels", "reduce_kernels")
     return (
-        calls.join(held, on="call", how="left", maintain_order="left")
+        calls.join(gpu_work, on="call", how="left", maintain_order="left")
         .with_columns(pl.when(has_ops).then(pl.col(work).fill_null(0)))
         .with_columns(
             message_bytes=pl.when(pl.col("bytes") > 0)
@@ -172,7 +172,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+def _gpu_work_inside(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return, per MPI call with GPU work inside, ``call``, bytes copied, numbers of kernels."""
     kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
     ops = (
@@ -189,12 +189,12 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         )
         .collect()
     )  # fmt: skip
-    own = within(ops, calls).select("op", "call")
-    others = _launched_elsewhere(ops.join(own, on="op", how="anti"), calls)
+    nested = within(ops, calls).select("op", "call")
+    others = _launched_elsewhere(ops.join(nested, on="op", how="anti"), calls)
     is_kernel = kind.is_in(KERNEL_KINDS)
     counts = (is_kernel.sum(), (is_kernel & pl.col("reduces")).sum())
     return (
-        ops.join(pl.concat([own, others]), on="op")
+        ops.join(pl.concat([nested, others]), on="op")
         .group_by("call")
         .agg(
             d2h_bytes=pl.col("bytes").filter(kind == "d2h").sum(),

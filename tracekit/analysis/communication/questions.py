@@ -421,14 +421,14 @@ def latency(
             return communication.pointer_queries(run.trace)
         case "staging":
             return communication.staging(run.trace)
-    own, *base = (
+    answer, *base = (
         communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
         for each in (run, against)
         if each is not None
     )
     if against is None:
-        return replace(own, tables={run.name: own.rows})
+        return replace(answer, tables={run.name: answer.rows})
     if against.id == run.id:
         raise UsageError(f"{run.name} and {against.name} are the same run", "give two runs")
-    rows = communication.latency_speedup(base[0].rows, own.rows)
-    return replace(own, rows=rows, tables={against.name: base[0].rows, run.name: own.rows})
+    rows = communication.latency_speedup(base[0].rows, answer.rows)
+    return replace(answer, rows=rows, tables={against.name: base[0].rows, run.name: answer.rows})

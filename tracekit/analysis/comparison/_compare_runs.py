@@ -102,11 +102,15 @@ def _phase_rows(found: Prepared) -> pl.DataFrame:
     for phase in _PHASES:
         steps = [each.filter(pl.col("phase").eq_missing(phase)) for each in by_run]
         if any(each.height for each in steps):
-            of_a, of_b = (_only(run, own) for run, own in zip((a, b), steps, strict=True))
+            of_a, of_b = (
+                _only(run, side_steps) for run, side_steps in zip((a, b), steps, strict=True)
+            )
             row = _row(of_a, of_b, has_verdict=found.has_verdict, phases=shared)
             tokens = {
-                f"{side}_tokens": own["tokens"].mean() if own["tokens"].null_count() == 0 else None
-                for side, own in zip("ab", steps, strict=True)
+                f"{side}_tokens": side_steps["tokens"].mean()
+                if side_steps["tokens"].null_count() == 0
+                else None
+                for side, side_steps in zip("ab", steps, strict=True)
             }
             rows.append({"phase": phase, **tokens, **row})
     return pl.DataFrame(rows, schema=_SCHEMA)
@@ -207,13 +211,13 @@ def compare(
         If only one run has GPU work, if both lack GPU work and NVTX ranges that are stages, or, for
         a comparison by memory, if there are no events of GPU memory.
     """
-    asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
+    options = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     facts = zip((a, b), names, labels or ({}, {}), traffic or (None, None), strict=True)
-    found = prepare([Recorded(*each) for each in facts], asked)
+    found = prepare([Recorded(*each) for each in facts], options)
     of_a, of_b = found.measured
     steps = Steps.of(of_a, of_b)
     parts, step = contributions(of_a, of_b, steps, has_verdict=found.has_verdict, names=found.parts)
-    table = _rows(found, asked.keys, parts, steps)
+    table = _rows(found, options.keys, parts, steps)
     (table, parts), step = with_small((table, parts), step, least)
     odd = outlier_rows(found.traces, found.measured, steps)
     without = without_outliers(odd, step, steps)
@@ -223,9 +227,9 @@ def compare(
         without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip
     return answered(
-        asked, found, ([of_a], [of_b]), names,
-        headline=first, step=step, notes=_notes(found, asked.keys, steps, step, odd),
-        method=_METHOD_OF_PHASES if asked.keys == ("phase",) else METHOD,
+        options, found, ([of_a], [of_b]), names,
+        headline=first, step=step, notes=_notes(found, options.keys, steps, step, odd),
+        method=_METHOD_OF_PHASES if options.keys == ("phase",) else METHOD,
         rows=table, readable=_readable(table),
         tables={
             "contributions": parts,
@@ -312,12 +316,12 @@ def _notes(
 
 def _missing_notes(found: Prepared) -> list[str]:
     """Return notes on data that only one of the runs has."""
-    held = [_recorded(run.trace) for run in found.runs]
+    recorded = [_recorded(run.trace) for run in found.runs]
     names = [run.name for run in found.runs]
     return [
         f"{names[other]} has no {', '.join(missing)}, but {names[this]} does"
         for this, other in ((0, 1), (1, 0))
-        if (missing := sorted(held[this] - held[other]))
+        if (missing := sorted(recorded[this] - recorded[other]))
     ]
 
 
@@ -326,7 +330,7 @@ def _outside_notes(measured: Sequence[Measured]) -> list[str]:
     if not all(each.iterations for each in measured):
         return []
     length = pl.col("end") - pl.col("start")
-    whole, outside = zip(*(
+    recorded, outside = zip(*(
         each.windows.select(
             length.sum() / each.devices,
             outside=length.filter(
@@ -335,11 +339,11 @@ def _outside_notes(measured: Sequence[Measured]) -> list[str]:
         ).row(0)
         for each in measured
     ), strict=True)  # fmt: skip
-    if abs(outside[1] - outside[0]) < _MUCH * max(whole):
+    if abs(outside[1] - outside[0]) < _MUCH * max(recorded):
         return []
     sides = (
         f"{length_text(out)} of {length_text(total)} in {side}"
-        for side, out, total in zip("AB", outside, whole, strict=True)
+        for side, out, total in zip("AB", outside, recorded, strict=True)
     )
     return [f"outside of these steps, and not compared: {', '.join(sides)}, mean over devices"]
 

@@ -145,8 +145,8 @@ def _typical(step: Mapping[str, Any], metric: Metric) -> str:
     if metric == "mean" and not is_told and step["shift_ns"] * step["delta_ns"] >= 0:
         return ""
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
-    what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
-    sentence = f"median step {signed_length(step['shift_ns'])} ({ends}; {what})"
+    test = _OF_RECORDINGS if "a_runs" in step else _SHIFT
+    sentence = f"median step {signed_length(step['shift_ns'])} ({ends}; {test})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         sentence += ", the other way than the mean"
     return sentence

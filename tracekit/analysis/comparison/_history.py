@@ -146,7 +146,7 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
     }  # fmt: skip
     evaluated = [run.trace["ops"].filter(stage="ME").head(1).collect().height for run in runs]
     if len({*evaluated}) > 1:
-        one, none = (runs[evaluated.index(held)].name for held in (1, 0))
+        one, none = (runs[evaluated.index(has_evaluation)].name for has_evaluation in (1, 0))
         unlike[0] = f"{one} has evaluation, which counts in the step before it, {none} does not"
     return [*reversed(unlike.values())]
 
@@ -245,10 +245,10 @@ def _cut(values: Floats) -> Change | None:
     ordered = np.sort(values)
     ranks = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     centred = ranks - ranks.mean()
-    at, own = _farthest(centred[np.newaxis, :])
+    at, distance = _farthest(centred[np.newaxis, :])
     random = np.random.default_rng(number)
     orders = random.permuted(np.tile(centred, (_ORDERS, 1)), axis=1)
-    as_far = int((_farthest(orders)[1] >= own[0] * (1 - 1e-12)).sum())
+    as_far = int((_farthest(orders)[1] >= distance[0] * (1 - 1e-12)).sum())
     return Change(int(at[0]), (1 + as_far) / (1 + _ORDERS))
 
 

@@ -148,9 +148,9 @@ class _Steps:
 
 
 def _steps(comparison: Comparison, side: str) -> _Steps:
-    own = comparison.tables["steps"].filter(side=side)
-    lengths, is_outlier = own["step_ns"].to_numpy(), own["is_outlier"].to_numpy()
-    return _named(lengths, is_outlier, own["iteration"].to_list(), side)
+    rows = comparison.tables["steps"].filter(side=side)
+    lengths, is_outlier = rows["step_ns"].to_numpy(), rows["is_outlier"].to_numpy()
+    return _named(lengths, is_outlier, rows["iteration"].to_list(), side)
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
@@ -209,8 +209,8 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
     """Compute the excess from recordings; a side with a single one gets the other's scatter."""
-    own = "median_ns" if metric == "median" else "ns"
-    base, other = step[f"a_{own}"], step[f"b_{own}"]
+    column = "median_ns" if metric == "median" else "ns"
+    base, other = step[f"a_{column}"], step[f"b_{column}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]
     spreads = (factor * (b if a is None else a), a if b is None else b)
     numbers = (step["a_runs"], step["b_runs"])

@@ -190,9 +190,9 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
     part = pl.col("part").replace({"between_steps": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())
     usual = each.group_by("part").agg(usual=pl.col("length_ns").median())
-    own = usual.join(each.filter(pl.col("iteration") == number), on="part", how="left")
+    growth = usual.join(each.filter(pl.col("iteration") == number), on="part", how="left")
     more = sign * (pl.col("length_ns").fill_null(0) - pl.col("usual"))
-    longest, length = own.select("part", more=more).sort(-pl.col("more")).row(0)
+    longest, length = growth.select("part", more=more).sort(-pl.col("more")).row(0)
     length /= max(1, run.devices)
     how = "more" if sign > 0 else "less"
     if longest == "idle":
@@ -209,9 +209,11 @@ def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int]
     start, end = windows["start"].min(), windows["end"].max()
     length = (pl.col("end") - pl.col("start")).alias("length")
     is_own = (pl.col("start") < end) & (pl.col("end") > start) & (pl.col("stage") == stage)
-    what = pl.col("collective").cast(pl.String)
-    article = pl.when(what.str.contains("^[aeiou]")).then(pl.lit("an ")).otherwise(pl.lit("a "))
-    name = pl.coalesce(article + what, pl.col("name").cast(pl.String)).alias("op_name")
+    collective = pl.col("collective").cast(pl.String)
+    article = (
+        pl.when(collective.str.contains("^[aeiou]")).then(pl.lit("an ")).otherwise(pl.lit("a "))
+    )
+    name = pl.coalesce(article + collective, pl.col("name").cast(pl.String)).alias("op_name")
     rows = trace["ops"].filter(is_own).select(name, length).sort("length").tail(1).collect()
     return rows.row(0) if rows.height else None
 

@@ -191,13 +191,13 @@ class Prepared:
         return {} if has_ops(self.runs[0].trace) else {"basis": HOST}
 
 
-def prepare(runs: Sequence[Recorded], asked: Asked) -> Prepared:
+def prepare(runs: Sequence[Recorded], options: Asked) -> Prepared:
     """Measure runs, and check that each can be compared with the first."""
     names = [run.name for run in runs]
     verdicts = [verdict_meta(run.trace) for run in runs]
-    reasons = apart(runs, asked.keys)
-    traces = _with_names_alike([run.trace for run in runs], asked)
-    measured, empty = _measure(traces, asked, names, [run.traffic for run in runs])
+    reasons = apart(runs, options.keys)
+    traces = _with_names_alike([run.trace for run in runs], options)
+    measured, empty = _measure(traces, options, names, [run.traffic for run in runs])
     reasons += empty
     measured, parts = in_one_account(measured, traces)
     measured, matched = with_hosts_matched(measured)
@@ -208,13 +208,13 @@ def prepare(runs: Sequence[Recorded], asked: Asked) -> Prepared:
         *matched,
     ]
     return Prepared(
-        runs, traces, measured, parts, reasons, asked.anyway or not reasons,
+        runs, traces, measured, parts, reasons, options.anyway or not reasons,
         dict(zip(names, verdicts, strict=True)), notes,
     )  # fmt: skip
 
 
 def answered(
-    asked: Asked,
+    options: Asked,
     found: Prepared,
     sides: tuple[Sequence[Measured], Sequence[Measured]],
     names: tuple[str, str],
@@ -229,18 +229,18 @@ def answered(
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Assemble a `Comparison` from the measured steps of both sides; `more` is additional meta."""
-    keys = asked.keys
+    keys = options.keys
     meta = {
         "headline": headline,
         "names": list(names),
         "by": list(keys),
-        "skip": None if asked.skip == "auto" else asked.skip,
+        "skip": None if options.skip == "auto" else options.skip,
         **_of_sides("skipped", [max(run.skipped for run in side) for side in sides]),
         **_of_sides("iterations", [sum(len(run.iterations) for run in side) for side in sides]),
         **_of_sides("devices", [max(run.devices for run in side) for side in sides]),
         "per": _times_per(keys, is_host=bool(found.basis)),
         "step": step,
-        "judged": judged(step, asked.metric, asked.least),
+        "judged": judged(step, options.metric, options.least),
         "not_comparable": found.reasons,
         "notes": [*found.notes, *notes, *_outside_notes(rows)],
         "method": method,
@@ -284,17 +284,17 @@ def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[st
     return list(dict.fromkeys(found))
 
 
-def _with_names_alike(traces: Sequence[Trace], asked: Asked) -> Sequence[Trace]:
+def _with_names_alike(traces: Sequence[Trace], options: Asked) -> Sequence[Trace]:
     """Return runs with unified names of kernels and ranges."""
-    if asked.match_names:
+    if options.match_names:
         traces = [with_normalised_names(each) for each in traces]
-    elif "kernel" in asked.keys:
+    elif "kernel" in options.keys:
         traces = with_names_alike(traces)
-    return with_one_tree(list(traces)) if "range" in asked.keys else traces
+    return with_one_tree(list(traces)) if "range" in options.keys else traces
 
 
 def _measure(
-    runs: Sequence[Trace], asked: Asked, names: Sequence[str], traffic: Sequence[Traffic | None]
+    runs: Sequence[Trace], options: Asked, names: Sequence[str], traffic: Sequence[Traffic | None]
 ) -> tuple[list[Measured], list[str]]:
     """Measure the steps of the runs; if any run has no steps, measure each run as a whole.
 
@@ -302,9 +302,9 @@ def _measure(
     -------
     The measured steps of each run, and the reasons why they are not comparable.
     """
-    keys, skip = asked.keys, asked.skip
-    whole = not all(map(has_iterations, runs))
-    if whole and skip not in (0, "auto"):
+    keys, skip = options.keys, options.skip
+    as_one_step = not all(map(has_iterations, runs))
+    if as_one_step and skip not in (0, "auto"):
         raise UsageError(
             f"{' or '.join(names)} has no iterations to skip",
             "name the ranges that are steps: --iteration REGEX",
@@ -313,13 +313,13 @@ def _measure(
 
     def measure(*, as_one: bool) -> list[Measured]:
         return [
-            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
-            for run, own in zip(runs, traffic, strict=True)
+            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=moved)
+            for run, moved in zip(runs, traffic, strict=True)
         ]
 
-    found = measure(as_one=whole)
-    reasons = [] if whole else empty_steps(found, names)
-    if not (whole or all(run.iterations for run in found)):
+    found = measure(as_one=as_one_step)
+    reasons = [] if as_one_step else empty_steps(found, names)
+    if not (as_one_step or all(run.iterations for run in found)):
         found = measure(as_one=True)
     return found, reasons
 
@@ -431,10 +431,10 @@ def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
     found = []
-    for key, most, what in shares:
+    for key, most, template in shares:
         of_each = [share if isinstance(share := run[key], float) else 0.0 for run in facts]
         if abs(of_each[0] - of_each[1]) > most:
-            found.append((what.format(of_each[0]), what.format(of_each[1])))
+            found.append((template.format(of_each[0]), template.format(of_each[1])))
     return found
 
 

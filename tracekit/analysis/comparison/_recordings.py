@@ -41,9 +41,9 @@ from tracekit.analysis.statistics import (
     Flags,
     Floats,
     Skip,
+    adjusted_p_values,
     p_values,
     quantile,
-    told,
     welch_error,
 )
 from tracekit.analysis.step_sums import Measured, steps_of
@@ -74,7 +74,7 @@ def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
     apart = b.mean(axis=1) - a.mean(axis=1)
     p_value = p_values(apart, variance, freedom)
     is_tried = (a != a[:, :1]).any(axis=1) | (b != a[:, :1]).any(axis=1)
-    p_value[is_tried], level = told(p_value[is_tried])
+    p_value[is_tried], level = adjusted_p_values(p_value[is_tried])
     reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance)
     return apart - reach, apart + reach, p_value
 
@@ -188,26 +188,28 @@ def compare_recordings(
     MissingDataError
         As for `compare`.
     """
-    asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
+    options = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     _check(a, b)
-    if asked.keys == ("phase",):
+    if options.keys == ("phase",):
         raise UsageError(
             "phases of several recordings a side are not compared", "compare two runs by phase"
         )
-    found = prepare([*a, *b], asked)
+    found = prepare([*a, *b], options)
     sides = (found.measured[: len(a)], found.measured[len(a) :])
     parts, step = _step(sides, found.parts, has_verdict=found.has_verdict)
-    table = _rows(found, asked.keys, parts, (a, b))
+    table = _rows(found, options.keys, parts, (a, b))
     (table, parts), step = with_small((table, parts), step, least)
     called = [run.name for run in found.runs]
     notes = [*cold_notes(called, found.measured), *_scatter_notes(step, least)]
     ops = {} if found.basis else ops_of(table)
     first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops)
-    own = {side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)}
+    run_names = {
+        side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)
+    }
     return answered(
-        asked, found, sides, names,
+        options, found, sides, names,
         headline=first, step=step, notes=notes, method=_METHOD, rows=table,
-        readable=_readable(table, sides), more={"recordings": own},
+        readable=_readable(table, sides), more={"recordings": run_names},
         tables={"contributions": parts, "steps": _all_steps(a, b, found.measured)},
     )  # fmt: skip
 
@@ -256,9 +258,9 @@ def _table(
     of_a, of_b = (_side(side, rows, columns) for side in sides)
     found = differing(of_a.means, of_b.means, has_verdict=has_verdict)
     sized = {
-        f"{side}_bytes": own.sizes.mean(axis=1)
-        for side, own in zip("ab", (of_a, of_b), strict=True)
-        if own.sizes is not None
+        f"{side}_bytes": of_side.sizes.mean(axis=1)
+        for side, of_side in zip("ab", (of_a, of_b), strict=True)
+        if of_side.sizes is not None
     }
     numbers = pl.DataFrame(
         {
@@ -322,18 +324,20 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
     outside_counts: list[Floats] = []
     for run in runs:
         joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
-        own = joined.sort("row").with_columns(pl.col("a_devices").fill_null(max(1, run.devices)))
+        aligned = joined.sort("row").with_columns(
+            pl.col("a_devices").fill_null(max(1, run.devices))
+        )
         steps = max(1, len(run.iterations))
         length = matrix(run, _inside(run), rows, columns).sum(axis=1)
-        lengths.append(length / (steps * own["a_devices"].to_numpy()))
-        counts.append(own["a_count"].fill_null(0.0).to_numpy())
-        there.append(own["in_a"].is_not_null().to_numpy())
-        outside.append(own["a_outside_steps_ns"].fill_null(0).to_numpy())
-        outside_counts.append(own["a_outside_steps_count"].fill_null(0).to_numpy())
-        if "a_bytes" in own.columns:
+        lengths.append(length / (steps * aligned["a_devices"].to_numpy()))
+        counts.append(aligned["a_count"].fill_null(0.0).to_numpy())
+        there.append(aligned["in_a"].is_not_null().to_numpy())
+        outside.append(aligned["a_outside_steps_ns"].fill_null(0).to_numpy())
+        outside_counts.append(aligned["a_outside_steps_count"].fill_null(0).to_numpy())
+        if "a_bytes" in aligned.columns:
             is_absent = pl.col("in_a").is_null()
             size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")
-            sizes.append(own.select(size)["size"].fill_null(float("nan")).to_numpy())
+            sizes.append(aligned.select(size)["size"].fill_null(float("nan")).to_numpy())
     return _Side(
         np.stack(lengths, axis=1),
         np.stack(counts, axis=1),

@@ -162,8 +162,8 @@ def with_small(
     worded = {}
     for prefix, base in (("", "ns"), ("shift_", "median_ns")):
         low, high, outcome = (step[prefix + name] for name in ("low_ns", "high_ns", "verdict"))
-        own = share * min(step[f"a_{base}"] or 0, step[f"b_{base}"] or 0)
-        if outcome == NOT_SHOWN and -own < low and high < own:
+        limit_ns = share * min(step[f"a_{base}"] or 0, step[f"b_{base}"] or 0)
+        if outcome == NOT_SHOWN and -limit_ns < low and high < limit_ns:
             worded[f"{prefix}verdict"] = SMALL
     return named, {**step, **worded}
 
@@ -199,12 +199,12 @@ class Steps:
     def without(self, places: Sequence[Sequence[int]]) -> Steps:
         """Return a copy without the steps of A and of B at the positions `places` (A's, B's)."""
         kept = [
-            np.isin(np.arange(len(each)), own, invert=True)
-            for each, own in zip(self.lengths, places, strict=True)
+            np.isin(np.arange(len(each)), removed, invert=True)
+            for each, removed in zip(self.lengths, places, strict=True)
         ]
         regular = [
-            None if own is None else replace(own, is_slow=own.is_slow[some])
-            for own, some in zip(self.regular, kept, strict=True)
+            None if removed is None else replace(removed, is_slow=removed.is_slow[some])
+            for removed, some in zip(self.regular, kept, strict=True)
         ]
         lengths = (self.lengths[0][kept[0]], self.lengths[1][kept[1]])
         return Steps(lengths, self.devices, (regular[0], regular[1]))
@@ -212,7 +212,7 @@ class Steps:
     def long_runs(self) -> list[LongRun]:
         """Return the variance of the mean step of each run, as for dependent steps (`LongRun`)."""
         sides = zip(self.lengths, self.regular, strict=True)
-        return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
+        return [long_run(within_kinds(each[np.newaxis, :], kinds)[0]) for each, kinds in sides]
 
 
 def contributions(
@@ -223,7 +223,7 @@ def contributions(
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     devices = tuple(np.full(rows.height, number) for number in steps.devices)
     step = change(steps, has_verdict=has_verdict)
-    whole = step["delta_ns"]
+    step_delta = step["delta_ns"]
     table = pl.concat(
         [
             rows.select("part"),
@@ -234,7 +234,7 @@ def contributions(
         ],
         how="horizontal",
     )  # fmt: skip
-    share = pl.col("delta_ns") / whole if whole else pl.lit(None, pl.Float64)
+    share = pl.col("delta_ns") / step_delta if step_delta else pl.lit(None, pl.Float64)
     first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
     return table.select(*first, share.alias("share"), *VERDICT), step
 
@@ -303,6 +303,6 @@ def _reason(steps: Steps, known: Sequence[LongRun]) -> str:
     return "; ".join(
         f"{len(lengths)} steps of {side} drift through the recording, and have no mean that more "
         "of them would approach"
-        for side, lengths, own in zip("AB", steps.lengths, known, strict=True)
-        if own.drifts[0]
+        for side, lengths, run_variance in zip("AB", steps.lengths, known, strict=True)
+        if run_variance.drifts[0]
     )

@@ -210,10 +210,10 @@ class Bandwidth:
     def touches(self) -> pl.Expr:
         """Select transfers limited by links of type `link`; ``collective``: all collectives."""
         over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
-        own = pl.col("op_kind") == "collective" if self.link == "collective" else (
+        is_selected = pl.col("op_kind") == "collective" if self.link == "collective" else (
             pl.col("link") == self.link
         )  # fmt: skip
-        return pl.col("kind").is_in(_DONE) & own & over
+        return pl.col("kind").is_in(_DONE) & is_selected & over
 
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
@@ -450,9 +450,9 @@ def _factor(text: str, option: str, example: str) -> float:
     return factor
 
 
-def _one_of(name: str, known: Sequence[str], what: str) -> str:
+def _one_of(name: str, known: Sequence[str], noun: str) -> str:
     if name not in known:
-        raise UsageError(f"no {what} {name!r}", f"there is {', '.join(known)}")
+        raise UsageError(f"no {noun} {name!r}", f"there is {', '.join(known)}")
     return name
 
 

@@ -194,7 +194,7 @@ def _host_edges(
     batches = batches_of(trace, moments, gaps)
     is_handed = pl.col("waited").is_not_null()
     waits = batches.taken.filter("waited")
-    own = (
+    calls = (
         gaps.join(handed.select("target", waited=True).unique(), on="target", how="left")
         .join(waits.select("target", "loading"), on="target", how="left")
         .with_columns(
@@ -218,7 +218,7 @@ def _host_edges(
     )
     found = pl.concat(
         [
-            edges(own, "source", "target", "host", "weight"),
+            edges(calls, "source", "target", "host", "weight"),
             edges(handed, "giver", "target", "handover", "lag"),
             edges(asleep.drop_nulls("source"), "source", "target", "wait", "weight"),
             edges(after, "work", "target", "wait", "weight"),
@@ -389,7 +389,7 @@ def graph_of(trace: Trace) -> Graph:
     queues = edges(_full_queues(moments), "source", "target", "queue")
     host, batches = _host_edges(trace, moments, events)
     found = pl.concat([_gpu_edges(trace, moments), waits, queues, host])
-    every = pl.concat([found, _own(moments, found)])
+    every = pl.concat([found, _call_edges(moments, found)])
     time, number = given(moments.times()), every.height
     lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])
     every = every.with_columns(at_once=lags == 0).filter(lags >= 0)
@@ -401,16 +401,16 @@ def graph_of(trace: Trace) -> Graph:
     return Graph(moments, fitted, time, carried, order, number - sound.height, batches)
 
 
-def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
+def _call_edges(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
     """Return the edge from start to end of each call; calls that wait for GPUs become short."""
     waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"]))["target"]
     waits = np.zeros(moments.calls.height, np.bool_)
     waits[waiting.to_numpy() // 2] = True
-    own = moments.calls.select(
+    spans = moments.calls.select(
         "begin", "finish",
         weight=pl.when(pl.Series(waits)).then(_LENGTH.clip(upper_bound=_OWN_NS)).otherwise(_LENGTH),
     )  # fmt: skip
-    return edges(own, "begin", "finish", "call", "weight")
+    return edges(spans, "begin", "finish", "call", "weight")
 
 
 def _groups(moments: Moments, rows: pl.DataFrame) -> Array:

@@ -70,10 +70,10 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
         of_peak=pl.col("of_peak").max(),
     )
     # What holds its call, and is slow for its link, goes through memory that is not pinned.
-    held = moments.ops.filter(pl.col("launch_end") >= pl.col("end")).select("op", held=True)
+    synchronous = moments.ops.filter(pl.col("launch_end") >= pl.col("end")).select("op", held=True)
     through_host = pl.col("held").is_not_null() & (pl.col("of_peak") < _THROUGH_HOST)
     link = pl.when(through_host.fill_null(value=False)).then(pl.lit(_MEMORY)).otherwise("link")
-    return found.join(held, on="op", how="left").with_columns(link=link).select(*_FOUND)
+    return found.join(synchronous, on="op", how="left").with_columns(link=link).select(*_FOUND)
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
@@ -138,8 +138,8 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
     if not traffic.placed.machine.tells_peers or not gpus:
         return UNTOLD
     kinds = {link.type for *_, link in graph.edges(data="link") if link.is_peer}
-    whole = all(peers.has_node(gpu) and nx.has_path(peers, gpus[0], gpu) for gpu in gpus)
-    return min(kinds) if whole and kinds else "pcie"
+    is_connected = all(peers.has_node(gpu) and nx.has_path(peers, gpus[0], gpu) for gpu in gpus)
+    return min(kinds) if is_connected and kinds else "pcie"
 
 
 def described_edges(

@@ -131,8 +131,8 @@ def _launches(launched_by: pl.Series, calls: pl.DataFrame) -> pl.Series:
     known = calls["call"].to_numpy()
     finishes = np.zeros(int(known.max(initial=0)) + 2, np.uint32)  # the last one is of no call
     finishes[known] = calls["finish"].to_numpy()
-    asked = np.minimum(launched_by.fill_null(finishes.size).to_numpy(), finishes.size - 1)
-    finish = pl.Series("launch", finishes[asked])
+    numbers = np.minimum(launched_by.fill_null(finishes.size).to_numpy(), finishes.size - 1)
+    finish = pl.Series("launch", finishes[numbers])
     return finish.to_frame().select(pl.when(finish > 0).then(finish - 1)).to_series()
 
 

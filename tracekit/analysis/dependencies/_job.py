@@ -217,8 +217,8 @@ def job_of(
     marks = every.filter(bounds["end"] > bounds["start"])
     if (between := trace.stretch.between) is not None:
         begin, end = between
-        whole = bounds.filter(pl.col("end") > pl.col("start"))
-        marks = marks.filter((whole["start"] >= begin) & (whole["end"] <= end))
+        bounded = bounds.filter(pl.col("end") > pl.col("start"))
+        marks = marks.filter((bounded["start"] >= begin) & (bounded["end"] <= end))
         if marks.is_empty():
             raise MissingDataError(
                 "no complete step lies in that time", "give --between more of it"
@@ -245,12 +245,12 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """
     iterations = trace.read("iterations")
     if iterations.is_empty():
-        return _whole(moments)
+        return _recording_as_step(moments)
     ops = moments.ops.select(*_OWNER, "iteration", "start", "end", "finish", "stage")
-    own = ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
+    step_ops = ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
     is_last = pl.col("end") == pl.col("end").max()
-    lasts = _by_iteration(own.filter(is_last.over("iteration", "device")), "finish")
-    firsts = _by_iteration(_begun(trace, moments, own), "begin")
+    lasts = _by_iteration(step_ops.filter(is_last.over("iteration", "device")), "finish")
+    firsts = _by_iteration(_begun(trace, moments, step_ops), "begin")
     ordered = firsts.join(lasts, on="iteration").sort("iteration")
     out = pl.concat([first_iterations(iterations, skip), torn(iterations)])
     next_one = pl.col("iteration").shift(-1) == pl.col("iteration") + 1
@@ -262,10 +262,10 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     return kept.select(*_MARKS)
 
 
-def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
+def _begun(trace: Trace, moments: Moments, step_ops: pl.DataFrame) -> pl.DataFrame:
     """Return ``iteration, begin``: node of the first op of each step on each device with work."""
     windows = run_windows(trace).drop_nulls("iteration")
-    working = windows.join(own, on=["process", "device", "iteration"], how="semi")
+    working = windows.join(step_ops, on=["process", "device", "iteration"], how="semi")
     at = [*_OWNER, "start"]
     ops = moments.ops.select(*at, "begin")
     return working.select(*at, "iteration").join(ops, on=at).select("iteration", "begin")
@@ -276,7 +276,7 @@ def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 
-def _whole(moments: Moments) -> pl.DataFrame:
+def _recording_as_step(moments: Moments) -> pl.DataFrame:
     ops = moments.ops
     begin = ops.filter(pl.col("start") == pl.col("start").min())["begin"].to_list()
     end = ops.filter(pl.col("end") == pl.col("end").max())["finish"].to_list()

@@ -77,7 +77,9 @@ class Stragglers:
         if self.by == "rank":
             return _ranks(job)
         if self.by == "part":
-            return [Alike(f"{name} alike", own, "usual") for name, own in _PARTS.items()]
+            return [
+                Alike(f"{name} alike", is_selected, "usual") for name, is_selected in _PARTS.items()
+            ]
         if self.by == "op":
             return _kinds(job)
         if self.by == "link":
@@ -113,7 +115,8 @@ def _ranks(job: Job) -> list[Alike]:
     )
     found = named.select(pl.col(owner).alias("number"), "device", "rank").rows()
     return [
-        Alike(f"{_who(device, None if owner == 'device' else rank)} no slower than the median",
+        Alike(f"{_device_name(device, rank if owner != 'device' else None)} no slower than "
+              "the median",
               (pl.col(owner) == number) & (pl.col("median") < pl.col("weight")), "median")
         for number, device, rank in found
     ]  # fmt: skip
@@ -185,7 +188,7 @@ def slow_link(job: Job) -> str:
     )
 
 
-def _who(device: int, rank: int | None) -> str:
+def _device_name(device: int, rank: int | None) -> str:
     return f"GPU {device}" if rank is None else f"rank {rank}"
 
 
@@ -212,12 +215,12 @@ def with_peers(job: Job) -> Job:
     named = job.trace["ops"].select("op", did=pl.col("collective").cast(pl.String)).collect()
     calls = collective_calls(job.trace).select("op", "communicator", "message_bytes")
     named = named.join(calls.unique("op"), on="op", how="left")
-    what = pl.when(pl.col("op_kind") == "compute").then(
+    work = pl.when(pl.col("op_kind") == "compute").then(
         pl.format("{} computing", "stage")
     ).otherwise(pl.col("op_kind").cast(pl.String))  # fmt: skip
     host = pl.when(_PARTS["host"]).then(pl.lit("host"))
     known = edges.join(named, on="op", how="left", maintain_order="left").with_columns(
-        did=pl.coalesce("did", what, host),
+        did=pl.coalesce("did", work, host),
         usual=pl.when(is_shared & is_alone).then(weight.mean().over(_PLACE))
         .when(is_shared & _PARTS["communication"]).then(together).round().cast(pl.Int64),
         is_sized=(

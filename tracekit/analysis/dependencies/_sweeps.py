@@ -57,10 +57,10 @@ def find_lengths(
         least, known = 0, False
         for edge in range(begin, end):
             lag = time[moment] - time[source[edge]]
-            own = usual[groups[edge]] if groups[edge] else min(length[edge], lag)
-            found.weight[edge] = own
-            if own >= 0 and (not known or lag - own < least):
-                least, known = lag - own, True
+            weight = usual[groups[edge]] if groups[edge] else min(length[edge], lag)
+            found.weight[edge] = weight
+            if weight >= 0 and (not known or lag - weight < least):
+                least, known = lag - weight, True
         found.late[moment] = least
         for edge in range(begin, end):
             lag = time[moment] - time[source[edge]]

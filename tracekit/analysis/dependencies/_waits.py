@@ -56,7 +56,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     calls = pl.concat([syncs, _by_name(moments, syncs), fetches])
     blocked = pl.concat([sends, _begun(moments), _frees(moments)]).unique(maintain_order=True)
     streams, handed = _events(trace, moments)
-    followed = pl.concat([streams, _untold(moments, streams)]).unique(maintain_order=True)
+    followed = pl.concat([streams, _guessed_waits(moments, streams)]).unique(maintain_order=True)
     returning = pl.concat([calls, event_waits]).unique(maintain_order=True)
     unasked = blocked.join(returning, on=["source", "target"], how="anti")
     found = [
@@ -204,7 +204,9 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
         launched.sort("time"), left_on="start", right_on="time", by=LANE, strategy="forward",
         check_sortedness=False,
     )  # fmt: skip
-    held = _recorded(trace, moments, holding.drop_nulls("target").rename({"began": "ended"}))
+    waits_of_ops = _recorded(
+        trace, moments, holding.drop_nulls("target").rename({"began": "ended"})
+    )
     recorded = _records(trace, waits).rename({"record": "correlation"})
     events = recorded.select("process", "correlation", wait="wait").join(
         calls.select("process", "correlation", giver="thread", source="finish", given="end"),
@@ -217,7 +219,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
     sound = (pl.col("giver") != pl.col("taker")) & (pl.col("given") <= pl.col("taken"))
     events = events.filter(sound)
     lag = pl.col("taken") - pl.col("given")
-    return held.select("source", "target"), events.select("target", lag=lag, giver="source")
+    return waits_of_ops.select("source", "target"), events.select("target", lag=lag, giver="source")
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
@@ -261,7 +263,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
     )  # fmt: skip
 
 
-def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
+def _guessed_waits(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target``: waits between streams, guessed if no event was recorded.
 
     The next op of the calling thread, and the next op of its process, are taken to wait for the
@@ -275,7 +277,7 @@ def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
         *LANE, "launch_thread", "launch_start", "start", "end", "begin", "finish"
     ).drop_nulls("launch_start")
     loaders = moments.loaders
-    held = (
+    blocked = (
         pl.concat(
             [_next_op(waits, launched, "thread"), _next_op(waits, launched, "process", loaders)]
         )
@@ -283,7 +285,7 @@ def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
         .unique("target", keep="last")
     )
     lanes = launched.filter(~same_lane()).select(LANE)
-    pairs = held.join(
+    pairs = blocked.join(
         lanes.rename({"context": "other_context", "stream": "other"}), on=["process", "device"]
     ).filter((pl.col("other") != pl.col("stream")) | (pl.col("other_context") != pl.col("context")))
     sources = launched.select(
@@ -382,13 +384,13 @@ class Batches:
                 "thread does not sleep: it may be something else, such as writing a file"
             )
         waits = self.taken.filter("waited")["loading"]
-        longest, whole = waits.max() or 0, waits.sum()
+        longest, total = waits.max() or 0, waits.sum()
         usual: Any = self.taken["lag"].median() or 0
-        least = max(whole / 2, _AWAITED_SHARE * usual)
+        least = max(total / 2, _AWAITED_SHARE * usual)
         if self.taken.height < _SEVERAL or longest <= least:
             return ""
         return (
-            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is "  # type: ignore[operator]
+            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / total:.0f} % of what is "  # type: ignore[operator]
             "taken for waiting for a loader: it may be something else, such as an evaluation or a "
             "new run"
         )
@@ -442,11 +444,13 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
         covered(signed, merged(blocks, ["thread"]), ["thread"], "loading")
         for blocks in (pl.concat([periods, naps]), periods)
     )
-    own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
-                             how="left")  # fmt: skip
-    others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(own, on="thread", how="anti")
+    unplaced = known.drop("thread", "process", "start", "end")
+    first_copies = _first_copies(moments).join(unplaced, on="target", how="left")
+    others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(
+        first_copies, on="thread", how="anti"
+    )
     columns = ["process", "thread", "target", "source", "end", "length", "loading", "signed"]
-    both = [own.select(columns, own=True), others.select(columns, own=False)]
+    both = [first_copies.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")
     return _described(trace, _with_turns(moments, taken))
 
@@ -473,7 +477,7 @@ def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _own(moments: Moments) -> pl.DataFrame:
+def _first_copies(moments: Moments) -> pl.DataFrame:
     """Return ``process, thread, target, end``: launch of the first input copy of each iteration."""
     loads = pl.col("launch_thread").is_in(moments.loaders.implode())
     copies = moments.ops.filter(pl.col("stage") == "IO").filter(~loads)

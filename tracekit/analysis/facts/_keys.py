@@ -33,7 +33,7 @@ def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     return chosen_keys(by, KEYS, "breakdown")
 
 
-def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> tuple[str, ...]:
+def chosen_keys(by: str | Sequence[str], known: Collection[str], noun: str) -> tuple[str, ...]:
     """Return the keys that a user names, as a sequence or separated by commas.
 
     Parameters
@@ -42,7 +42,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
         The keys as the user gives them.
     known
         The valid keys.
-    what
+    noun
         Noun for the grouped things, such as `breakdown`, for error messages.
 
     Raises
@@ -52,14 +52,14 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     """
     listed = by.split(",") if isinstance(by, str) else by
     if not isinstance(listed, Iterable):
-        raise UsageError(f"no {what} by {by!r}", f"name some of {', '.join(known)}")
+        raise UsageError(f"no {noun} by {by!r}", f"name some of {', '.join(known)}")
     keys = tuple(str(key).strip() for key in listed)
     for key in keys:
         if key not in known:
-            raise UsageError(f"no {what} by {key!r}", choose_among(key, known))
+            raise UsageError(f"no {noun} by {key!r}", choose_among(key, known))
     if not keys or len(set(keys)) < len(keys):
         text = by if isinstance(by, str) else ",".join(by)
-        raise UsageError(f"no {what} by {text!r}", f"name each of {', '.join(known)} once")
+        raise UsageError(f"no {noun} by {text!r}", f"name each of {', '.join(known)} once")
     return keys
 
 
@@ -67,8 +67,12 @@ def share_meaning(by: str | Sequence[str]) -> str:
     """Return the formula of the column ``share`` in a breakdown by the keys `by`."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
-    own = dividing(keys)
-    return f"{part} / window_ns of the {' and '.join(own)}" if own else f"{part} / window_ns"
+    window_keys = dividing(keys)
+    return (
+        f"{part} / window_ns of the {' and '.join(window_keys)}"
+        if window_keys
+        else f"{part} / window_ns"
+    )
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:

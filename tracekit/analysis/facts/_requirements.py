@@ -109,19 +109,19 @@ class Facts:
 # -- what is measured --------------------------------------------------------------------------
 
 
-def counted(what: str, number: int) -> Evidence:
+def counted(noun: str, number: int) -> Evidence:
     """Return evidence ``yes`` and text ``N what``; ``no`` if `number` is 0."""
-    return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
+    return Evidence("yes" if number else "no", f"{number:,} {noun}" if number else f"no {noun}")
 
 
-def _share(value: Number, what: str) -> Evidence:
+def _share(value: Number, noun: str) -> Evidence:
     if not isinstance(value, int | float):
-        return Evidence("no", f"known of none of {what}")
+        return Evidence("no", f"known of none of {noun}")
     # What is not quite all is enough, and must not read as all of it.
     almost = _ALMOST_ALL <= value < 1
     percent = ">99.9 %" if almost else f"{100 * value:.1f} %"
     degree: Degree = "no" if not value else "yes" if value >= _ALMOST_ALL else "partly"
-    return Evidence(degree, f"known of {percent} of {what}")
+    return Evidence(degree, f"known of {percent} of {noun}")
 
 
 def _part(known: int, of_all: int, before: str, after: str) -> Evidence:
@@ -129,10 +129,10 @@ def _part(known: int, of_all: int, before: str, after: str) -> Evidence:
     return Evidence(degree, f"{before} {known:,} of {of_all:,} {after}".lstrip())
 
 
-def _rows(table: str, what: str, where: pl.Expr | None = None) -> Callable[[Facts], Evidence]:
+def _rows(table: str, noun: str, where: pl.Expr | None = None) -> Callable[[Facts], Evidence]:
     def measure(facts: Facts) -> Evidence:
         rows = facts.trace[table] if where is None else facts.trace[table].filter(where)
-        return counted(what, rows.select(pl.len()).collect().item())
+        return counted(noun, rows.select(pl.len()).collect().item())
 
     return measure
 
@@ -171,10 +171,10 @@ def _nodes(facts: Facts) -> Evidence:
     return _of_processes(facts, "node", "nodes")
 
 
-def _of_processes(facts: Facts, column: str, what: str) -> Evidence:
+def _of_processes(facts: Facts, column: str, noun: str) -> Evidence:
     active = facts.trace["ops"].select(pl.col("process").unique()).collect()
     values = process_ranks(facts.trace).join(active, on="process", how="semi")[column]
-    return _part(values.count(), len(values), f"{what} of", "processes")
+    return _part(values.count(), len(values), f"{noun} of", "processes")
 
 
 def _peers(facts: Facts) -> Evidence:
@@ -492,7 +492,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
     host = on_host(trace, by_range="range" in keys)
     if not has_ops(host):
         raise MissingDataError(
-            f"this run has neither GPU work nor NVTX ranges that are stages{_held(trace)}",
+            f"this run has neither GPU work nor NVTX ranges that are stages{_other_data(trace)}",
             f"run the program on a GPU, and record with {how_to_record(trace, 'ops')}; or name your"
             " ranges with --rules",
         )
@@ -506,9 +506,9 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
     return Work(host, is_host=True)
 
 
-def _held(trace: Trace) -> str:
+def _other_data(trace: Trace) -> str:
     """Return a clause on a recording without GPU work: its three largest kinds of other data."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
-    held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())
-    return f", but {held}" if held else ""
+    listed = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())
+    return f", but {listed}" if listed else ""

@@ -66,9 +66,9 @@ def verdict_evidence(trace: Trace) -> list[str]:
     lines = []
     for each in named.sort("process").to_dicts():
         pid = each["process"] if each["pid"] is None else each["pid"]
-        who = f"process {pid}: " if named.height > 1 else ""
+        prefix = f"process {pid}: " if named.height > 1 else ""
         assumed = assumptions.filter(process=each["process"]).to_dicts()
-        lines += [f"{who}{text}" for text in (*_worded(each), *map(_assumed, assumed))]
+        lines += [f"{prefix}{text}" for text in (*_worded(each), *map(_assumed, assumed))]
     return lines
 
 
@@ -291,10 +291,10 @@ def _coverage(trace: Trace) -> float | None:
         busy = int(tally.groups()["busy_ns"].sum())
         known = int(tally.stages().filter(stage="FP")["busy_ns"].sum())
         return known / busy if busy else None
-    whole = ops.collect()  # those of a device that is in several reports do not come by start
+    collected = ops.collect()  # those of a device that is in several reports do not come by start
     known, busy = (
         int(union_length(rows, ["device"])["length"].sum())
-        for rows in (whole.filter(stage="FP"), whole)
+        for rows in (collected.filter(stage="FP"), collected)
     )
     return known / busy if busy else None
 

@@ -79,14 +79,14 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     members = calls.group_by("party").agg(
         pl.col("members").first(), seen=pl.col("rank").unique().sort()
     )
-    own = calls.group_by("party", "rank").agg(
+    last_calls = calls.group_by("party", "rank").agg(
         first=pl.col("sequence").min(), last=pl.col("sequence").max()
     )
     return (
         members.select("party", rank=pl.coalesce("members", "seen"))
         .explode("rank")
         .join(ranks.select("rank", "lost"), on="rank", how="left")
-        .join(own, on=["party", "rank"], how="left")
+        .join(last_calls, on=["party", "rank"], how="left")
         .with_columns(dumped=pl.col("lost").is_not_null())
         .with_columns(
             last=pl.when(pl.col("dumped") & (pl.col("lost") == 0))
@@ -154,8 +154,8 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     frequent value) and ``other`` (the other values).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
-    held = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
-    compared = held.with_columns(
+    begun = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
+    compared = begun.with_columns(
         pl.when(~pl.col("collective").is_in([*_UNEQUAL.get(name, ()), *_uneven(name)])).then(name)
         for name in _FIELDS
     )
@@ -165,7 +165,7 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
         .sort("party", "sequence", "turn", "order")
         .unique("party", keep="first", maintain_order=True)
     )
-    rows = [_told(row, compared) for row in first.iter_rows(named=True)]
+    rows = [_problem(row, compared) for row in first.iter_rows(named=True)]
     schema: Mapping[str, Any] = {
         "party": pl.String, "sequence": pl.Int64, "turn": pl.Int64, "problem": pl.String,
         "field": pl.String, "ranks": pl.List(pl.Int64), "waiting": pl.List(pl.Int64),
@@ -238,7 +238,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
+def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
     """Turn a row of `unequal_calls` into a problem: ranks that differ in a call, or order only."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
@@ -268,13 +268,15 @@ def _reorders(
     """Test if the first of `ranks` makes the same next calls as the others, in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
-    mine, theirs = (
+    first_calls, theirs = (
         after.filter(pl.col("rank") == rank).select(*_FIELDS).head(_ORDER_WITHIN)
         for rank in (ranks[0], like["rank"][0])
     )
-    known = [name for name in _FIELDS if mine[name].count() and theirs[name].count()]
-    ends = range(2, min(mine.height, theirs.height) + 1)
-    firsts = ([each.select(known).head(end).sort(known) for each in (mine, theirs)] for end in ends)
+    known = [name for name in _FIELDS if first_calls[name].count() and theirs[name].count()]
+    ends = range(2, min(first_calls.height, theirs.height) + 1)
+    firsts = (
+        [each.select(known).head(end).sort(known) for each in (first_calls, theirs)] for end in ends
+    )
     return any(one.equals(other) for one, other in firsts)
 
 
@@ -364,7 +366,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
             pl.col("communicator") == row["communicator"], ~pl.col("is_missing"),
         )["rank"].drop_nulls().sort().to_list()  # fmt: skip
         where = f"process {row['pid']} on {row['host']}"
-        what = {
+        states = {
             "dead": "is dead",
             "unresponsive": "does not answer",
             "error": f"has the asynchronous error {row['error']}",
@@ -377,7 +379,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
                 "waiting": [rank for rank in others if rank != row["rank"]],
                 "group": row["communicator"],
                 "members": row["size"],
-                "says": f"rank {row['rank']} of communicator {row['communicator']} {what} "
+                "says": f"rank {row['rank']} of communicator {row['communicator']} {states} "
                 f"({where})",
             }
         )

@@ -72,19 +72,19 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     UndecidedError
         If no collective is joined.
     """
-    own, held = _entries(calls), _held(trace)
-    if held.is_empty():
+    entries, traced = _entries(calls), _traced_calls(trace)
+    if traced.is_empty():
         raise UndecidedError(
             "it has no calls of NCCL and no operators of PyTorch that name a collective",
             "record with torch.profiler, or with nsys and payloads",
         )
-    named = held.drop_nulls(["name", "number"]).join(
-        own, left_on=["rank", "name", "kind", "number"],
+    named = traced.drop_nulls(["name", "number"]).join(
+        entries, left_on=["rank", "name", "kind", "number"],
         right_on=["rank", "group", "kind", "sequence"], suffix="_said",
     )  # fmt: skip
-    rest = held.join(named, on=_LANE, how="anti")
+    rest = traced.join(named, on=_LANE, how="anti")
     pairs = pl.concat(
-        [_sound(named, "sequence number"), _sound(_ordered(rest, own), "order and time")],
+        [_sound(named, "sequence number"), _sound(_ordered(rest, entries), "order and time")],
         how="diagonal_relaxed",
     )
     if pairs.is_empty():
@@ -93,7 +93,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
             "give dumps and a run of the same time, of ranks that both know",
         )
     joined = pairs.select("entry", "stage", "iteration", seen=pl.lit(value=True))
-    each = own.join(joined, on="entry", how="left")
+    each = entries.join(joined, on="entry", how="left")
     ended = pl.col("state") == "completed"
     rows = (
         each.group_by(_CALL)
@@ -109,7 +109,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
         .filter(pl.col("recorded").list.len() > 0)
         .sort(_CALL)
     )
-    return rows, _said(pairs, rows.height, trace)
+    return rows, _matching_note(pairs, rows.height, trace)
 
 
 def last_work(trace: Trace) -> pl.DataFrame:
@@ -175,7 +175,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
     return with_iterations(rows.drop_nulls("collective").collect(), trace)
 
 
-def _held(trace: Trace) -> pl.DataFrame:
+def _traced_calls(trace: Trace) -> pl.DataFrame:
     """Return the trace's collective calls; ``place``: position among calls of process and kind."""
     kernels = collective_kernels(trace)
     known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
@@ -203,22 +203,24 @@ def _held(trace: Trace) -> pl.DataFrame:
     ).with_columns(place=pl.int_range(pl.len(), dtype=pl.Int64).over(_LANE))  # fmt: skip
 
 
-def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _ordered(traced: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     """Pair a trace's calls with dump entries by position, if times show where both overlap."""
-    few = held.filter(pl.col("place") < _LOOKED_AT)
-    found = [_shift_of(lane, own) for lane in few.partition_by(_LANE)]
+    few = traced.filter(pl.col("place") < _LOOKED_AT)
+    found = [_shift_of(lane, entries) for lane in few.partition_by(_LANE)]
     shifts = pl.concat([_SHIFT.to_frame(), *found])
     one = pl.col("party").n_unique().over("communicator") == 1
-    moved = held.join(shifts.filter(one), on=_LANE).with_columns(pl.col("place") + pl.col("shift"))
+    moved = traced.join(shifts.filter(one), on=_LANE).with_columns(
+        pl.col("place") + pl.col("shift")
+    )
     key = ["rank", "party", "kind", "place"]
-    return moved.join(own, on=key, suffix="_said")
+    return moved.join(entries, on=key, suffix="_said")
 
 
-def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     """Return group and shift at which one rank's calls fit dump entries; no row if unclear."""
     same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
     tried = (
-        lane.join(own, on=["rank", "kind"], suffix="_said")
+        lane.join(entries, on=["rank", "kind"], suffix="_said")
         .filter(same_group)
         .group_by("party", shift=pl.col("place_said") - pl.col("place"))
         .agg(pl.col(_LANE).first(), fits=_SAME_SIZE.all(), number=pl.len(),
@@ -243,7 +245,7 @@ def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _said(pairs: pl.DataFrame, number: int, trace: Trace) -> str:
+def _matching_note(pairs: pl.DataFrame, number: int, trace: Trace) -> str:
     sized = pairs["is_sized"].sum()
     return (
         f"{number:,} collectives of the dumps are joined to calls of {pairs['process'].n_unique()} "

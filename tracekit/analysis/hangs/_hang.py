@@ -294,7 +294,7 @@ def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[
 
 def _sentence(row: Mapping[str, Any]) -> str:
     ranks, waiting = ranks_in(row, "ranks"), ranks_in(row, "waiting")
-    who = _named(ranks)
+    ranks_text = _named(ranks)
     which = f"{row['collective']} {row['sequence']} of group {row['group']}"
     if row["description"] not in (None, "undefined", row["group"]):
         which += f" ({row['description']})"
@@ -303,15 +303,18 @@ def _sentence(row: Mapping[str, Any]) -> str:
     problem = row["problem"]
     if problem in ("missing", "deadlock"):
         circle = ", and is waited for in turn" if problem == "deadlock" else ""
-        return f"{who} did not join {which}; {others}{at}{circle}"
+        return f"{ranks_text} did not join {which}; {others}{at}{circle}"
     if problem == "no_dump":
-        return f"{who} left no dump" + (
+        return f"{ranks_text} left no dump" + (
             f"; {they(waiting)} in collectives of its groups" if waiting else ""
         )
     if problem in ("unended", "ended", "partial"):
         return _of_recordings(row, which, f"{others}{at}")
     if problem == "unstarted":
-        return f"the GPU of {who} has not begun {which}, which others run: earlier work delays it"
+        return (
+            f"the GPU of {ranks_text} has not begun {which}, which others run: earlier work "
+            "delays it"
+        )
     if problem == "unfinished":
         return f"all ranks joined {which} and none of them is known to delay it; {others}{at}"
     if not waiting and row["usual"]:  # no more than half of the ranks agree
@@ -319,16 +322,16 @@ def _sentence(row: Mapping[str, Any]) -> str:
     else:
         did = _PROBLEMS[str(problem)]
         gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
-    return f"{who} {did} in {which}{gave}{at}"
+    return f"{ranks_text} {did} in {which}{gave}{at}"
 
 
 def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
-    who = _named(ranks_in(row, "ranks"))
+    ranks_text = _named(ranks_in(row, "ranks"))
     if row["problem"] == "ended":
-        return f"the recording of {who} ended before it could join {which}; {others}"
+        return f"the recording of {ranks_text} ended before it could join {which}; {others}"
     if row["problem"] == "partial":
         return f"{others}: {which}; its other ranks were not recorded, or not comparably"
-    none = f"; {who} launched nothing that has not" if row["ranks"] else ""
+    none = f"; {ranks_text} launched nothing that has not" if row["ranks"] else ""
     waiting = _named(ranks_in(row, "waiting"))
     return f"work that {waiting} launched has not ended, and no name shows which{none}"
 
@@ -407,14 +410,14 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
     sides = [_numbered(entries, ranks, side) for side in ("send", "recv")]
     keys = ["group", "members", "from", "to", "sequence"]
     both = sides[0].join(sides[1], on=keys, how="full", coalesce=True, suffix="_to")
-    whole = ranks.filter(pl.col("lost") == 0)["rank"].implode()
+    complete = ranks.filter(pl.col("lost") == 0)["rank"].implode()
     unfinished = [(pl.col(name) != "completed").fill_null(value=True) for name in _STATES]
     has = [pl.col("sizes").is_not_null(), pl.col("sizes_to").is_not_null()]
     lacks = (has[0] & ~has[1] & unfinished[0]) | (has[1] & ~has[0] & unfinished[1])
     differs = has[0] & has[1] & (pl.col("sizes") != pl.col("sizes_to"))
     empty = pl.lit([], dtype=pl.List(pl.Int64))
     return (
-        both.filter(pl.col("from").is_in(whole), pl.col("to").is_in(whole), lacks | differs)
+        both.filter(pl.col("from").is_in(complete), pl.col("to").is_in(complete), lacks | differs)
         .sort("group", "from", "to", "sequence")
         .unique(["group", "members", "from", "to"], keep="first", maintain_order=True)
         .select(
@@ -433,7 +436,7 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
 def _numbered(entries: pl.DataFrame, ranks: pl.DataFrame, side: str) -> pl.DataFrame:
     """Return the sends or receives (`side`) in dumps, numbered per sender and receiver from 1."""
     sizes = "input_sizes" if side == "send" else "output_sizes"
-    own = "from" if side == "send" else "to"
+    column = "from" if side == "send" else "to"
     return (
         entries.filter(
             (pl.col("collective") == side) & pl.col("source").is_not_null(),
@@ -444,7 +447,7 @@ def _numbered(entries: pl.DataFrame, ranks: pl.DataFrame, side: str) -> pl.DataF
             pl.col("members").list.get(pl.col("source")).alias("from"),
             pl.col("members").list.get(pl.col("target")).alias("to"),
         )
-        .filter(pl.col(own) == pl.col("rank"))
+        .filter(pl.col(column) == pl.col("rank"))
         .sort("rank", "record")
         .with_columns(sequence=pl.int_range(1, pl.len() + 1).over("group", "members", "from", "to"))
         .select(

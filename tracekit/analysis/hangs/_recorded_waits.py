@@ -79,9 +79,9 @@ def find_hang_in_run(trace: Trace) -> Answer:
         )
     launches, longest = _unended(trace)
     every, notes = _calls(trace)
-    own = _launched(every.join(ends, on="process"), launches)
+    launched = _launched(every.join(ends, on="process"), launches)
     is_message = pl.col("collective") == "send_recv"
-    placed, without = _placed(own.filter(~is_message), ends, trace)
+    placed, without = _placed(launched.filter(~is_message), ends, trace)
     if without:
         notes.append(
             f"left out are {without} groups: no collective of theirs is matched between ranks"
@@ -96,7 +96,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
     )  # fmt: skip
     calls = cut.join(members, on="party")
     problems = _of_collectives(calls, unseen, ranks, trace)
-    problems += _messages(own.filter(is_message), ends, trace, limit)
+    problems += _messages(launched.filter(is_message), ends, trace, limit)
     waiting = ranks.filter(pl.col("waits_ns") >= limit)["rank"].to_list()
     if waiting and not problems:
         others = ranks.filter(unended=0)["rank"].to_list()
@@ -324,10 +324,10 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
     problems = []
     for row in alone.iter_rows(named=True):
         ways = (row["rank"], row["peer"])[:: 1 if row["direction"] == "send" else -1]
-        what = "message from {} to {}".format(*("?" if way is None else way for way in ways))
+        message = "message from {} to {}".format(*("?" if way is None else way for way in ways))
         problems.append({
             "problem": "missing", "ranks": [] if row["peer"] is None else [row["peer"]],
-            "waiting": [row["rank"]], "group": row["party"], "collective": what,
+            "waiting": [row["rank"]], "group": row["party"], "collective": message,
         })  # fmt: skip
     return problems
 

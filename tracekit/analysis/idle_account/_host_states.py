@@ -83,7 +83,9 @@ def waits(trace: Trace) -> pl.DataFrame:
         thread="launch_thread", start="launch_start", end="launch_end",
         name=_copy_name(),
     )  # fmt: skip
-    named = [own.select("thread", "start", "end", _NAME) for own in (by_name, by_records)]
+    named = [
+        calls_found.select("thread", "start", "end", _NAME) for calls_found in (by_name, by_records)
+    ]
     found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
 
@@ -101,8 +103,8 @@ def _copy_name() -> pl.Expr:
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls that allocate or free memory."""
     calls = trace["calls"]
-    own = calls.filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
-    return own.select("thread", "start", "end", _NAME).collect()
+    found = calls.filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
+    return found.select("thread", "start", "end", _NAME).collect()
 
 
 def loads(trace: Trace, least: int) -> pl.DataFrame:
@@ -118,10 +120,10 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
     calls = trace["calls"]
     is_long = pl.col("end") - pl.col("start") > least
     loading = _is_named(trace, _NAME.str.contains(_LOADING))
-    own = calls.filter(
+    found = calls.filter(
         loading | (is_long & _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST)))
     )
-    return own.select("thread", "start", "end", _NAME).collect()
+    return found.select("thread", "start", "end", _NAME).collect()
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
@@ -136,16 +138,16 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
     """Return ``thread, start, end, name``: MPI calls, only collectives or only all others."""
-    own = trace["host"].filter(
+    found = trace["host"].filter(
         pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
     )
-    return own.select("thread", "start", "end", "name").collect()
+    return found.select("thread", "start", "end", "name").collect()
 
 
 def profiling(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: intervals of the profiler's own overhead."""
-    own = trace["host"].filter(pl.col("library") == "profiler")
-    return own.select("thread", "start", "end", "name").collect()
+    found = trace["host"].filter(pl.col("library") == "profiler")
+    return found.select("thread", "start", "end", "name").collect()
 
 
 def sleeps(trace: Trace) -> pl.DataFrame:
@@ -166,8 +168,8 @@ def off_cpu(trace: Trace) -> pl.DataFrame:
 
 
 def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
-    own = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
-    return own.select("thread", "start", "end", "name").collect()
+    found = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
+    return found.select("thread", "start", "end", "name").collect()
 
 
 def is_locked() -> pl.Expr:
@@ -244,11 +246,11 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     if rows.is_empty():
         return rows.select("pair", "start", "end", "name")
     still = states(_all_asleep(trace, asleep), "process", "threads")
-    whole = split_at(rows, still, "process", "threads")
+    joined = split_at(rows, still, "process", "threads")
     end = pl.col("end")
     first = pl.coalesce(pl.col("child").clip(pl.col("start"), end), "end")
     begin = pl.when(pl.col("threads").is_null()).then("start").otherwise(first)
-    return whole.select("pair", "end", "name", start=begin).select(
+    return joined.select("pair", "end", "name", start=begin).select(
         "pair", "start", "end", "name"
     ).filter(pl.col("start") < end)  # fmt: skip
 
@@ -323,8 +325,8 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
         pl.col("start") < pl.lit(pieces["end"].max(), pl.Int64),
         pl.col("end") > pl.lit(pieces["start"].min(), pl.Int64),
     )  # fmt: skip
-    own = nested.select("range", "process", "thread", "domain", "start", "end", column).collect()
-    near = own.filter(overlapping(own, pieces))
+    ranges = nested.select("range", "process", "thread", "domain", "start", "end", column).collect()
+    near = ranges.filter(overlapping(ranges, pieces))
     inside = states(innermost_stretches(near).join(drivers, on="thread"), "pair", "range")
     cut = split_at(pieces, inside, "pair", "range")
     labels = near.select("range", column)
@@ -348,10 +350,10 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     ``gap, cause, name``: one row per sample of either thread of the pair.
     """
     threads = threads_of(pairs)
-    own = trace["host"].filter(
+    samples = trace["host"].filter(
         pl.col("library") == "sample", pl.col("thread").is_in(threads["thread"].implode())
     ).select("thread", "name", time="start").collect()  # fmt: skip
-    met = own.join(threads, on="thread").sort("time").join_asof(
+    met = samples.join(threads, on="thread").sort("time").join_asof(
         pieces.select("gap", "pair", "cause", "end", begin="start").sort("begin"),
         left_on="time", right_on="begin", by="pair", check_sortedness=False,
     )  # fmt: skip

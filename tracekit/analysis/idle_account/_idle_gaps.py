@@ -283,12 +283,12 @@ def _by_event(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
         *_LANE, "op", "device", "correlation", "launch_start", "end"
     ).collect()  # fmt: skip
     launched = ops.drop_nulls("launch_start").sort("launch_start")
-    held = _known_lanes(named).sort("start").join_asof(
+    open_waits = _known_lanes(named).sort("start").join_asof(
         _known_lanes(launched).select(*_LANE, "launch_start", after="op"),
         left_on="start", right_on="launch_start", by=_LANE, strategy="forward",
         check_sortedness=False,
     ).drop_nulls("after").with_columns(known=pl.coalesce("recorded_by", "wait"))  # fmt: skip
-    recorded = held.drop_nulls("known").sort("known").join_asof(
+    recorded = open_waits.drop_nulls("known").sort("known").join_asof(
         records.sort("record"), left_on="known", right_on="record", by=["process", "event"],
         check_sortedness=False,
     ).select(
@@ -407,20 +407,20 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
     ``held_by`` (the GPU), ``what`` (the activity, one of `BEHIND`: weight update, collective or
     other work), ``start, end``.
     """
-    what = (
+    activity = (
         pl.when(pl.col("kind") == "collective").then(pl.lit(BEHIND[1]))
         .when(pl.col("stage") == "WU").then(pl.lit(BEHIND[0]))
         .otherwise(pl.lit(BEHIND[2]))
     )  # fmt: skip
-    ops = trace["ops"].with_columns(what=what)
+    ops = trace["ops"].with_columns(what=activity)
     if since is not None:
         ops = ops.filter(pl.col("end") > since)
     works = pl.concat(
         ops.select("start", "end", "what", held_by=name).drop_nulls("held_by")
         for name in ("device", "src_device", "dst_device")
     )
-    held = works.filter(pl.col("held_by").is_in(holding.implode()))
-    return merged_in_batches(held, ["held_by", "what"])
+    holding_works = works.filter(pl.col("held_by").is_in(holding.implode()))
+    return merged_in_batches(holding_works, ["held_by", "what"])
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:

@@ -135,11 +135,11 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
     last = waiting_for_end(gaps, ending)
     hosts = _of_hosts(trace, gaps, pairs)
-    held = holders(trace, gaps).join(last, on="gap", how="anti")
+    holding = holders(trace, gaps).join(last, on="gap", how="anti")
     behind, rest = [], []
-    for own in _apart(gaps):  # what other GPUs hold up is named for all groups together
-        pieces = _credited(_by_host(trace, own, pairs, hosts), waited_before(own, waiting))
-        known = pieces.join(held, on="gap", how="left", maintain_order="left")
+    for group in _apart(gaps):  # what other GPUs hold up is named for all groups together
+        pieces = _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
+        known = pieces.join(holding, on="gap", how="left", maintain_order="left")
         until = pl.min_horizontal("held_until", "end")
         behind.append(known.filter(_is_held()).with_columns(end=until))
         start = pl.when(_is_held()).then(until).otherwise("start")
@@ -168,8 +168,8 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
     consecutive and cover it.
     """
-    own = own_pieces(trace, windows, last_to_work(trace, windows))
-    return replace(own, pieces=with_last_gaps(own.pieces, own.last, own.blocks))
+    found = own_pieces(trace, windows, last_to_work(trace, windows))
+    return replace(found, pieces=with_last_gaps(found.pieces, found.last, found.blocks))
 
 
 def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
@@ -196,16 +196,16 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
         return pl.DataFrame(schema=_BLOCKS)
     since = int(ending.select(pl.col("since").min()).item())
     blocks = busy_blocks(trace, ending["held_by"].unique(), since)
-    own = named.drop_nulls("behind").filter(
+    passed_on = named.drop_nulls("behind").filter(
         pl.col("device").is_in(ending["held_by"].implode()), pl.col("end") > since
     )
-    return with_passed_on(blocks, own).select(_BLOCKS.names()).cast(_BLOCKS)
+    return with_passed_on(blocks, passed_on).select(_BLOCKS.names()).cast(_BLOCKS)
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """Set the cause of gaps that end with another GPU's last op (`last`) to its activity then."""
-    held = behind_blocks(last, blocks).select("gap", "held_by", "behind")
-    known = pieces.join(held, on="gap", how="left", maintain_order="left")
+    activity = behind_blocks(last, blocks).select("gap", "held_by", "behind")
+    known = pieces.join(activity, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
 
 
@@ -279,8 +279,8 @@ def _by_host(
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
     pairs = pairs.join(gaps, on="pair", how="semi")
-    for state, whole in hosts.items():
-        intervals = whole.join(pairs, on="pair", how="semi", maintain_order="left")
+    for state, of_state in hosts.items():
+        intervals = of_state.join(pairs, on="pair", how="semi", maintain_order="left")
         pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = in_ranges(trace, pieces, pairs, "stage")
     pieces = split_at(pieces, step_states(trace), "process", "in_step")
@@ -314,8 +314,8 @@ def _detail() -> pl.Expr:
         pl.lit("until a loader's thread launched")
     )
     names = ("profiler", "allocation", "waiting", "loading", "collective", "message")
-    own = pl.when(pl.col("cause") == "compiling").then("compiling")
-    return pl.coalesce(*names, own, pl.when(is_sleep).then(asleep), until)
+    compiling = pl.when(pl.col("cause") == "compiling").then("compiling")
+    return pl.coalesce(*names, compiling, pl.when(is_sleep).then(asleep), until)
 
 
 def _rests_on() -> pl.Expr:
@@ -394,10 +394,10 @@ def _is_held() -> pl.Expr:
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
-def _behind(held: pl.DataFrame) -> pl.DataFrame:
+def _behind(rows: pl.DataFrame) -> pl.DataFrame:
     """Set the cause of waits for another GPU to that GPU's activity, if known."""
     is_known = pl.col("behind").is_not_null()
-    return held.with_columns(
+    return rows.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
         rests_on=pl.when(is_known)
         .then(pl.lit("work of other GPUs").cast(_SOURCE))
@@ -420,12 +420,12 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
 
 def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
     """Return `own_pieces` of one part (some files) of a run, cut at the ends of `windows`."""
-    own = own_pieces(trace, windows, ending)
-    inside = cut(own.pieces, windows).filter(_LENGTH > 0)
+    found = own_pieces(trace, windows, ending)
+    inside = cut(found.pieces, windows).filter(_LENGTH > 0)
     step = windows["iteration"].gather(inside["window"])
-    known = inside.select(*own.pieces.columns, iteration=step)
-    placed = known.join(own.gaps.select("gap", "stage"), on="gap", how="left")
-    return replace(own, pieces=placed.sort("gap", "start"))
+    known = inside.select(*found.pieces.columns, iteration=step)
+    placed = known.join(found.gaps.select("gap", "stage"), on="gap", how="left")
+    return replace(found, pieces=placed.sort("gap", "start"))
 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:

@@ -123,8 +123,8 @@ def _marks(trace: Trace) -> pl.DataFrame:
         pl.col("end") > pl.col("start"),
         pl.col("thread").is_in(threads["thread"].implode()),
     )
-    own = ranges.select("range", "report", "process", "thread", "domain", "start", "end")
-    stretches = innermost_stretches(own.collect().join(threads, on=["process", "thread"]))
+    columns = ranges.select("range", "report", "process", "thread", "domain", "start", "end")
+    stretches = innermost_stretches(columns.collect().join(threads, on=["process", "thread"]))
     if not follow(stretches, "process"):
         return _latest_marks(stretches)
     is_last = pl.col("process").shift(-1) != pl.col("process")

@@ -170,10 +170,10 @@ class _IdleOfPart:
             late = found.gaps.select("gap", op="after").join(of_ops, on="op").drop("op")
             pieces = pieces.join(late, on="gap", how="left", maintain_order="left")
         is_last = pl.col("gap").is_in(found.last["gap"].implode())
-        own, last, names = pieces.filter(~is_last), pieces.filter(is_last), _raw(self.keys)
+        summable, last, names = pieces.filter(~is_last), pieces.filter(is_last), _raw(self.keys)
         return {
-            "sums": _added(own, names), "gaps": _gaps(own, names),
-            "longest": self._longest(part, found, own) if self.longest else own.clear(),
+            "sums": _added(summable, names), "gaps": _gaps(summable, names),
+            "longest": self._longest(part, found, summable) if self.longest else summable.clear(),
             "last_pieces": self._longest(part, found, last) if self.longest else last,
             "last": found.last, "blocks": found.blocks, "copies": copies_of(part),
         }  # fmt: skip
@@ -249,8 +249,8 @@ def copies_of(part: Trace) -> pl.DataFrame:
     others = seen.select("device", other="value").drop_nulls().unique()
     if others.is_empty():
         return others
-    own = part["ops"].select("device").unique().collect()["device"]
-    return others.filter(~pl.col("other").is_in(own.implode())).sort("device", "other")
+    devices = part["ops"].select("device").unique().collect()["device"]
+    return others.filter(~pl.col("other").is_in(devices.implode())).sort("device", "other")
 
 
 def doubt_of_waiting(rests_on: str | None) -> str:

@@ -29,12 +29,12 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     """
     if intervals.is_empty():
         return intervals.select(key, pl.col("start").alias("time"), state)
-    held = intervals.filter(pl.col("end") > pl.col("start"))
+    known = intervals.filter(pl.col("end") > pl.col("start"))
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
-    if not held[state].null_count() and follow(held, key):
-        return _one_by_one(held, key, state, nothing)
-    begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
-    ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
+    if not known[state].null_count() and follow(known, key):
+        return _one_by_one(known, key, state, nothing)
+    begins = known.select(key, state, time="start", step=pl.lit(1, pl.Int64))
+    ends = known.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
     changes = pl.any_horizontal(pl.col(key, "time").ne_missing(pl.col(key, "time").shift(-1)))
     return (
         pl.concat([begins, ends])
@@ -46,11 +46,11 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     )
 
 
-def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
+def _one_by_one(intervals: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
     """Return `states` of intervals that do not overlap, with null in the gaps between them."""
     goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
-    ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
-    marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
+    ends = intervals.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
+    marks = [intervals.select(key, state, time="start"), ends.select(key, state, time="end")]
     return pl.concat(marks).sort(key, "time").select(key, "time", state)
 
 

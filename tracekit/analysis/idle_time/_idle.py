@@ -182,8 +182,8 @@ def _per_step(
     meta: dict[str, Any] = {"step_outside_window_ns": outside / number} if is_much else {}
     # On a GPU of several processes one's cold steps hold the others' work.
     if cold.steps and steps.select(_OWNER).n_unique() == steps["device"].n_unique():
-        held = inside.filter(~is_usual).select(pl.col("idle_ns") - pl.col("outside_ns")).sum()
-        meta["cold"] = {**cold._asdict(), "idle_ns": held.item()}
+        cold_idle = inside.filter(~is_usual).select(pl.col("idle_ns") - pl.col("outside_ns")).sum()
+        meta["cold"] = {**cold._asdict(), "idle_ns": cold_idle.item()}
     return per_step, meta
 
 
@@ -268,8 +268,8 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     if kinds.is_empty():
         return {}
     calls = with_clocks(collective_calls(trace), trace.read("reports"))
-    own = in_stretch(calls, trace.stretch).drop_nulls(["match", "op"])
-    seen = own.group_by("match").agg(
+    in_window = in_stretch(calls, trace.stretch).drop_nulls(["match", "op"])
+    seen = in_window.group_by("match").agg(
         wait=(_LENGTH - _LENGTH.min()).sum(), clocks=pl.col("clock").n_unique(), number=pl.len()
     )
     matched = seen.filter((pl.col("clocks") == 1) & (pl.col("number") > 1))
@@ -306,8 +306,8 @@ def _unseen(trace: Trace) -> list[str]:
     """Return how to record context switches (threads off the CPU), where a file lacks them."""
     switches = trace["contents"].filter(pl.col("feature") == "context switches")
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
-    what = "when the thread that launches was off the CPU, and in which call"
-    return [f"{what}: `{each} -t osrt`" for each in how["record_with"].sort()]
+    missing = "when the thread that launches was off the CPU, and in which call"
+    return [f"{missing}: `{each} -t osrt`" for each in how["record_with"].sort()]
 
 
 @first_line("idle")

@@ -523,14 +523,14 @@ def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
     # Two points leave nothing to scatter.
     half = pl.when(n > 2).then(pl.col("t") * variance.sqrt())  # noqa: PLR2004
     return lines.with_columns(reach).with_columns(
-        predicted=_whole(predicted),
-        low=_whole(predicted - half),
-        high=_whole(predicted + half),
+        predicted=_rounded_bytes(predicted),
+        low=_rounded_bytes(predicted - half),
+        high=_rounded_bytes(predicted + half),
         extrapolated=~pl.col("at").is_between("least", "most"),
     )
 
 
-def _whole(value: pl.Expr) -> pl.Expr:
+def _rounded_bytes(value: pl.Expr) -> pl.Expr:
     return value.round().clip(-(1 << 62), 1 << 62).cast(pl.Int64)
 
 

@@ -57,7 +57,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
                       maintain_order="left")  # fmt: skip
     found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
                        maintain_order="left").with_columns(**_SIZES)  # fmt: skip
-    whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
+    total = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
     of_gradients = _of_gradients() * pl.col("width")
     # Of a long list no sizes are recorded: it looks as if it had one number.
     elements = pl.col("shapes").list.eval(
@@ -67,7 +67,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     moved = (
         pl.when(pl.col("form").is_in(GRADIENTS)).then(of_gradients)
         .when(pl.col("form") == "joined").then(joined)
-        .otherwise(whole)
+        .otherwise(total)
     )  # fmt: skip
     helpers = ("types_text", "operands", "read", "width", "spread", "widths", *_PLACES, *_SIZES)
     fits = pl.col("bytes") < _MOST
@@ -246,15 +246,17 @@ def with_peaks(
     }
 
 
-def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
+def memory_bandwidths(trace: Trace, user_bandwidth: int | None) -> pl.DataFrame:
     """Return ``device, name, bandwidth``: peak memory rate, given, recorded or by GPU model."""
-    if given is not None and given <= 0:
-        raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
+    if user_bandwidth is not None and user_bandwidth <= 0:
+        raise UsageError(
+            f"{user_bandwidth} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB"
+        )
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
     names = devices["name"].unique().drop_nulls().to_list()
     by_name = {name: peak_memory_bandwidth(name) for name in names}
     of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
-    bandwidth = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
+    bandwidth = pl.coalesce(pl.lit(user_bandwidth, pl.Int64), "peak_memory_bandwidth", of_product)
     return devices.select("device", pl.col("name").replace("", None), bandwidth=bandwidth)
 
 

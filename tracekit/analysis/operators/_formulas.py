@@ -249,12 +249,12 @@ def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
     """
     batched = 4
     known = _last(query, 1) == _last(key, 1)
-    whole = (query.list.len() == batched) & (key.list.len() == batched)
+    is_complete = (query.list.len() == batched) & (key.list.len() == batched)
     rows = size(query.list.slice(0, query.list.len() - 1))
     packed = (query.list.len() == batched - 1) & (key.list.len() == batched - 1)
     width = _last(query, 1) + _last(value, 1)
     return (
-        pl.when(known & whole & (_last(key, 3) == _last(value, 3)))
+        pl.when(known & is_complete & (_last(key, 3) == _last(value, 3)))
         .then(times(pl.lit(2, pl.Int64), rows, _last(key, 3), width))
         .when(known & packed).then(times(pl.lit(2, pl.Int64), pairs, _last(query, 2), width))
     )  # fmt: skip

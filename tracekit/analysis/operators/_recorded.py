@@ -88,7 +88,7 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         pl.col("sizes").is_not_null() | pl.col("operator").is_in(list(MULTIPLYING))
     )
     found = sized.with_columns(
-        types=_told("types", "Input type"), values=_told("values", "Concrete Inputs")
+        types=_size_field("types", "Input type"), values=_size_field("values", "Concrete Inputs")
     ).with_columns(
         shapes=_decoded(
             pl.when(pl.col("operator") == "cat").then(_of_list()).otherwise("sizes"),
@@ -136,7 +136,7 @@ def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     first, other = ([pl.col(f"sum_{n}") for n in group] for group in ((1, 2, 3), (4, 5, 6)))
     is_first, is_other = queries == first[0], queries == other[0]
 
-    def said(place: int) -> pl.Expr:
+    def field(place: int) -> pl.Expr:
         one, rest = first[place], other[place]
         return pl.when(of_step).then(
             pl.when(queries == first[0] + other[0]).then(one + rest)
@@ -144,10 +144,10 @@ def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )  # fmt: skip
 
     # What holds keys one sequence after another holds those of the step, or it is another's.
-    fits = pl.col("starts").is_null() | (said(1) == keys)
+    fits = pl.col("starts").is_null() | (field(1) == keys)
     return found.with_columns(
-        pairs=pl.when(is_single).then(queries * keys).when(fits).then(said(2)),
-        taken=pl.when(is_single).then(keys).when(fits).then(said(1)),
+        pairs=pl.when(is_single).then(queries * keys).when(fits).then(field(2)),
+        taken=pl.when(is_single).then(keys).when(fits).then(field(1)),
     ).drop("starts", "begun", "until", *(f"sum_{n}" for n in range(1, 7)))
 
 
@@ -168,7 +168,7 @@ def named_operators(trace: Trace) -> pl.DataFrame:
     operator = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
     rows = trace["ranges"].select("range", "name", "payload", operator=operator)
     found = rows.filter(pl.col("operator").is_not_null()).collect()
-    typed = found.with_columns(_shapes_text(), types=_told("types", "Input type"))
+    typed = found.with_columns(_shapes_text(), types=_size_field("types", "Input type"))
     types = _decoded("types", _TEXTS, _STRINGS)
     return typed.select("range", "operator", "sizes", types=types)
 
@@ -250,7 +250,7 @@ def _of_kineto(key: str) -> pl.Expr:
     return payload.str.json_path_match(f"$['{key}']")
 
 
-def _told(column: str, key: str) -> pl.Expr:
+def _size_field(column: str, key: str) -> pl.Expr:
     """Return field `column` after the sizes in a range's name; else the payload's field `key`."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 

@@ -151,17 +151,17 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
     )
     owned = _owned(_kernels(trace), counted)
-    own = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
+    operators = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
     others = owned.filter(pl.col("range").is_null(), *(() if moving else ("multiplies",)))
     alone = _of_others(trace, others) if moving else others
-    nulls = {name: pl.lit(None, own.schema[name])
+    nulls = {name: pl.lit(None, operators.schema[name])
             for name in {*_COLUMNS, "types"}.difference(alone.columns)}  # fmt: skip
     alone = alone.with_columns(
         **nulls
         | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
            "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
     )  # fmt: skip
-    chosen = own if moving else own.filter(_MULTIPLYING)
+    chosen = operators if moving else operators.filter(_MULTIPLYING)
     both = operand_types(pl.concat([each.select(_COLUMNS) for each in (chosen, alone)]))
     shown = pl.col("types").list.eval(pl.element().filter(~pl.element().is_in(_NO_TYPES)))
     return both.with_columns(types=pl.when(shown.list.len() > 0).then(shown.list.join(", ")))
@@ -228,7 +228,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
     name = pl.col("name")
     by_range = longest.group_by("range", "replay", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
-        by_name=_by_what_multiplies(),
+        by_name=_kernel_precision(),
         kernels=pl.len(),
         kernel_ns=_LENGTH.sum(),
         **{name: each.sum() for name, each in _ON_TENSOR_CORES.items()},
@@ -253,14 +253,14 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
     return found.with_columns(flops=pl.col("flops") // pl.when("causal").then(2).otherwise(1))
 
 
-def _by_what_multiplies() -> pl.Expr:
+def _kernel_precision() -> pl.Expr:
     """Return an operator's precision by its kernels' names: of multiplying ones, if any.
 
     A transpose of two-byte elements is named after FP16, whatever type it moves.
     """
-    own = pl.col("precision").filter(pl.col("multiplies")).drop_nulls().first()
+    precision = pl.col("precision").filter(pl.col("multiplies")).drop_nulls().first()
     every = pl.col("precision").drop_nulls().first()
-    return pl.when(pl.col("multiplies").any()).then(own).otherwise(every)
+    return pl.when(pl.col("multiplies").any()).then(precision).otherwise(every)
 
 
 def _only(values: pl.Expr) -> pl.Expr:

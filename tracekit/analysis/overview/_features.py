@@ -201,6 +201,6 @@ def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> 
 def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "available" not in rows.columns:
         return None
-    asked = rows.drop_nulls("command") if "command" in rows.columns else rows
-    answered = asked.filter(pl.col("available") == "yes").height
-    return f"{answered} of {asked.height} features have all that they need"
+    commands = rows.drop_nulls("command") if "command" in rows.columns else rows
+    answered = commands.filter(pl.col("available") == "yes").height
+    return f"{answered} of {commands.height} features have all that they need"

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
         OF_ROWS,
         STEADY,
         Shift,
+        adjusted_p_values,
         differences,
         p_values,
         quantile,
         shift,
-        told,
         welch_error,
     )
     from tracekit.analysis.statistics._kinds_of_steps import (

@@ -64,9 +64,9 @@ def differences(
 
     Intervals and p values use Student's t with the standard errors of `long_run`. P values are
     adjusted for the false discovery rate (Benjamini and Hochberg 1995), since of hundreds of
-    kernels some differ by chance; intervals are adjusted to match (`told`). Swapping the samples
-    only flips the sign of the interval, to the last bit; a sample compared with itself differs by
-    exactly 0.
+    kernels some differ by chance; intervals are adjusted to match (`adjusted_p_values`). Swapping
+    the samples only flips the sign of the interval, to the last bit; a sample compared with itself
+    differs by exactly 0.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def differences(
     is_tried = ~is_unknown & ~is_same
     level = LEVEL
     if related:
-        p_value[is_tried], level = told(p_value[is_tried])
+        p_value[is_tried], level = adjusted_p_values(p_value[is_tried])
     if tables > 1:
         p_value, level = np.minimum(p_value * tables, 1), 1 - (1 - level) / tables
     reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance) + off
@@ -120,7 +120,7 @@ def _errors(
     drifts.
     """
     (within_a, off_a), (within_b, off_b) = (
-        within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
+        within_kinds(each, kinds) for each, kinds in zip((a, b), regular, strict=True)
     )
     of_a, of_b = long_run(within_a), long_run(within_b)
     free = np.full(len(a), float(COSINES))
@@ -160,7 +160,7 @@ def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
     return found
 
 
-def told(p_values: Floats) -> tuple[Floats, float]:
+def adjusted_p_values(p_values: Floats) -> tuple[Floats, float]:
     """Adjust p values for multiple tests, and return the confidence level of matching intervals.
 
     If R of m rows differ significantly, intervals of level 1 - 0.05 R / m exclude 0 in exactly

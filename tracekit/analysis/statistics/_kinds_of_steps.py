@@ -86,9 +86,9 @@ def within_kinds(
     apart, means = np.empty(sample.shape), []
     for kind in (regular.is_slow, ~regular.is_slow):
         first = sample[:, kind][:, :1]
-        own = (sample[:, kind] - first).astype(np.float64)  # exactly 0 of what never varies
-        mean = own.mean(axis=1, keepdims=True)
-        apart[:, kind] = (own - mean) * np.sqrt(kind.sum() / (kind.sum() - 1))
+        lengths = (sample[:, kind] - first).astype(np.float64)  # exactly 0 of what never varies
+        mean = lengths.mean(axis=1, keepdims=True)
+        apart[:, kind] = (lengths - mean) * np.sqrt(kind.sum() / (kind.sum() - 1))
         means.append(first[:, 0] + mean[:, 0])
     return apart, (regular.is_slow.mean() - 1 / regular.period) * (means[0] - means[1])
 

@@ -200,8 +200,8 @@ def around(
     The limited run, in which ranges are renumbered; and, for each, its number in the whole run.
     """
     start = pl.col("start")
-    own = pl.lit(value=True) if process is None else pl.col("process") == process
-    meanwhile = own & (start <= end) & (pl.col("end") >= begin)
+    is_chosen = pl.lit(value=True) if process is None else pl.col("process") == process
+    meanwhile = is_chosen & (start <= end) & (pl.col("end") >= begin)
     ranges = trace["ranges"].filter(meanwhile).collect().sort("range")
     known = ranges["range"]
 
@@ -210,7 +210,7 @@ def around(
         return table.with_columns(new.cast(known.dtype))
 
     # Where nothing of this begins is told by the start alone, so that it is not read.
-    launched = own & (start >= begin) & (pl.coalesce("launch_start", "start") <= end)
+    launched = is_chosen & (start >= begin) & (pl.coalesce("launch_start", "start") <= end)
     return trace.with_part(
         {
             **{name: trace[name].filter(meanwhile) for name in ("calls", "host", "syncs")},
@@ -236,8 +236,8 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
     starting = pl.col("start").is_between(begin, end)
     launched = trace["ops"].filter(starting).select(pl.col("launch_start").min()).collect().item()
     near, _ = around(trace, begin if launched is None else min(begin, launched), end)
-    held = {name: near[name].filter(pl.col("start") <= end) for name in ("ops", "calls")}
-    return near.with_part({name: table.collect().lazy() for name, table in held.items()})
+    tables = {name: near[name].filter(pl.col("start") <= end) for name in ("ops", "calls")}
+    return near.with_part({name: table.collect().lazy() for name, table in tables.items()})
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:

@@ -261,10 +261,10 @@ def straggler_cost(
 
 def _answered(ops: pl.DataFrame, by: str) -> Answer:
     found, turns = _schedule(ops), ops["turn"].to_numpy()
-    own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
-    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    measured, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (measured, ideal))
     costs = {
-        key: _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
+        key: _by_group(ops, list(KEYS[key]), found, (measured, ideal), (replayed, best))
         for key in (by, *_WHO)
     }
     recorded = _recorded(ops)
@@ -279,7 +279,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "ideal_ns": best,
             "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
-            "causes": _causes(ops, costs, correlation, _slow_links(ops, found, own, ideal)),
+            "causes": _causes(ops, costs, correlation, _slow_links(ops, found, measured, ideal)),
             "warnings": [*_warnings(recorded, replayed), *_lost(ops)],
         },
         title=_title(replayed, best),
@@ -307,7 +307,7 @@ def _by_group(
 
     `lengths` (per op) and `steps` (mean step) are pairs (recorded, ideal), ns.
     """
-    own, ideal = lengths
+    recorded, ideal = lengths
     replayed, best = steps
     # Of a message there is one kind, whichever end.
     ops = ops.with_columns(pl.col("kind").str.replace("-(?:send|recv)$", "-pp-comm"))
@@ -318,8 +318,8 @@ def _by_group(
     turns, alone, without = ops["turn"].to_numpy(), [], []
     for group in range(groups.height):
         inside = number == group
-        alone.append(_mean_step(found, np.where(inside, own, ideal), turns))
-        without.append(_mean_step(found, np.where(inside, ideal, own), turns))
+        alone.append(_mean_step(found, np.where(inside, recorded, ideal), turns))
+        without.append(_mean_step(found, np.where(inside, ideal, recorded), turns))
     cost = replayed - best
     return (
         groups.with_columns(
@@ -424,11 +424,13 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
             yield f"{text.format(**worst)}: {share}"
 
 
-def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
+def _slow_links(
+    ops: pl.DataFrame, found: _Schedule, recorded: _Array, ideal: _Array
+) -> Iterator[str]:
     """Yield sentences on slow links that cause half the cost, though their ranks are not slow."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
-    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (recorded, ideal))
     for link in _far_slower(exchanges).iter_rows(named=True):
         ends = computing.filter(
             pl.col("stage").is_in(link["stages"]),
@@ -438,7 +440,7 @@ def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array)
             pl.col("rank").eq_missing(link["rank"]), pl.col("stages") == link["stages"],
             pl.col("way").is_in(link["ways"]),
         )["op"]  # fmt: skip
-        lengths = own.copy()
+        lengths = recorded.copy()
         lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
         won = replayed - _mean_step(found, lengths, turns)
         share = won / (replayed - best) if replayed > best else 0.0

@@ -148,8 +148,8 @@ def _window(trace: Trace, overheads: pl.DataFrame) -> int:
         for name in ("ops", "calls")
     ]
     known = pl.concat([*pl.collect_all(edges), overheads.select("report", "start", "end")])
-    own = known.group_by("report").agg(pl.col("end").max() - pl.col("start").min())
-    return int(own["end"].sum())
+    spans = known.group_by("report").agg(pl.col("end").max() - pl.col("start").min())
+    return int(spans["end"].sum())
 
 
 def api_answer(runs: Sequence[Run]) -> Answer:

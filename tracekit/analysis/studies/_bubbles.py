@@ -227,8 +227,8 @@ def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFram
 def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Return, per process, the parts of the intervals `spans` outside of the intervals `others`."""
     edges = [
-        each.select("process", time=edge, inside=own * sign, outside=(1 - own) * sign)
-        for each, own in ((spans, 1), (others, 0))
+        each.select("process", time=edge, inside=weight * sign, outside=(1 - weight) * sign)
+        for each, weight in ((spans, 1), (others, 0))
         for edge, sign in (("start", 1), ("end", -1))
     ]
     edges = [each.with_columns(pl.col("inside", "outside").cast(pl.Int64)) for each in edges]
@@ -256,15 +256,15 @@ def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.
         )
     if owners.height == 1:
         raise UsageError("one stage is no pipeline", "give a run with several GPUs or processes")
-    whole = (
+    complete = (
         work.group_by("iteration")
         .agg(stages=pl.struct(_OWNER).n_unique())
         .filter(pl.col("stages") == owners.height)
     )
-    if whole.is_empty():
+    if complete.is_empty():
         raise MissingDataError("no step has work of all stages", "record all stages for longer")
     work, talk = (
-        each.join(owners, on=_OWNER, nulls_equal=True).join(whole, on="iteration", how="semi")
+        each.join(owners, on=_OWNER, nulls_equal=True).join(complete, on="iteration", how="semi")
         for each in (work, talk)
     )
     return work, talk
@@ -299,12 +299,12 @@ def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
 def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Return the working intervals of stages in the step of median length; see `Bubbles`."""
     lengths = steps.unique("iteration").sort("window_ns", "iteration")
-    own = work.filter(pl.col("iteration") == lengths["iteration"][(lengths.height - 1) // 2])
+    shown = work.filter(pl.col("iteration") == lengths["iteration"][(lengths.height - 1) // 2])
     by = ["stage", "part"]
     ended = pl.col("end").cum_max().shift(1).over(by)
-    begun = own["start"].min()
+    begun = shown["start"].min()
     return (
-        own.sort("start")
+        shown.sort("start")
         .with_columns(piece=(pl.col("start") > ended).fill_null(value=False).cum_sum().over(by))
         .group_by(*by, "piece")
         .agg(start_ns=pl.col("start").min() - begun, end_ns=pl.col("end").max() - begun)

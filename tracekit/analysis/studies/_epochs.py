@@ -77,9 +77,9 @@ def of_epochs(
     return study.with_columns(pl.col(times) * iterations)
 
 
-def _check(what: str, value: int, most: int) -> None:
+def _check(noun: str, value: int, most: int) -> None:
     if not 1 <= value <= most:
-        raise UsageError(f"the {what} is {value}", f"give a whole number from 1 to {most}")
+        raise UsageError(f"the {noun} is {value}", f"give a whole number from 1 to {most}")
 
 
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

@@ -133,8 +133,10 @@ def _toml_rows(path: Path) -> list[dict[str, Any]]:
     jobs = content.get("job")
     unknown = sorted(content.keys() - {"version", "source", "job"})
     if unknown or not isinstance(jobs, list) or not jobs:
-        what = f"the unknown key {unknown[0]!r}" if unknown else "no [[job]]"
-        raise InputError(f"{path} has {what}", "schemas/jobs/worked.toml shows how it is written")
+        problem = f"the unknown key {unknown[0]!r}" if unknown else "no [[job]]"
+        raise InputError(
+            f"{path} has {problem}", "schemas/jobs/worked.toml shows how it is written"
+        )
     if not all(isinstance(job, dict) for job in jobs):
         raise InputError(f"{path}: job is no list of tables", "write [[job]] above each of them")
     return [{"job" if key == "name" else key: value for key, value in job.items()} for job in jobs]
@@ -147,8 +149,8 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
     numbers = [name for name in table.columns if name in JOBS and JOBS[name] != pl.String]
     for name in numbers:
         check_values(table, path, name, _number(name), "a number")
-    whole = [pl.col(name).cast(pl.Int64) for name in numbers if name in _WHOLE]
-    read = table.with_columns(_number(name) for name in numbers).with_columns(whole)
+    integers = [pl.col(name).cast(pl.Int64) for name in numbers if name in _WHOLE]
+    read = table.with_columns(_number(name) for name in numbers).with_columns(integers)
     rows = read.to_dicts()
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
@@ -420,10 +422,10 @@ def _made(name: str, content: Mapping[str, Any], path: Path) -> Hardware:
     except UsageError as error:
         raise InputError(f"{path}: {error.what}", error.hint) from error
     every = dict.fromkeys(RESOURCES, float(content["efficiency"]))
-    own = {key: float(value) for key, value in content.get("efficiencies", {}).items()}
+    efficiencies = {key: float(value) for key, value in content.get("efficiencies", {}).items()}
     return Hardware(
-        name, peaks, {**every, **own}, content["gpus_per_server"], content.get("sweep", {}),
-        content.get("title", name), content.get("source", ""),
+        name, peaks, {**every, **efficiencies}, content["gpus_per_server"],
+        content.get("sweep", {}), content.get("title", name), content.get("source", ""),
     )  # fmt: skip
 
 

@@ -152,8 +152,8 @@ def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
             timed[name] = (_TIMES | _PARTS)[found[1]]
         elif name not in (*known, _PARAMETERS):
             raise InputError(f"{path} has the unknown column {name!r}", f"known: {_known()}")
-    whole = [name for name, column in timed.items() if column in _times()]
-    if len(whole) != 1 or len(set(timed.values())) < len(timed):
+    step_columns = [name for name, column in timed.items() if column in _times()]
+    if len(step_columns) != 1 or len(set(timed.values())) < len(timed):
         raise InputError(
             f"{path} has {', '.join(timed) or 'no columns'} for times",
             "give one of step_s, epoch_s and time_s, and stages once each",
@@ -311,8 +311,11 @@ def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFr
     if "relation" not in published.columns:
         published = published.with_columns(relation=pl.lit("="))
     joined = rows.join(published, on=keys, how="left", maintain_order="left")
-    own, other, relation = pl.col(value), pl.col("published"), pl.col("relation")
+    measured, other, relation = pl.col(value), pl.col("published"), pl.col("relation")
     return joined.with_columns(
-        error_percent=pl.when(relation == "=").then(100 * (own - other) / other),
-        within=pl.when(relation == "<").then(own < other).when(relation == "<=").then(own <= other),
+        error_percent=pl.when(relation == "=").then(100 * (measured - other) / other),
+        within=pl.when(relation == "<")
+        .then(measured < other)
+        .when(relation == "<=")
+        .then(measured <= other),
     )

@@ -63,11 +63,11 @@ def _labelled(run: Run) -> list[pl.Expr]:
 
 
 def memory_rows(
-    what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
+    table: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    """Return the table `what` (use, extra, ...) on the memory of GPUs; see `tracekit.memory`."""
+    """Return a table (use, extra, ...) on the memory of GPUs; see `tracekit.memory`."""
     by = [name for name in _KEYS if name in points.columns]
-    match what:
+    match table:
         case "use":
             return points.drop("gpu", strict=False) if "device" in points.columns else points
         case "table":
@@ -104,8 +104,8 @@ def read_memory_table(path: Path) -> pl.DataFrame:
     absent = [name for name in _REQUIRED if name not in table.columns]
     unknown = [name for name in table.columns if name not in (*_WORDS, *_BYTES, *_REQUIRED)]
     if absent or unknown:
-        what = f"no column {absent[0]}" if absent else f"the unknown column {unknown[0]!r}"
-        raise InputError(f"{path} has {what}", f"its columns are as {_EXAMPLE}")
+        problem = f"no column {absent[0]}" if absent else f"the unknown column {unknown[0]!r}"
+        raise InputError(f"{path} has {problem}", f"its columns are as {_EXAMPLE}")
     ranges = {"batch": (1, MOST_BATCH), "gpu": (0, _MOST_GPU)} | dict.fromkeys(
         _BYTES, (0, _MOST_BYTES)
     )

@@ -80,12 +80,12 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     table = _timed(
         others.join(base, on=_CONFIGURATION, how="full", nulls_equal=True, coalesce=True)
     )
-    own, other = pl.col("time_ns"), pl.col("baseline_ns")
+    time, other = pl.col("time_ns"), pl.col("baseline_ns")
     table = _with_intervals(table)
     rows = (
         table.with_columns(
-            overhead_percent=100 * (own - other) / other,
-            throughput_ratio=other / own,
+            overhead_percent=100 * (time - other) / other,
+            throughput_ratio=other / time,
             low_percent=_farthest("low", "high"),
             high_percent=_farthest("high", "low"),
         )
@@ -124,9 +124,9 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _farthest(own: str, other: str) -> pl.Expr:
-    """Return the overhead, %, from the ends `own` and `other` (low, high) of both time ranges."""
-    time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
+def _farthest(time_end: str, base_end: str) -> pl.Expr:
+    """Return the overhead, %, from one end (low, high) of each time range."""
+    time, base = pl.col(f"time_{time_end}_ns"), pl.col(f"baseline_{base_end}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
 
@@ -262,8 +262,8 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     keys = _OTHERS[along]
     known = overheads.drop_nulls(["overhead_percent", along]).sort(*keys, along)
     rows = [
-        {**dict(zip(keys, key, strict=True)), **_crossing(own, along)}
-        for key, own in known.group_by(keys, maintain_order=True)
+        {**dict(zip(keys, key, strict=True)), **_crossing(of_key, along)}
+        for key, of_key in known.group_by(keys, maintain_order=True)
     ]
     schema = {key: overheads.schema[key] for key in keys} | _SCHEMA
     return Answer(
@@ -275,8 +275,8 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     )
 
 
-def _crossing(own: pl.DataFrame, along: str) -> dict[str, Any]:
-    sizes, values = own[along].to_list(), own["overhead_percent"].to_list()
+def _crossing(rows: pl.DataFrame, along: str) -> dict[str, Any]:
+    sizes, values = rows[along].to_list(), rows["overhead_percent"].to_list()
     found = {"points": len(sizes), "smallest": sizes[0], "largest": sizes[-1]}
     slower = [value > 0 for value in values]
     turns = [at for at in range(1, len(slower)) if slower[at] != slower[at - 1]]
@@ -290,7 +290,7 @@ def _crossing(own: pl.DataFrame, along: str) -> dict[str, Any]:
     crossing = float(np.exp(logs[0] - shares[0] * (logs[1] - logs[0]) / (shares[1] - shares[0])))
     # Times of a table are taken as they are; runs without an interval show nothing.
     value = pl.when(pl.col("steps").is_null()).then("overhead_percent")
-    ends = own.select(
+    ends = rows.select(
         pl.coalesce("from_percent", value, pl.lit(-np.inf)),
         pl.coalesce("to_percent", value, pl.lit(np.inf)).alias("to_percent"),
     ).rows()

@@ -132,8 +132,8 @@ def project_architectures(
     moved = [
         step_times(_moved(jobs, name, hardware), hardware, pcie_share=pcie_share) for name in to
     ]
-    own = step_times(jobs, hardware, pcie_share=pcie_share)
-    before = own.select("job", "architecture", from_ns="step_ns", from_workers="workers")
+    recorded = step_times(jobs, hardware, pcie_share=pcie_share)
+    before = recorded.select("job", "architecture", from_ns="step_ns", from_workers="workers")
     later = pl.concat([table.rename({"architecture": "to"}) for table in moved])
     order = before.with_row_index("place")
     return (

@@ -86,7 +86,7 @@ RELATIVE = pl.col("step_se_ns") / pl.col("step_ns")
 """Standard error of a mean step over that mean."""
 
 
-def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.DataFrame:
+def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) -> pl.DataFrame:
     """Return the 95 % interval of a column of ratios of mean times.
 
     The variance of the logarithm of a ratio is about the sum of the relative variances of both
@@ -108,7 +108,7 @@ def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.
     ``low`` and ``high``, and ``of``: whether the interval comes from ``steps`` or ``runs``; null
     if unknown.
     """
-    sides = [_side(table, prefix) for prefix in (own, other)]
+    sides = [_side(table, prefix) for prefix in (numerator, other)]
     variance, freedom, of = _combined(sides[0], sides[1])
     values = table[ratio].cast(pl.Float64).to_numpy()
     known = np.isfinite(variance) & np.isfinite(freedom) & (freedom > 0) & np.isfinite(values)

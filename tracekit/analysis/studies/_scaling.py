@@ -95,8 +95,8 @@ def scaling(
     basis = basis_of(study)
     compared = _compared(study, images, time)
     alike = study.filter(is_told_apart(apart=apart)).with_columns(pool(apart=apart))
-    own = alike.filter(_is_of(mode))
-    timed = _costs(own, mode, images, batch_scope, compared)
+    of_mode = alike.filter(_is_of(mode))
+    timed = _costs(of_mode, mode, images, batch_scope, compared)
     strong = alike.filter(pl.col("scaling") == "strong")
     table = _with_reduction(
         _with_speedups(_summed(timed), mode),
@@ -114,7 +114,7 @@ def scaling(
             "batch_scope": batch_scope,
             "runs": timed.height,
             "other_mode": study.filter(~_is_of(mode)).height,
-            "untimed": own.height - timed.height,
+            "untimed": of_mode.height - timed.height,
             **basis,
             "warnings": [*pooling_warnings(study, apart=apart), *_warnings(timed, apart=apart)],
         },
@@ -251,8 +251,8 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     speedups = {"speedup": speedup("cost")}
     speedups |= {f"speedup_{stage}": speedup(f"cost_{stage}") for stage in _STAGES}
     spread = pl.any_horizontal(pl.col("runs", "baseline_runs") > 1)
-    for end, (own, other) in {"low": ends[::-1], "high": ends}.items():
-        speedups[f"speedup_{end}"] = pl.when(spread).then(speedup(own, other))
+    for end, (cost_end, other) in {"low": ends[::-1], "high": ends}.items():
+        speedups[f"speedup_{end}"] = pl.when(spread).then(speedup(cost_end, other))
     serial = (1 / pl.col("speedup") - 1 / _N) / (1 - 1 / _N)
     from_one = (_FIRST == 1) & (_N > 1) & pl.lit(mode == "strong")
     table = (

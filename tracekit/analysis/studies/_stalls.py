@@ -137,8 +137,8 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         return nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
     counting = windows.with_columns(iteration=pl.col("counts").cast(pl.Int64))
     found = idle_sums(trace, counting, ["iteration"]).pieces
-    own = found.filter(pl.col("cause") == "input", pl.col("iteration") == 1)
-    each = own.group_by(*_OWNER, "rests_on").agg(wait_ns=pl.col("idle_ns").sum())
+    on_input = found.filter(pl.col("cause") == "input", pl.col("iteration") == 1)
+    each = on_input.group_by(*_OWNER, "rests_on").agg(wait_ns=pl.col("idle_ns").sum())
     by_length = each.sort("wait_ns", "rests_on", descending=[True, False])
     return by_length.group_by(_OWNER, maintain_order=True).agg(
         pl.col("wait_ns").sum(), pl.col("rests_on").cast(pl.String).str.join(", ")

@@ -232,8 +232,8 @@ def pool(*, apart: bool) -> pl.Expr:
 
     Runs of equal configuration and ``pool`` form one row. Without `apart` it is null for all runs.
     """
-    own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
-    return own.alias("pool")
+    number = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
+    return number.alias("pool")
 
 
 def name_of_one() -> pl.Expr:
@@ -313,8 +313,8 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
     """Return one end (`name`) of a step time's interval: a single run's, else `of_several`."""
-    own = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
-    return pl.coalesce(own, of_several)
+    of_one = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
+    return pl.coalesce(of_one, of_several)
 
 
 # -- labels ------------------------------------------------------------------------------------

@@ -206,13 +206,13 @@ def study(
     from tracekit.analysis.studies._study import of_study, runs_answer
 
     rows, facts = _studied(runs, table, skip, batch_scope)
-    asked = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
+    meta = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
     if what == "exchange":
         found = studies.exchange(
             rows, parameters=parameters, images=images, batch_scope=batch_scope
         )
-        return of_study(found.saying(**asked, **facts), rows)
-    found = runs_answer(rows, asked, images=images, batch_scope=batch_scope, apart=runs.is_apart)
+        return of_study(found.saying(**meta, **facts), rows)
+    found = runs_answer(rows, meta, images=images, batch_scope=batch_scope, apart=runs.is_apart)
     return of_study(found.saying(**facts), rows)
 
 
@@ -401,8 +401,8 @@ def overhead(
             raise UsageError(
                 "calls and the profiler's time are of runs", "leave out --api and --profiler"
             )
-        asked = [*runs]
-        return (api_answer(asked) if api else profiler_answer(asked)).saying(**runs.facts())
+        opened = [*runs]
+        return (api_answer(opened) if api else profiler_answer(opened)).saying(**runs.facts())
     rows, facts = _studied(runs, table, skip)
     found = studies.overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**facts)
     if crossover is not None:

@@ -118,7 +118,7 @@ class Ranks:
             return [list(gpus)]
         if None in switches.values():
             return []
-        return [[each for each, own in switches.items() if own == name] for name in names]
+        return [[each for each, switch in switches.items() if switch == name] for name in names]
 
 
 def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
@@ -141,8 +141,8 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     Collectives with unknown participants have no rows.
     """
     wanted, groups, edges = _planned(calls, ranks)
-    own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
-    of_owner = wanted.select("group", owner="device", took_part=True, **own)
+    renamed = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
+    of_owner = wanted.select("group", owner="device", took_part=True, **renamed)
     sole = _sole_processes(calls)
     most = max([1, *edges.group_by("plan").len()["len"]])
 
@@ -406,8 +406,8 @@ def rank_devices(
         return seen
     ranks = log.ranks.cast({"pid": pl.Int64, "rank": pl.Int32})
     here = log_processes(log.writers, processes, str(log.path))
-    own = calls.filter(pl.col("device").n_unique().over("process") == 1)
-    by_process = here.join(own.select("process", "device").unique(), on="process")
+    single = calls.filter(pl.col("device").n_unique().over("process") == 1)
+    by_process = here.join(single.select("process", "device").unique(), on="process")
     logged = (
         _at_buses(ranks, here, devices),
         ranks.join(by_process, on=["host", "pid"], nulls_equal=True),
@@ -536,9 +536,9 @@ def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
 
 def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[list[tuple[int, int]]]]:
     """Return the rings and trees (of ranks) of a communicator in a log, one per channel."""
-    own = pl.col("communicator") == communicator
+    is_chosen = pl.col("communicator") == communicator
     rings, trees = (
-        some.filter(own).sort("channel", *order).partition_by("channel", maintain_order=True)
+        some.filter(is_chosen).sort("channel", *order).partition_by("channel", maintain_order=True)
         for some, order in ((log.rings, ["position"]), (log.trees, ["rank"]))
     )
     return (

@@ -121,8 +121,8 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """Add the samples again with null ``nic``, to be summed over a host's NICs of unknown name."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
-    whole = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
-    unnamed = of_nics.join(whole, on="host", how="semi").join(named, on="host", how="anti")
+    hosts = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
+    unnamed = of_nics.join(hosts, on="host", how="semi").join(named, on="host", how="anti")
     return pl.concat([samples, unnamed.with_columns(nic=pl.lit(None, pl.String))])
 
 
@@ -202,8 +202,8 @@ def _nodes(
     ends = [end for link in machine.links if link.type == "network" for end in link.ends]
     nics = network_nodes(machine, place, hosts).filter(pl.col("node").is_in(ends))
     named = nics.drop_nulls(["host", "nic"])
-    whole = nics.drop_nulls("host").with_columns(nic=pl.lit(None, pl.String))
-    return pl.concat([gpus, named, whole], how="diagonal").select(_NODES.keys())
+    of_hosts = nics.drop_nulls("host").with_columns(nic=pl.lit(None, pl.String))
+    return pl.concat([gpus, named, of_hosts], how="diagonal").select(_NODES.keys())
 
 
 def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
@@ -211,12 +211,14 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
     rows = []
     for device, gpu in place.items():
         for metric in ("nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"):
-            own = [link.bandwidth for *_, link in machine.graph.edges([f"GPU{gpu}"], data="link")
+            widths = [link.bandwidth for *_, link in machine.graph.edges([f"GPU{gpu}"], data="link")
                    if link.type == metric.partition("_")[0]
                    # A log says that a GPU reaches a NIC, by the one PCIe link that it has.
                    and not any(end.startswith("NIC") for end in link.ends)]  # fmt: skip
-            known = [width for width in own if width is not None]
-            rows.append((device, metric, sum(known) if own and len(known) == len(own) else None))
+            known = [width for width in widths if width is not None]
+            rows.append(
+                (device, metric, sum(known) if widths and len(known) == len(widths) else None)
+            )
     schema = {"device": pl.Int32, "metric": pl.String, "peak": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row").cast({"metric": METRIC})
 

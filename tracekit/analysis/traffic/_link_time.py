@@ -141,9 +141,9 @@ def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFr
     The columns of `intervals`, one row per remaining part; ``start`` and ``end`` are null if the
     GPU is on another clock, or unknown.
     """
-    own = computing.partition_by(_OF_GPU, as_dict=True)
+    by_gpu = computing.partition_by(_OF_GPU, as_dict=True)
     parts = [
-        _left(rows, own[gpu]) if gpu in own else rows.with_columns(start=None, end=None)
+        _left(rows, by_gpu[gpu]) if gpu in by_gpu else rows.with_columns(start=None, end=None)
         for gpu, rows in intervals.partition_by(_OF_GPU, as_dict=True).items()
     ]
     return pl.concat([intervals.clear(), *parts], how="vertical_relaxed")

@@ -128,14 +128,18 @@ def links(
     of_processes = [key for key in keys if key in OF_PROCESSES]
     needs = {"ranks": (of_processes, processes), "phases": (["phase"], phases),
              "groups": (_OF_GROUPS, groups)}  # fmt: skip
-    for what, (own, given) in needs.items():
-        if (asked := next((key for key in keys if key in own), None)) and given is None:
-            raise UsageError(f"links by {asked} need {what}", "give what this function takes")
+    for input_name, (needing_keys, argument) in needs.items():
+        if (
+            lacking := next((key for key in keys if key in needing_keys), None)
+        ) and argument is None:
+            raise UsageError(
+                f"links by {lacking} need {input_name}", "give what this function takes"
+            )
     if between is not None:
         begin, end = between
         transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
-    whole = transfers.drop("second_op", "collective", *_of_keys_alone(keys, phases, groups))
-    transfers = whole.filter(_counts(keys))
+    all_transfers = transfers.drop("second_op", "collective", *_of_keys_alone(keys, phases, groups))
+    transfers = all_transfers.filter(_counts(keys))
     by_link = {"link", "nic"} & {*keys}
     rows = _over_links(transfers, machine, place, keys)
     rows = _of_network(rows, keys, machine, place, hosts or {})
@@ -157,7 +161,7 @@ def links(
     if by_link:
         sums = _without_mixed_clocks(sums, rows, columns)
     either = pl.col("choice").is_not_null() & Stretch(between).holds()
-    bounded = _bounded(sums, rows.filter(either), columns, whole.filter(either))
+    bounded = _bounded(sums, rows.filter(either), columns, all_transfers.filter(either))
     bounded = bounded.with_columns(pl.col(named).cast(pl.String))
     return _arranged(bounded, keys, columns, peak, window_ns)
 
@@ -314,7 +318,7 @@ def _summed(
     between: tuple[int, int] | None,
 ) -> pl.DataFrame:
     rows = rows.with_columns(counts=Stretch(between).holds())
-    counts, own = pl.col("counts"), [*columns, "clock"]
+    counts, lanes = pl.col("counts"), [*columns, "clock"]
     size = pl.when(counts).then("bytes")
     sums = rows.group_by(columns).agg(
         transfers=counts.sum().cast(pl.Int64),
@@ -323,9 +327,9 @@ def _summed(
         peak_gb_s=(pl.lit(None, pl.Int64) if peak is None else pl.col(peak).first()) / _GB_S,
     )
     # Times on different clocks cannot be compared: what overlaps between them is not known.
-    busy = sized = union_length(_cut(rows, between), own)
+    busy = sized = union_length(_cut(rows, between), lanes)
     if between is not None or sums["unsized"].sum():
-        sized = union_length(rows.filter(size.is_not_null()), own)
+        sized = union_length(rows.filter(size.is_not_null()), lanes)
     for lengths, name in ((busy, "busy_ns"), (sized, "sized_ns")):
         each = lengths.group_by(columns).agg(pl.col("length").sum().alias(name))
         sums = sums.join(each, on=columns, how="left", nulls_equal=True)

@@ -133,16 +133,16 @@ def _routes(
 def _described(routes: list[Route]) -> tuple[str, str, int | None]:
     nodes = [*routes[0].nodes, *(node for route in routes[1:] for node in route.nodes[1:])]
     links = tuple(link for route in routes for link in route.links)
-    whole = Route(tuple(nodes), links)
-    return whole.name, whole.type, whole.bandwidth
+    joined = Route(tuple(nodes), links)
+    return joined.name, joined.type, joined.bandwidth
 
 
 def _hops(routes: list[Route]) -> Iterator[tuple[Any, ...]]:
     for number, route in enumerate(routes):
         steps = list(itertools.pairwise(route.nodes))
         for (src, dst), link, leg in zip(steps, route.links, _legs(route), strict=True):
-            own = leg if len(routes) == 1 else (_FIRST_LEG, _SECOND_LEG)[number]
-            yield link.name, src, dst, link.type, link.bricks, link.bandwidth, own
+            leg_number = leg if len(routes) == 1 else (_FIRST_LEG, _SECOND_LEG)[number]
+            yield link.name, src, dst, link.type, link.bricks, link.bandwidth, leg_number
 
 
 def _legs(route: Route) -> list[int]:

@@ -423,8 +423,8 @@ class Traffic:
         }
 
     def _warnings(self, collectives: int, unsized: int) -> list[str]:
-        own = self.trace.read("devices")["device"].to_list()
-        known = ((each, self.placed.place.get(each, each)) for each in sorted(own))
+        devices = self.trace.read("devices")["device"].to_list()
+        known = ((each, self.placed.place.get(each, each)) for each in sorted(devices))
         moved = [f"GPU {device} is GPU{place}" for device, place in known if device != place]
         found = list(self.placed.warnings)
         if moved:
@@ -493,10 +493,10 @@ class Traffic:
         """Return warnings: collectives of known size on no link, as participants are unknown."""
         sized = self._off_links.drop_nulls("bytes")
         members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
-        given = pl.col("bytes_source") == "user"
+        by_user = pl.col("bytes_source") == "user"
         reasons = {
             "of the size that was given are on no link, since it is not known how many ranks take"
-            " part: give --ranks too": given
+            " part: give --ranks too": by_user
             & pl.all_horizontal(pl.col("ranks", "match").is_null()),
             "of known size are on no link, since GPUs that take part were not recorded: make one"
             " run of the reports of all ranks (--run NAME)": pl.col("ranks") > members,
@@ -704,8 +704,8 @@ def _traffic_notes(meta: Mapping[str, Any]) -> list[str]:
     listed = meta.get("listed", transfers)
     rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
     sized = f"{part_text(meta['sized'], transfers)} sized"
-    whole = f"{count(transfers, 'transfer')}, {rows}{text}, {sized}"
-    lines.append(whole if transfers else "no transfers between devices, or with the host")
+    sentence = f"{count(transfers, 'transfer')}, {rows}{text}, {sized}"
+    lines.append(sentence if transfers else "no transfers between devices, or with the host")
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
         sized = part_text(known, meta["collectives"])
