@@ -93,9 +93,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
             break
     number = known.select(((done & (pl.col("bucket") != pl.col("weight"))) | waits).sum()).item()
     graph = replace(job.graph, edges=kept.select(job.graph.edges.columns), order=order)
-    made = replace(job, graph=graph)
-    made.__dict__["edges"] = kept  # described as they are
-    return made, int(number)
+    return job.changed(graph, kept), int(number)
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
@@ -108,7 +106,7 @@ def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame
 
 def exchanged_bytes(job: Job) -> pl.Series:
     """Return the bytes of each all-reduce inside steps; those of unknown size are left out."""
-    steps = job.graph.moments.ops.drop_nulls("iteration")
+    steps = job.moments.ops.drop_nulls("iteration")
     return _sized(job).join(steps, on="op", how="semi")["size"]
 
 
@@ -129,7 +127,7 @@ def _exchanges(job: Job, size: int) -> pl.DataFrame:
         .group_by("target")
         .agg(took=pl.col("weight").max())
     )
-    ops = job.graph.moments.ops.drop_nulls("iteration").join(sized, on="op")
+    ops = job.moments.ops.drop_nulls("iteration").join(sized, on="op")
     rows = ops.join(took, left_on="finish", right_on="target").sort(*_STEP, "start", "op")
     before = pl.col("size").cum_sum().over(_STEP) - pl.col("size")
     group = [*_STEP, "bucket"]

@@ -14,7 +14,7 @@ from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.dependencies._waits import SYNCHRONISES
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
-from tracekit.analysis.idle_account import covered, merged, with_idle_causes
+from tracekit.analysis.idle_account import covered, merged_in_batches, with_idle_causes
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 from tracekit.support.wording import count, first_line, note, percent, time_text
@@ -159,14 +159,14 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
         path_ns=pl.col("explained").sum()
     )  # fmt: skip
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
-    inside = job.graph.moments.ops.filter(
-        (pl.col("start") >= first) & (pl.col("start") < last)
-    ).select("op", pl.col("stage").cast(pl.String))
+    inside = job.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last)).select(
+        "op", pl.col("stage").cast(pl.String)
+    )
     names = op_names(job.trace).with_columns(pl.col("name").cast(pl.String))
     length = pl.col("path_ns").sum()
     return (
         inside.join(names, on="op").join(on_path, on="op", how="left")
-        .join(slack_of(job.graph, job.bounds), on="op", how="left")
+        .join(slack_of(job), on="op", how="left")
         .group_by("name", "stage")
         .agg(
             ops=pl.len().cast(pl.Int64),
@@ -185,8 +185,8 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
     fed = parts.select(_LENGTH.filter(pl.col("cause") == "input").sum()).item()
-    doubt = job.graph.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
-    launched: float = job.graph.moments.ops.select(pl.col("call").is_not_null().mean()).item()
+    doubt = job.found.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
+    launched: float = job.moments.ops.select(pl.col("called").mean()).item()
     untold, some = _beside_work(job, parts)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
@@ -203,7 +203,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
         "step_p50_ns": int(lengths.quantile(0.5, "nearest") or 0),
         **job.left_out,
         "unexplained_share": share,
-        "contradicted": job.graph.contradicted,
+        "contradicted": job.found.contradicted,
         **({"host_or_wait_ns": untold} if may_wait and not some else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": "share: path_ns / steps_ns, the length of these steps",
@@ -217,20 +217,18 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     The second value is whether any synchronisation was recorded: if so, only long times count
     that end just after the end of all launched work, as a wait does.
     """
-    moments = job.graph.moments
+    moments = job.moments
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
     known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
     some = bool(moments.calls_named(SYNCHRONISES).height or known.collect().height)
     host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
+    busy = merged_in_batches(job.trace["ops"], ["process"])
     if some:
-        ends = moments.ops.select("process", "start", "end").sort("start").select(
-            "process", "start", until=pl.col("end").cum_max().over("process")
-        )  # fmt: skip
+        ends = busy.select("process", "start", until="end")
         host = host.filter(_LENGTH > _PAUSE_NS).sort("end").join_asof(
             ends, left_on="end", right_on="start", by="process", suffix="_of_work",
             check_sortedness=False,
         ).filter((pl.col("end") - pl.col("until")).is_between(0, _RETURNS_NS))  # fmt: skip
-    busy = merged(moments.ops, ["process"])
     return int(covered(host, busy, ["process"], "beside")["beside"].sum()), some
 
 

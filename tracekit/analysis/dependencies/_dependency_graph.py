@@ -11,23 +11,28 @@ import polars as pl
 
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.dependencies._edges import (
-    FITTED,
     HOLDS_NOTHING,
     KIND,
     LANE,
     MOMENT,
     SLOW_CALL_NS,
-    WORKS,
     Moments,
     edges,
     moments_of,
     same_lane,
 )
 from tracekit.analysis.dependencies._sweeps import (
+    NEAR,
+    NO_LAUNCH,
+    NONE,
+    SIZE,
     Array,
-    Lengths,
+    Net,
     find_lengths,
+    follow_back,
     lead_out,
+    list_edges,
+    list_instant,
     put_in_order,
     replay,
 )
@@ -51,11 +56,8 @@ _AT_ONCE_NS = 100_000
 _MOST_THREADS = 64
 TOLERATED_NS = 20_000
 """Tolerance, ns: a larger unexplained delay of a moment is kept in replays."""
-_OWN_NS = 10_000
-"""Longest own time of a waiting call, ns."""
 _ROUNDS = 3
-_WORKS = len(WORKS) + 1
-"""What ops do, or none does anything."""
+_KIND = pl.col("kind").cast(pl.UInt8).cat.to(KIND)
 _CROSSING = (
     "return",
     "block",
@@ -70,30 +72,27 @@ _CROSSING = (
 )
 
 
-def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
-    """Return the edges into ops: launches, order on streams, durations, and matched collectives."""
+def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Array]]:
+    """Return the edges into ops that no number tells, and the arrays of `Net` that tell the rest.
+
+    The edges are those of ops without launch at the begin of a stream, and of matched collectives.
+    """
     ops = moments.ops
-    # Of millions of ops no other columns.
-    each = ops.select(
-        "launch", "begin", "finish", weight=_LENGTH,
-        before=pl.when(same_lane()).then(pl.col("finish").shift()),
-    )  # fmt: skip
-    lone = ops.filter(
-        each.select(pl.all_horizontal(pl.col("launch", "before").is_null())).to_series()
-    )
+    follows = ops.select(same_lane().fill_null(value=False)).to_series()
+    lone = ops.filter(ops["launch"].is_null() & ~follows)
     together = _together(trace, ops)
-    is_alone = np.ones(ops.height, np.bool_)
-    is_alone[(together["begin"].to_numpy() - moments.first_of_ops) // 2] = False
-    working = each.filter(is_alone)
-    return pl.concat(
-        [
-            edges(each.drop_nulls("launch"), "launch", "begin", "launch"),
-            edges(each.drop_nulls("before"), "before", "begin", "stream"),
-            edges(_after_any(lone, ops), "before", "begin", "order"),
-            edges(working, "begin", "finish", "work", "weight"),
-            edges(together, "other", "finish", "transfer", "weight"),
-        ]
-    )
+    alone = np.ones(ops.height, np.bool_)
+    alone[(together["begin"].to_numpy() - moments.first_of_ops) // 2] = False
+    others = [
+        edges(_after_any(lone, ops), "before", "begin", "order"),
+        edges(together, "other", "finish", "transfer", "weight"),
+    ]
+    return pl.concat(others), {
+        "launch": given(ops["launch"], null=NO_LAUNCH),
+        "follows": given(follows),
+        "alone": alone,
+        "work": 1 + given(ops["work"].to_physical()),
+    }
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -152,7 +151,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 def _full_queues(moments: Moments) -> pl.DataFrame:
     """Return ``source, target``: the op whose end freed a full launch queue, and the launch."""
     is_slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
-    is_queued = pl.col("copy_kind").is_null() & (pl.col("start") >= pl.col("launch_end"))
+    is_queued = ~pl.col("copies") & (pl.col("start") >= pl.col("launch_end"))
     slow = moments.ops.filter(is_slow & is_queued).drop_nulls("launch")
     if slow.is_empty():
         return pl.DataFrame(schema={"source": MOMENT, "target": MOMENT})
@@ -169,10 +168,10 @@ def _full_queues(moments: Moments) -> pl.DataFrame:
     return found.filter(full).select("source", "target")
 
 
-def _host_edges(
+def _of_host(
     trace: Trace, moments: Moments, events: pl.DataFrame
-) -> tuple[pl.DataFrame, Batches]:
-    """Return the edges between calls, between threads, and from the data loader; and the batches.
+) -> tuple[pl.DataFrame, Array, Batches]:
+    """Return the edges between threads and from the data loader, `Net.host`, and the batches.
 
     A call depends on the previous call of its thread; the time between both is host work. But if a
     thread stops making calls and then another, so far silent thread of its process makes the next
@@ -192,15 +191,13 @@ def _host_edges(
         [_handed(moments, gaps), _released(moments, gaps), _at_once(gaps, events)]
     ).unique(["giver", "target"], keep="first", maintain_order=True)
     batches = batches_of(trace, moments, gaps)
-    is_handed = pl.col("waited").is_not_null()
     waits = batches.taken.filter("waited")
-    calls = (
-        gaps.join(handed.select("target", waited=True).unique(), on="target", how="left")
-        .join(waits.select("target", "loading"), on="target", how="left")
-        .with_columns(
-            weight=pl.when(is_handed).then(0).otherwise(_LENGTH - pl.col("loading").fill_null(0))
-        )
-    )
+    host, handing = np.full(moments.calls.height, NONE), handed["target"].to_numpy() // 2
+    host[gaps["target"].to_numpy() // 2] = gaps.select(_LENGTH).to_series()
+    begun = host == NONE  # of which no call was before
+    host[waits["target"].to_numpy() // 2] -= waits["loading"].fill_null(0).to_numpy()
+    host[handing] = 0
+    host[begun] = NONE
     # A loader that never rests holds the next batch; else its waits are as long as they were.
     rhythmic, free = batches.rhythmic, pl.lit(HOLDS_NOTHING, pl.Int64)
     asleep = waits.join(rhythmic.select("target", chained=True), on="target", how="left").join(
@@ -218,7 +215,6 @@ def _host_edges(
     )
     found = pl.concat(
         [
-            edges(calls, "source", "target", "host", "weight"),
             edges(handed, "giver", "target", "handover", "lag"),
             edges(asleep.drop_nulls("source"), "source", "target", "wait", "weight"),
             edges(after, "work", "target", "wait", "weight"),
@@ -226,7 +222,7 @@ def _host_edges(
             edges(batches.paced.with_columns(weight=free), "before", "target", "pace", "weight"),
         ]
     )
-    return found, batches
+    return found, host, batches
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
@@ -322,12 +318,10 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Graph:
-    """Dependency graph of a run: starts and ends of calls and ops (nodes), and edges.
+    """Dependency graph as a table of its edges, as replays need it.
 
     Parameters
     ----------
-    moments
-        The calls and ops whose starts and ends are the nodes.
     edges
         ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
         source to target, ns; `at_once`, whether both came at the same time.
@@ -337,19 +331,12 @@ class Graph:
         How much later than its edges require each node was recorded, ns; 0 if within a tolerance.
     order
         The nodes in topological order: each after the nodes that it waits for.
-    contradicted
-        Number of edges that were left out because their target was recorded before their source.
-    batches
-        The batches of input that the threads take.
     """
 
-    moments: Moments
     edges: pl.DataFrame
     time: Array
     carried: Array
     order: Array
-    contradicted: int
-    batches: Batches
 
     @cached_property
     def _first(self) -> Array:
@@ -382,81 +369,145 @@ class Graph:
         return time
 
 
-def graph_of(trace: Trace) -> Graph:
+@dataclass(frozen=True)
+class Dependencies:
+    """Dependency graph of a run: starts and ends of calls and ops (nodes), and edges.
+
+    Parameters
+    ----------
+    moments
+        The calls and ops whose starts and ends are the nodes.
+    net
+        The graph, of which `graph` makes a table.
+    usual
+        Fitted length of the edges of each group, ns.
+    number
+        Number of edges.
+    contradicted
+        Number of edges that were left out because their target was recorded before their source.
+    batches
+        The batches of input that the threads take.
+    """
+
+    moments: Moments
+    net: Net
+    usual: Array
+    number: int
+    contradicted: int
+    batches: Batches
+
+    @property
+    def time(self) -> Array:
+        """Recorded time of each node, ns."""
+        return self.net.time
+
+    def graph(self) -> Graph:
+        """Return the graph as a table of its edges."""
+        rows, late = _listed(self.net, self.usual, self.number)
+        _, order, _ = ordered(rows, self.time.size)
+        return Graph(rows, self.time, late, order)
+
+    def walked(self, ends: tuple[Array, Array]) -> pl.DataFrame:
+        """Return the edges that `follow_back` follows: ``source, target, kind, weight, step``."""
+        follow, path = compiled(follow_back, self.time.size), np.empty((5, 0), np.int64)
+        count = follow(self.net, self.usual, ends, _room(self.net), path)
+        path = np.empty((5, count), np.int64)
+        follow(self.net, self.usual, ends, _room(self.net), path)
+        names = ["source", "target", "kind", "weight", "step"]
+        rows = pl.DataFrame(dict(zip(names, path, strict=True)))
+        return rows.with_columns(pl.col("source", "target").cast(MOMENT), _KIND)
+
+
+def dependencies_of(trace: Trace) -> Dependencies:
     """Return the dependency graph of a run."""
     moments = moments_of(trace)
     waits, events = wait_edges(trace, moments)
     queues = edges(_full_queues(moments), "source", "target", "queue")
-    host, batches = _host_edges(trace, moments, events)
-    found = pl.concat([_gpu_edges(trace, moments), waits, queues, host])
-    every = pl.concat([found, _call_edges(moments, found)])
-    time, number = given(moments.times()), every.height
-    lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])
-    every = every.with_columns(at_once=lags == 0).filter(lags >= 0)
-    every = every.sort("target", maintain_order=True)
-    del waits, queues, host, found, lags  # of which no copy is held while lengths are found
-    sound, order, _ = ordered(every, time.size)
-    weight, carried = _fitted(moments, sound, time)
-    fitted = sound.with_columns(weight=weight)
-    return Graph(moments, fitted, time, carried, order, number - sound.height, batches)
+    threads, host, batches = _of_host(trace, moments, events)
+    gpu, arrays = _of_ops(trace, moments)
+    further = pl.concat([gpu, waits, queues, threads]).sort("target", maintain_order=True)
+    net = _with_further(
+        Net(given(moments.times()), host, **arrays, near=host, further=(host,) * 4), further
+    )
+    usual, number = _fitted(net)
+    every = moments.calls.height + sum(
+        int(np.count_nonzero(each)) for each in
+        (host != NONE, net.launch != NO_LAUNCH, net.follows, net.alone)
+    ) + further.height  # fmt: skip
+    circular = _circular(net, number)
+    if circular is not None:
+        time = pl.Series(net.time)
+        instant = time.gather(further["source"]) == time.gather(further["target"])
+        net = _with_further(
+            net, further.filter(~(instant & further["target"].is_in(circular.implode())))
+        )
+        usual, number = _fitted(net)
+    return Dependencies(moments, net, usual, number, every - number, batches)
 
 
-def _call_edges(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the edge from start to end of each call; calls that wait for GPUs become short."""
-    waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"]))["target"]
-    waits = np.zeros(moments.calls.height, np.bool_)
-    waits[waiting.to_numpy() // 2] = True
-    spans = moments.calls.select(
-        "begin", "finish",
-        weight=pl.when(pl.Series(waits)).then(_LENGTH.clip(upper_bound=_OWN_NS)).otherwise(_LENGTH),
+def _with_further(net: Net, rows: pl.DataFrame) -> Net:
+    """Set the edges that the numbers of nodes do not tell, which are sorted by target."""
+    columns = (
+        given(rows["target"]), given(rows["source"]), given(rows["kind"].to_physical()),
+        given(rows["weight"], np.int64, null=0),
     )  # fmt: skip
-    return edges(spans, "begin", "finish", "call", "weight")
+    blocks = np.arange(0, net.time.size + 1, 1 << NEAR)
+    return net._replace(near=np.searchsorted(columns[0], blocks), further=columns)
 
 
-def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
-    """Return a group number for each edge; edges of one group share one fitted length.
+def _circular(net: Net, number: int) -> pl.Series | None:
+    """Return the nodes that wait for themselves, or for such ones; None if there are none.
 
-    The group is 0 for edges of recorded length, else a number for each kind of edge and ``work`` of
-    its op.
+    Only edges whose ends came at the same time (coarse clocks) can form a circle.
     """
-    work = 1 + given(moments.ops["work"].to_physical())
-    begun, done = (np.zeros(moments.count, np.uint8) for _ in range(2))
-    begun[moments.first_of_ops :: 2] = work
-    done[moments.first_of_ops + 1 :: 2] = work
-    into, out_of = begun[given(rows["target"])], done[given(rows["source"])]
-    first = np.zeros(len(KIND.categories), np.uint8)
-    for number, kind in enumerate(FITTED):
-        first[KIND.categories.to_list().index(kind)] = 1 + number * _WORKS
-    of_kind = first[given(rows["kind"].to_physical())]
-    return np.where(of_kind, of_kind + np.where(into, into, out_of), np.uint8(0))
+    target, source, *_ = net.further
+    if not (net.time[target] == net.time[source]).any():  # as nodes of a line follow each other
+        return None
+    listing, none = compiled(list_instant, net.time.size), np.empty(0, np.uint32)
+    instant = np.empty((2, listing(net, _room(net), none, none)), np.uint32)
+    listing(net, _room(net), *instant)
+    nodes, ends = np.unique(instant, return_inverse=True)
+    source, target = ends.reshape(2, -1).astype(np.uint32)
+    if _placed(source, target, nodes.size)[1] == nodes.size:
+        return None
+    rows, _ = _listed(net, np.zeros(SIZE, np.int64), number)
+    order, placed = _placed(given(rows["source"]), given(rows["target"]), net.time.size)
+    return pl.Series(np.setdiff1d(np.arange(net.time.size, dtype=np.uint32), order[:placed]))
 
 
-def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
-    """Fit one length to each group of edges whose lengths were not recorded.
+def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
+    """Return a table of all edges, and the delay of each node beyond them and a tolerance, ns."""
+    source, target = (np.empty(number, np.uint32) for _ in range(2))
+    kind, weight = np.empty(number, np.uint8), np.empty(number, np.int64)
+    late = np.empty(net.time.size, np.int64)
+    listing = compiled(list_edges, net.time.size)
+    listing(net, usual, _room(net), (source, target, kind, weight), late)
+    rows = {"source": source, "target": target, "kind": kind, "weight": weight}
+    late[late <= TOLERATED_NS] = 0
+    instant = pl.Series("at_once", net.time[target] == net.time[source])
+    return pl.DataFrame(rows).with_columns(_KIND, instant), late
+
+
+def _room(net: Net) -> Array:
+    """Return working space for the edges into a node."""
+    targets = net.further[0]
+    most = int(np.bincount(np.unique(targets, return_inverse=True)[1]).max(initial=0))
+    return np.empty((4, most + 2), np.int64)
+
+
+def _fitted(net: Net) -> tuple[Array, int]:
+    """Fit one length to each group of edges whose lengths were not recorded; count all edges.
 
     The length is the mean recorded time from source to target over the edges that determine when
     their target comes (latest source plus length); times above a tolerance are excluded. Which
     edges determine it depends on the lengths, so both are found by iteration.
-
-    Returns
-    -------
-    The lengths of edges, and the unexplained delay of each node (0 if within the tolerance), ns.
     """
-    first, source = _firsts(given(rows["target"]), time.size), given(rows["source"])
-    known, groups = given(rows["weight"], np.int64, null=0), _groups(moments, rows)
-    size = 1 + len(FITTED) * _WORKS
-    usual = np.zeros(size, np.int64)
-    found = Lengths(np.empty(rows.height, np.int64), np.empty(time.size, np.int64))
-    find = compiled(find_lengths, rows.height)
+    usual, number, find = np.zeros(SIZE, np.int64), 0, compiled(find_lengths, net.time.size)
     for _ in range(_ROUNDS):
-        lags, counts = (np.zeros(size, np.int64) for _ in range(2))
-        find(time, (first, source, known), groups, usual, found, (lags, counts), TOLERATED_NS)
+        lags, counts = (np.zeros(SIZE, np.int64) for _ in range(2))
+        number = find(net, usual, (lags, counts), TOLERATED_NS, _room(net))
         usual = np.rint(lags / np.maximum(counts, 1)).astype(np.int64)
-    unused = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    find(time, (first, source, known), groups, usual, found, unused, TOLERATED_NS)
-    late = found.late
-    late[late <= TOLERATED_NS] = 0
-    return pl.Series(found.weight), late
+    return usual, number
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
@@ -465,21 +516,20 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
     If nodes of equal time form a cycle (coarse clocks), waits of length 0 among them are left out;
     the order of threads and streams has no cycles.
     """
-    order, placed = _placed(rows, count)
+    order, placed = _placed(given(rows["source"]), given(rows["target"]), count)
     if placed == count:
         return rows, order, True
     waits = pl.col("kind").is_in(_CROSSING) & pl.col("at_once")
     settled = pl.Series(order[:placed]).implode()
     rest = rows.filter(~(waits & ~pl.col("target").is_in(settled)))
-    order, placed = _placed(rest, count)
+    order, placed = _placed(given(rest["source"]), given(rest["target"]), count)
     return rest, order[:placed], placed == count
 
 
-def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
+def _placed(source: Array, target: Array, count: int) -> tuple[Array, int]:
     """Return the nodes in topological order, and how many are in it (fewer if there is a cycle)."""
-    source, target = given(rows["source"]), given(rows["target"])
-    out, later = _firsts(source, count), np.empty(rows.height, np.uint32)
-    compiled(lead_out, rows.height)(source, target, out[:-1].copy(), later)
+    out, later = _firsts(source, count), np.empty(source.size, np.uint32)
+    compiled(lead_out, source.size)(source, target, out[:-1].copy(), later)
     missing, order = (np.zeros(count, np.uint32) for _ in range(2))
     into = _firsts(target, count)
     placed = compiled(put_in_order, count)(into, (out, later), missing, order)

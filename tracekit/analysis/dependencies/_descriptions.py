@@ -12,7 +12,6 @@ from tracekit.analysis.traffic import crossings
 from tracekit.model import STAGES
 
 if TYPE_CHECKING:
-    from tracekit.analysis.dependencies._dependency_graph import Graph
     from tracekit.analysis.dependencies._edges import Moments
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
@@ -143,9 +142,9 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 
 
 def described_edges(
-    trace: Trace, graph: Graph, traffic: Traffic, rows: pl.DataFrame
+    trace: Trace, moments: Moments, traffic: Traffic, rows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return edges of a graph with their descriptions.
+    """Return edges with their descriptions.
 
     Returns
     -------
@@ -154,7 +153,6 @@ def described_edges(
     ``loads``: whether the thread only loads input); ``process, device``; and ``of_source``, the
     ``work`` of the op for which the edge waits.
     """
-    moments = graph.moments
     targets = rows["target"].unique()
     of_op = targets.filter(targets >= moments.first_of_ops)
     ops = moments.ops[(of_op - moments.first_of_ops) // 2].with_columns(target=of_op)

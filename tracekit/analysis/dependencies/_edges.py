@@ -9,37 +9,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.dependencies._sweeps import KINDS, WORKS
+
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 MOMENT = pl.UInt32()
 """Type of a moment's number."""
-WORKS = ("compute", "memory", "comm", "host_copy")
-"""Kinds of work of an op."""
 _WORK = pl.Enum(WORKS)
 _ROUNDED_NS = 1_000
 """Times of PyTorch's profiler are whole microseconds, or floats with a resolution of 250 ns."""
 LANE = ["process", "device", "context", "stream"]
 """What runs its ops in order of their launches."""
-_CALLS = ["call", "process", "thread", "start", "end", "correlation"]
+_CALLS = ["call", "process", "thread", "start", "end", "correlation", "name"]
 _OPS = [
-    "op", "process", "device", "context", "stream", "start", "end", "kind", "stage", "iteration",
-    "correlation", "call", "launch_thread", "launch_start", "launch_end", "copy_kind", "src_device",
-    "dst_device", "bytes",
+    "op", *LANE, "start", "end", "kind", "stage", "iteration", "correlation", "call",
+    "launch_thread", "launch_start", "launch_end", "copy_kind",
 ]  # fmt: skip
 _PEER = ("p2p", "staged")
-_KINDS = (
-    "host", "call", "handover", "loader", "wait", "pace", "launch", "queue", "stream", "event",
-    "order", "work", "transfer", "return", "block",
-)  # fmt: skip
-"""Kinds of edges (why a moment comes no earlier than another): see ``docs/critical-path.md``."""
-KIND = pl.Enum(_KINDS)
+KIND = pl.Enum(KINDS)
 SLOW_CALL_NS = 50_000
 """A call that launches takes a few us."""
 HOLDS_NOTHING = -1
 """The length of an edge that delays nothing."""
-FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
-"""Kinds whose length is not recorded: it is that of most edges of the kind."""
 EDGES = pl.Schema(
     {"source": MOMENT, "target": MOMENT, "kind": KIND, "weight": pl.Int64()}
 )  # fmt: skip
@@ -52,10 +44,11 @@ class Moments:
     Parameters
     ----------
     calls
-        ``call, process, thread, start, end, name, correlation, begin, finish``, by thread and
-        start; `begin` and `finish` are indices of nodes.
+        ``process, thread, start, end, name, correlation, begin, finish``, by thread and start;
+        `begin` and `finish` are indices of nodes.
     ops
-        Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
+        Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether
+        the op is a copy), ``called`` (whether its launching call is known), ``work`` (what an op
         is: `compute`, `memory`, `comm` or `host_copy`), ``launch`` (node at which the call begins
         that launched the op; null if it was not recorded) and ``begin, finish``, by stream and
         start.
@@ -96,7 +89,7 @@ class Moments:
     @cached_property
     def copies(self) -> pl.DataFrame:
         """Return the ops that are copies and whose calls were recorded."""
-        return self.ops.filter(pl.col("copy_kind").is_not_null()).drop_nulls("launch")
+        return self.ops.filter("copies").drop_nulls("launch")
 
     def launching(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Return the call that launched each of `ops`, which all have one (``launch``)."""
@@ -113,12 +106,31 @@ class Moments:
 
 def moments_of(trace: Trace) -> Moments:
     """Return the calls and ops of a run, with their nodes."""
-    calls = trace["calls"].select(*_CALLS, "name").sort("thread", "start", "end").collect()
-    ops = trace["ops"].select(_OPS).with_columns(
-        pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
-    ).sort(*LANE, "start", "end").collect()  # fmt: skip
+    calls = _in_order(trace["calls"].select(_CALLS), ["thread"])
+    known = pl.col("context", "stream").fill_null(-1)
+    copies, called = pl.col("copy_kind").is_not_null(), pl.col("call").is_not_null()
+    wanted = (
+        trace["ops"].select(_OPS).with_columns(known, work=_work(), copies=copies, called=called)
+    )
+    ops = _in_order(wanted.drop("copy_kind"), LANE)
     calls, ops = _numbered(calls, 0), _numbered(_after_each_other(ops), 2 * calls.height)
-    return Moments(calls, ops.with_columns(launch=_launches(ops["call"], calls)))
+    launch = _launches(ops["call"], calls)
+    return Moments(calls.drop("call"), ops.drop("call").with_columns(launch=launch))
+
+
+def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
+    """Read rows, sorted by `lines`, start and end."""
+    rows = wanted.collect(engine="streaming")
+    turns = rows.select(*lines, turn=pl.int_range(pl.len(), dtype=pl.UInt32)).group_by(
+        lines, maintain_order=True
+    ).agg("turn").sort(lines)["turn"].explode()  # fmt: skip
+    # One column after the other, so that no more than one of them is held twice.
+    ordered = pl.DataFrame([rows.drop_in_place(name).gather(turns) for name in rows.columns])
+    start, end = pl.col("start"), pl.col("end")
+    goes_on = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in lines)
+    earlier = (start < start.shift()) | ((start == start.shift()) & (end < end.shift()))
+    in_order = not ordered.select((goes_on & earlier).any()).item()
+    return ordered if in_order else ordered.sort(*lines, "start", "end")
 
 
 def same_lane() -> pl.Expr:
@@ -175,7 +187,7 @@ def edges(
     source, target
         Names of the columns with the nodes that the edge leads from and to.
     kind
-        One of `_KINDS`.
+        One of `KINDS`.
     weight
         Name of the column with its length, ns; None if the length is to be fitted.
     """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._dependency_graph import Graph, graph_of
+from tracekit.analysis.dependencies._dependency_graph import Dependencies, Graph, dependencies_of
 from tracekit.analysis.dependencies._descriptions import described_edges
 from tracekit.analysis.dependencies._edges import MOMENT
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
@@ -57,27 +57,30 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``edge, step`` (rows of `Graph.edges` and of `bounds`)``, start, end, explained, late``, without
-    gaps from start to end of each step: `explained` is the part of a segment that the length of its
-    edge explains, ns, and `late` the rest. `edge` is null for the time before a node that waits
-    for nothing.
+    ``edge, step`` (rows of the walked edges and of `bounds`)``, start, end, explained, late``,
+    without gaps from start to end of each step: `explained` is the part of a segment that the
+    length of its edge explains, ns, and `late` the rest. `edge` is null for the time before a node
+    that waits for nothing.
     """
     ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
     room = 2 * graph.time.size + bounds.height
     path = np.zeros((2, room), np.int64)
     count = compiled(walk_back, graph.time.size)(ends, graph.into, graph.time, path)
-    walked = pl.DataFrame({"edge": path[0, :count], "step": path[1, :count]})
-    time = pl.Series(graph.time)
-    edges = graph.edges.select("source", "target", "weight")
-    placed = walked.with_columns(edges[walked["edge"]])
-    begins = bounds["start"].gather(walked["step"])
+    rows = graph.edges.select("source", "target", "weight")[path[0, :count]]
+    return _segments(rows.with_columns(step=path[1, :count]), graph.time, bounds)
+
+
+def _segments(walked: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> pl.DataFrame:
+    """Return the segments of paths: columns of `path_segments`; `edge` is the row in `walked`."""
+    came, begins = pl.Series(time), bounds["start"].gather(walked["step"])
     length = pl.col("end") - pl.col("start")
-    segments = placed.select(
-        "edge", "step", "weight",
-        start=pl.max_horizontal(time.gather(placed["source"]), begins),
-        end=time.gather(placed["target"]),
-    ).with_columns(explained=pl.min_horizontal(length, "weight"))  # fmt: skip
-    both = pl.concat([segments.drop("weight"), _unfounded(segments, bounds)])
+    segments = walked.with_row_index("edge").select(
+        pl.col("edge").cast(pl.Int64), "step",
+        start=pl.max_horizontal(came.gather(walked["source"]), begins),
+        end=came.gather(walked["target"]),
+        explained="weight",
+    ).with_columns(explained=pl.min_horizontal(length, "explained"))  # fmt: skip
+    both = pl.concat([segments, _unfounded(segments, bounds)])
     return both.with_columns(late=length - pl.col("explained"))
 
 
@@ -106,22 +109,21 @@ def cause_of() -> pl.Expr:
     )  # fmt: skip
 
 
-def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
+def slack_of(job: Job) -> pl.DataFrame:
     """Return ``op, slack_ns``: how much later each op could end without delaying any step.
 
     Null for ops that no end of a step waits for.
     """
+    graph, ops = job.graph, job.moments.ops
     time = graph.replayed()
     allowed = np.full(time.size, LATEST, np.int64)
-    sinks = bounds["sink"].to_numpy()
+    sinks = job.bounds["sink"].to_numpy()
     allowed[sinks] = time[sinks]
     compiled(latest, time.size)(graph.order, graph.into, graph.carried, allowed)
-    finish = graph.moments.ops["finish"].to_numpy()
+    finish = ops["finish"].to_numpy()
     slack = pl.Series(allowed[finish] - time[finish])
     known = pl.Series(allowed[finish] != LATEST)
-    return graph.moments.ops.select("op").with_columns(
-        slack_ns=pl.select(pl.when(known).then(slack)).to_series()
-    )
+    return ops.select("op").with_columns(slack_ns=pl.select(pl.when(known).then(slack)).to_series())
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class Job:
     ----------
     trace, traffic
         The run, whose processes number iterations alike, and its traffic between GPUs.
-    graph
-        The dependency graph.
+    found
+        The dependencies of its calls and ops.
     marks
         The steps that count, from `_step_marks`.
     left_out
@@ -142,31 +144,52 @@ class Job:
 
     trace: Trace
     traffic: Traffic
-    graph: Graph
+    found: Dependencies
     marks: pl.DataFrame
     left_out: dict[str, Any]
 
     @cached_property
     def edges(self) -> pl.DataFrame:
         """All edges with their descriptions (see `described_edges`)."""
-        return described_edges(self.trace, self.graph, self.traffic, self.graph.edges)
+        return described_edges(self.trace, self.moments, self.traffic, self.graph.edges)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The dependencies as a table."""
+        return self.found.graph()
+
+    def changed(self, graph: Graph, edges: pl.DataFrame) -> Job:
+        """Return the job with another graph, whose edges are described by `edges`."""
+        made = replace(self)
+        made.__dict__.update(graph=graph, edges=edges)
+        return made
+
+    @property
+    def moments(self) -> Moments:
+        """The calls and ops."""
+        return self.found.moments
+
+    @cached_property
+    def _walked(self) -> pl.DataFrame:
+        """The edges on critical paths, of each step from its end."""
+        sinks, starts = (given(self.bounds[name], np.int64) for name in ("sink", "start"))
+        return self.found.walked((sinks, starts))
 
     @cached_property
     def followed(self) -> pl.DataFrame:
-        """Edges on critical paths with descriptions, and ``edge``, their index among all edges."""
-        numbers = self.segments["edge"].drop_nulls().unique().sort()
-        rows = self.graph.edges[numbers].with_columns(edge=numbers)
-        return described_edges(self.trace, self.graph, self.traffic, rows)
+        """Edges on critical paths with descriptions, and ``edge``, their number in `segments`."""
+        rows = self._walked.with_row_index("edge").with_columns(pl.col("edge").cast(pl.Int64))
+        return described_edges(self.trace, self.moments, self.traffic, rows)
 
     @cached_property
     def bounds(self) -> pl.DataFrame:
         """Start and end of each step as recorded."""
-        return self.steps(self.graph.time)
+        return self.steps(self.found.time)
 
     @cached_property
     def segments(self) -> pl.DataFrame:
         """The longest path of each step, as `path_segments` returns it."""
-        return path_segments(self.graph, self.bounds)
+        return _segments(self._walked, self.found.time, self.bounds)
 
     @property
     def unexplained(self) -> float | None:
@@ -207,13 +230,13 @@ def job_of(
             "ask it of a report alone, or set clocks (docs/clocks.md)",
         )
     alike = numbered_alike(trace)
-    graph = graph_of(alike)
+    found = dependencies_of(alike)
     skip = 0 if skip == "auto" and iterations else skip  # chosen steps all count
     first = skipped_of(trace, skip)
-    every = _step_marks(alike, graph.moments, first)
+    every = _step_marks(alike, found.moments, first)
     if iterations is not None:
         every = every.filter(pl.col("iteration").is_between(*iterations))
-    bounds = _step_bounds(every, pl.Series(graph.time))
+    bounds = _step_bounds(every, pl.Series(found.time))
     marks = every.filter(bounds["end"] > bounds["start"])
     if (between := trace.stretch.between) is not None:
         begin, end = between
@@ -223,13 +246,13 @@ def job_of(
             raise MissingDataError(
                 "no complete step lies in that time", "give --between more of it"
             )
-    if marks.is_empty() and not graph.moments.ops["launch_start"].count():
+    if marks.is_empty() and not found.moments.ops["launch_start"].count():
         raise MissingDataError(
             "no launch is known, and so no work of a step", how_to_record(trace, "launching calls")
         )
     if marks.is_empty():
         raise MissingDataError("this run has no complete step", "record longer, or skip fewer")
-    return Job(alike, traffic, graph, marks, {"skip": first, **cold_meta(trace, skip)})
+    return Job(alike, traffic, found, marks, {"skip": first, **cold_meta(trace, skip)})
 
 
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
@@ -247,10 +270,11 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     if iterations.is_empty():
         return _recording_as_step(moments)
     ops = moments.ops.select(*_OWNER, "iteration", "start", "end", "finish", "stage")
-    step_ops = ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
+    own = ops.lazy().filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
     is_last = pl.col("end") == pl.col("end").max()
-    lasts = _by_iteration(step_ops.filter(is_last.over("iteration", "device")), "finish")
-    firsts = _by_iteration(_begun(trace, moments, step_ops), "begin")
+    ends = own.group_by("iteration", "device").agg(pl.col("finish").filter(is_last))
+    lasts = _by_iteration(ends.collect().explode("finish"), "finish")
+    firsts = _by_iteration(_begun(trace, moments, own), "begin")
     ordered = firsts.join(lasts, on="iteration").sort("iteration")
     out = pl.concat([first_iterations(iterations, skip), torn(iterations)])
     next_one = pl.col("iteration").shift(-1) == pl.col("iteration") + 1
@@ -262,12 +286,13 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     return kept.select(*_MARKS)
 
 
-def _begun(trace: Trace, moments: Moments, step_ops: pl.DataFrame) -> pl.DataFrame:
+def _begun(trace: Trace, moments: Moments, own: pl.LazyFrame) -> pl.DataFrame:
     """Return ``iteration, begin``: node of the first op of each step on each device with work."""
     windows = run_windows(trace).drop_nulls("iteration")
-    working = windows.join(step_ops, on=["process", "device", "iteration"], how="semi")
-    at = [*_OWNER, "start"]
-    ops = moments.ops.select(*at, "begin")
+    at, step = [*_OWNER, "start"], [*_OWNER, "iteration"]
+    working = windows.join(own.select(step).unique().collect(), on=step, how="semi")
+    is_first = pl.col("start").is_in(working["start"].implode())
+    ops = moments.ops.lazy().filter(is_first).select(*at, "begin").collect()
     return working.select(*at, "iteration").join(ops, on=at).select("iteration", "begin")
 
 

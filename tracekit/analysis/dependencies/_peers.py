@@ -7,7 +7,7 @@ OSDI 2025, section 3.2, for kernels and calls in place of passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -109,7 +109,7 @@ def _ranks(job: Job) -> list[Alike]:
             "no rank takes longer than the others", "ask for --without-straggler all"
         )
     ranks = process_ranks(job.trace).select("process", "rank")
-    devices = job.graph.moments.ops.select("process", "device").unique().join(ranks, on="process")
+    devices = job.moments.ops.select("process", "device").unique().join(ranks, on="process")
     named = longest.head(_MOST).join(
         devices.sort("device").unique(owner, keep="first"), on=owner, maintain_order="left"
     )
@@ -231,9 +231,7 @@ def with_peers(job: Job) -> Job:
             weight.quantile(0.5, "lower").over(_PLACE)
         ).cast(pl.Int64),
     )  # fmt: skip
-    made = replace(job)
-    made.__dict__["edges"] = known.drop("number", "place", "ranks", "message_bytes")
-    return made
+    return job.changed(job.graph, known.drop("number", "place", "ranks", "message_bytes"))
 
 
 def _placed(job: Job) -> pl.DataFrame:
@@ -241,13 +239,13 @@ def _placed(job: Job) -> pl.DataFrame:
 
     The iteration of a call is that of the next op that its thread launches.
     """
-    moments = job.graph.moments
-    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select(
-        "call", "iteration"
+    moments = job.moments
+    launched = moments.ops.drop_nulls("launch").unique("launch", keep="first").select(
+        "iteration", begin="launch"
     )  # fmt: skip
-    calls = moments.calls.join(launched, on="call", how="left", maintain_order="left").with_columns(
-        pl.col("iteration").backward_fill().over("thread")
-    )
+    calls = moments.calls.join(
+        launched, on="begin", how="left", maintain_order="left"
+    ).with_columns(pl.col("iteration").backward_fill().over("thread"))
     steps = pl.concat(
         [moments.ops.select("iteration", target="finish"),
          *(calls.select("iteration", target=edge) for edge in ("begin", "finish"))]

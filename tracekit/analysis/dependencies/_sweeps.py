@@ -11,62 +11,225 @@ from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
+from tracekit.support.inner import inner
+
 Array: TypeAlias = NDArray[Any]
 
 LATEST = 1 << 62
 """Latest time of a node that no other one waits for."""
 
 
-class Lengths(NamedTuple):
-    """Lengths of edges, and delays of nodes beyond what their edges require."""
+KINDS = (
+    "host", "call", "handover", "loader", "wait", "pace", "launch", "queue", "stream", "event",
+    "order", "work", "transfer", "return", "block",
+)  # fmt: skip
+"""Kinds of edges (why a moment comes no earlier than another): see ``docs/critical-path.md``."""
+FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
+"""Kinds whose length is not recorded: it is that of most edges of the kind."""
+WORKS = ("compute", "memory", "comm", "host_copy")
+"""Kinds of work of an op."""
+SIZE = 1 + len(FITTED) * (len(WORKS) + 1)
+"""Number of groups of edges: those of recorded length, and each fitted kind by work of its op."""
+_GROUPS = tuple(
+    1 + FITTED.index(kind) * (len(WORKS) + 1) if kind in FITTED else 0 for kind in KINDS
+)
+_HOST, _CALL, _LAUNCH, _STREAM, _WORK, _RETURN, _BLOCK, _QUEUE = map(
+    KINDS.index, ("host", "call", "launch", "stream", "work", "return", "block", "queue")
+)
+NONE = -(1 << 62)
+"""In `Net`: no edge."""
+NO_LAUNCH = (1 << 32) - 1
+"""In `Net.launch`: the launch of an op was not recorded."""
+OWN_NS = 10_000
+"""Longest own time of a waiting call, ns."""
+NEAR = 6
+"""Further edges are found by the number of their target without that many bits."""
+_SOURCE, _KIND, _GROUP, _LENGTH = range(4)
 
-    weight: Array
-    """Least time from the source to the target of each edge, ns."""
-    late: Array
-    """Delay of each moment beyond what its edges explain, ns."""
+
+class Net(NamedTuple):
+    """A dependency graph whose edges along threads and streams follow from the nodes' numbers.
+
+    Nodes come in pairs, begin and finish of a call or op; those of calls are first.
+    """
+
+    time: Array
+    """Recorded time of each node, ns."""
+    host: Array
+    """Of each call, length of the edge from the call of its thread before it, or `NONE`."""
+    launch: Array
+    """Of each op, the node at which its launching call begins, or `NO_LAUNCH`."""
+    follows: Array
+    """Of each op, whether it is on the stream of the op before it."""
+    alone: Array
+    """Of each op, whether its end waits only for its begin."""
+    work: Array
+    """Of each op, what it does, as a number from 1."""
+    near: Array
+    """Positions of the first further edge into each 64 nodes."""
+    further: tuple[Array, Array, Array, Array]
+    """``target, source, kind, length`` of all other edges, sorted by target."""
+
+
+@inner
+def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Array) -> int:
+    """Append an edge (``source, kind, length``) to `found`, except against time; return `count`."""
+    source, kind, length = edge
+    if net.time[source] > net.time[node]:
+        return count
+    group = _GROUPS[kind]
+    if group:
+        calls = len(net.host)
+        if node >= 2 * calls and node % 2 == 0:
+            group += net.work[node // 2 - calls]
+        elif source >= 2 * calls and source % 2 == 1:
+            group += net.work[source // 2 - calls]
+    found[_SOURCE, count], found[_KIND, count] = source, kind
+    found[_GROUP, count], found[_LENGTH, count] = group, length
+    return count + 1
+
+
+@inner
+def edges_into(net: Net, node: int, found: Array) -> int:
+    """Write ``source, kind, group, length`` of a node's edges to `found`; return their number."""
+    calls, row, ends = len(net.host), node // 2, node % 2 == 1
+    is_call, count, waits = row < calls, 0, False
+    if is_call and not ends and net.host[row] != NONE:
+        count = _put(net, node, (node - 1, _HOST, net.host[row]), count, found)
+    if not is_call and ends and net.alone[row - calls]:
+        took = net.time[node] - net.time[node - 1]
+        count = _put(net, node, (node - 1, _WORK, took), count, found)
+    if not is_call and not ends:
+        if net.launch[row - calls] != NO_LAUNCH:
+            count = _put(net, node, (net.launch[row - calls], _LAUNCH, 0), count, found)
+        if net.follows[row - calls]:
+            count = _put(net, node, (node - 1, _STREAM, 0), count, found)
+    target, source, kind, length = net.further
+    place = net.near[node >> NEAR]
+    while place < len(target) and target[place] < node:
+        place += 1
+    while place < len(target) and target[place] == node:
+        waits = waits or kind[place] in (_RETURN, _BLOCK, _QUEUE)
+        edge = source[place], kind[place], length[place]
+        count = _put(net, node, edge, count, found)
+        place += 1
+    if is_call and ends:
+        took = net.time[node] - net.time[node - 1]
+        edge = node - 1, _CALL, min(took, OWN_NS) if waits else took
+        count = _put(net, node, edge, count, found)
+    return count
+
+
+@inner
+def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
+    """Replace lengths in `found` by those that count; return the edge that binds the node, or -1.
+
+    It is the first of those with the latest source plus length.
+    """
+    chosen, least = -1, 0
+    for edge in range(count):
+        lag = net.time[node] - net.time[found[_SOURCE, edge]]
+        group = found[_GROUP, edge]
+        own = usual[group] if group else min(found[_LENGTH, edge], lag)
+        found[_LENGTH, edge] = own
+        if own >= 0 and (chosen < 0 or lag - own < least):
+            chosen, least = edge, lag - own
+    return chosen
 
 
 def find_lengths(
-    time: Array, into: tuple[Array, Array, Array], groups: Array, usual: Array,
-    found: Lengths, holding: tuple[Array, Array], tolerated: int,
-) -> None:  # fmt: skip
-    """Set each edge's length; per group, sum lags (target - source) of edges that bind a node.
+    net: Net, usual: Array, holding: tuple[Array, Array], tolerated: int, found: Array
+) -> int:
+    """Sum lags (target - source) of edges that bind a node, by group; return the number of edges.
 
     Parameters
     ----------
-    time
-        Time of each node, ns.
-    into
-        ``first, source, length`` of the edges into each node, as far as lengths were recorded;
-        edges of negative length delay nothing.
-    groups
-        Group of each edge, by number; 0 for edges of recorded length.
+    net
+        The graph.
     usual
-        Current length of the edges of each group, ns.
-    found
-        Filled in: lengths of edges, and unexplained delays of nodes.
+        Current length of the edges of each group, ns; unused for group 0, of recorded lengths.
     holding
         By group, sum and number of lags of binding edges (latest source plus length); updated.
     tolerated
         Largest lag that counts, ns.
+    found
+        Working space for the edges into a node.
     """
-    first, source, length = into
     lags, counts = holding
-    for moment in range(len(time)):
-        begin, end = first[moment], first[moment + 1]
-        least, known = 0, False
-        for edge in range(begin, end):
-            lag = time[moment] - time[source[edge]]
-            weight = usual[groups[edge]] if groups[edge] else min(length[edge], lag)
-            found.weight[edge] = weight
-            if weight >= 0 and (not known or lag - weight < least):
-                least, known = lag - weight, True
-        found.late[moment] = least
-        for edge in range(begin, end):
-            lag = time[moment] - time[source[edge]]
-            if groups[edge] and lag <= tolerated and lag - found.weight[edge] == least:
-                lags[groups[edge]] += lag
-                counts[groups[edge]] += 1
+    number = 0
+    for node in range(len(net.time)):
+        count = edges_into(net, node, found)
+        number += count
+        chosen = _choose(net, node, usual, found, count)
+        if chosen < 0:
+            continue
+        bound = net.time[found[_SOURCE, chosen]] + found[_LENGTH, chosen]
+        for edge in range(count):
+            group, source = found[_GROUP, edge], net.time[found[_SOURCE, edge]]
+            lag = net.time[node] - source
+            if group and lag <= tolerated and source + found[_LENGTH, edge] == bound:
+                lags[group] += lag
+                counts[group] += 1
+    return number
+
+
+def list_edges(
+    net: Net, usual: Array, found: Array, rows: tuple[Array, Array, Array, Array], late: Array
+) -> None:
+    """List all edges: ``source, target, kind, length``, by target; fill in delays of nodes, ns.
+
+    A delay is that beyond what the edges into a node explain.
+    """
+    source, target, kind, length = rows
+    row = 0
+    for node in range(len(net.time)):
+        count = edges_into(net, node, found)
+        chosen = _choose(net, node, usual, found, count)
+        late[node] = 0
+        if chosen >= 0:
+            bound = net.time[found[_SOURCE, chosen]] + found[_LENGTH, chosen]
+            late[node] = net.time[node] - bound
+        for edge in range(count):
+            source[row], target[row] = found[_SOURCE, edge], node
+            kind[row], length[row] = found[_KIND, edge], found[_LENGTH, edge]
+            row += 1
+
+
+def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
+    """List the edges whose ends came at the same time, as far as there is room; return how many."""
+    row = 0
+    for node in range(len(net.time)):
+        for edge in range(edges_into(net, node, found)):
+            if net.time[found[_SOURCE, edge]] == net.time[node]:
+                if row < len(source):
+                    source[row], target[row] = found[_SOURCE, edge], node
+                row += 1
+    return row
+
+
+def follow_back(
+    net: Net, usual: Array, ends: tuple[Array, Array], found: Array, path: Array
+) -> int:
+    """Follow the critical path of each step back as `walk_back`, at recorded times.
+
+    `path` has a row each for ``source, target, kind, length`` and the index of the step, and is
+    filled as far as it has room. The number of edges is returned.
+    """
+    last, since = ends
+    count = 0
+    for number in range(len(last)):
+        node = last[number]
+        while net.time[node] > since[number]:
+            chosen = _choose(net, node, usual, found, edges_into(net, node, found))
+            if chosen < 0:
+                break
+            if count < path.shape[1]:
+                path[0, count], path[1, count] = found[_SOURCE, chosen], node
+                path[2, count], path[3, count] = found[_KIND, chosen], found[_LENGTH, chosen]
+                path[4, count] = number
+            count += 1
+            node = found[_SOURCE, chosen]
+    return count
 
 
 def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:

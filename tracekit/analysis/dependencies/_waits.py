@@ -273,6 +273,8 @@ def _guessed_waits(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     if not syncs.is_empty():
         return syncs.clear()
     waits = moments.calls_named(_STREAM_WAITS)
+    if waits.is_empty():
+        return pl.DataFrame(schema=_PAIR)
     launched = moments.ops.select(
         *LANE, "launch_thread", "launch_start", "start", "end", "begin", "finish"
     ).drop_nulls("launch_start")
@@ -431,8 +433,11 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     while the operating system has it asleep. For other threads only waits in ranges and between
     steps are known. Time between the requests of a server is no wait for a batch.
     """
-    iterations = trace.read("iterations")
-    driving = gaps.with_columns(length=_LENGTH).join(iterations, on="thread", how="semi")
+    iterations, takes = trace.read("iterations"), _first_copies(moments)
+    asked = (_LENGTH >= _AWAITED_NS) | pl.col("target").is_in(takes["target"].implode())
+    driving = gaps.filter(asked).with_columns(length=_LENGTH).join(
+        iterations, on="thread", how="semi"
+    )  # fmt: skip
     loads = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
     ranges = loads.collect()
     servers = trace.read("verdicts").filter(verdict="inference")
@@ -445,7 +450,7 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
         for blocks in (pl.concat([periods, naps]), periods)
     )
     unplaced = known.drop("thread", "process", "start", "end")
-    first_copies = _first_copies(moments).join(unplaced, on="target", how="left")
+    first_copies = takes.join(unplaced, on="target", how="left")
     others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(
         first_copies, on="thread", how="anti"
     )
@@ -481,7 +486,7 @@ def _first_copies(moments: Moments) -> pl.DataFrame:
     """Return ``process, thread, target, end``: launch of the first input copy of each iteration."""
     loads = pl.col("launch_thread").is_in(moments.loaders.implode())
     copies = moments.ops.filter(pl.col("stage") == "IO").filter(~loads)
-    first = copies.drop_nulls(["iteration", "call"]).sort("launch_start").unique(
+    first = copies.filter("called").drop_nulls("iteration").sort("launch_start").unique(
         ["launch_thread", "iteration"], keep="first", maintain_order=True
     )  # fmt: skip
     calls = moments.launching(first.drop_nulls("launch"))

@@ -142,7 +142,7 @@ def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
     """Return the changes to replay: those that depend on the run (workers, stragglers) resolved."""
     if isinstance(change, Stragglers):
         return change.known(job)
-    return [change.known(job.graph.batches.workers) if isinstance(change, Workers) else change]
+    return [change.known(job.found.batches.workers) if isinstance(change, Workers) else change]
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,10 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     """
     if not any(isinstance(each, Host) for each in changes):
         return job, job
-    calls = job.graph.moments.calls.select("call", began="start", until="end")
+    ops = job.moments.ops.drop_nulls("launch")
+    calls = job.moments.launching(ops).select(began="start", until="end")
     late = (
-        job.graph.moments.ops.drop_nulls("call").join(calls, on="call")
+        ops.with_columns(calls)
         .with_columns(late=pl.lit(pl.Series(job.graph.carried)).gather(pl.col("begin")))
         .filter(pl.col("late") > 0)
         .select("start", "until", target="begin",
@@ -243,8 +244,8 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     )["within"]  # fmt: skip
     longer = pl.when(pl.col("kind") == "launch").then(own).otherwise(None).fill_null(0)
     edges = job.graph.edges.with_columns(weight=pl.col("weight") + longer)
-    moved = replace(job, graph=replace(job.graph, edges=edges, carried=carried))
-    moved.__dict__["edges"] = job.edges.with_columns(edges["weight"])  # described as they are
+    graph = replace(job.graph, edges=edges, carried=carried)
+    moved = job.changed(graph, job.edges.with_columns(edges["weight"]))
     is_sure = late.select((pl.col("start") >= pl.col("until")).all()).item()
     return (moved if is_sure else job), moved
 
@@ -277,14 +278,14 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
     time = pl.Series("lag", job.graph.time)
     lag = time.gather(edges["target"]) - time.gather(edges["source"])
     if slowest:
-        paces = job.graph.batches.paced.select("before", "target", "pace")
+        paces = job.found.batches.paced.select("before", "target", "pace")
         pace = edges.join(
             paces, left_on=["source", "target"], right_on=["before", "target"], how="left",
             maintain_order="left",
         )["pace"]  # fmt: skip
         paced = edges.with_columns(weight=pl.when(kind == "pace").then(pace).otherwise("weight"))
         return _met(job, paced)
-    if not job.graph.batches.asleep:
+    if not job.found.batches.asleep:
         loaded = edges.filter(kind == "loader")["target"].unique().implode()
         own = (kind == "wait") & pl.col("target").is_in(loaded)
         edges = edges.with_columns(
@@ -310,7 +311,7 @@ def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     """
     like = ["op_kind", "bytes", "link"]
     sized = edges.join(
-        job.graph.moments.ops.select("op", "bytes"), on="op", how="left", maintain_order="left"
+        job.trace["ops"].select("op", "bytes").collect(), on="op", how="left", maintain_order="left"
     )
     is_copy = pl.col("op_kind").is_in(["h2d", "d2h"]) & pl.col("kind").is_in(["work", "transfer"])
     by_device = sized.filter(is_copy).group_by(*like, "device").agg(pl.col("weight").median())
@@ -327,12 +328,12 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     Host time before such a call, up to `_PREPARED_NS`, counts as its preparation and is removed
     too.
     """
-    moments = job.graph.moments
+    moments = job.moments
     returns = edges.filter(kind="return")["target"].unique()
     waiting = moments.calls.filter(pl.col("finish").is_in(returns.implode()))
     fetches = moments.ops.filter(pl.col("kind").cast(pl.String) == "d2h")
-    fetching = moments.calls.join(fetches.select("call"), on="call", how="semi")
-    calls = pl.concat([waiting, fetching]).unique("call")
+    fetching = moments.launching(fetches.drop_nulls("launch"))
+    calls = pl.concat([waiting, fetching]).unique("begin")
     ends = pl.concat([calls["finish"], fetches["finish"]]).implode()
     does = pl.col("kind").is_in(["call", "work"]) & pl.col("target").is_in(ends)
     prepares = (pl.col("kind") == "host") & pl.col("target").is_in(calls["begin"].implode())
@@ -359,7 +360,7 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
     done = edges.filter(pl.col("kind").cast(pl.String).is_in(["work", "transfer"]))
     took = done.group_by("op").agg(took=pl.col("weight").max())
-    ops = job.graph.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last))
+    ops = job.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last))
     spans = ops.join(took, on="op").with_columns(start=pl.col("end") - pl.col("took"))
     length = (pl.col("end") - pl.col("start")).sum()
     moving = merged(spans.filter(pl.col("work") == "comm"), ["device"])
@@ -399,9 +400,9 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
-    if not job.graph.batches.taken.is_empty():
+    if not job.found.batches.taken.is_empty():
         why = ": how fast batches of input come that nothing waits for is not recorded"
-    if replay.label.startswith("loader") and not job.graph.moments.loaders.is_empty():
+    if replay.label.startswith("loader") and not job.moments.loaders.is_empty():
         why = ": whether threads that load work or rest between their calls is not recorded"
     if replay.label == NoSync.label:
         why = ": what calls that wait take, if they are still made, is not recorded"
@@ -413,7 +414,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 def _narrower(job: Job, changes: Sequence[Change]) -> str:
     """Return what to ask instead of changes for which the range of a step is too wide."""
-    is_open = not job.graph.batches.taken.is_empty()
+    is_open = not job.found.batches.taken.is_empty()
     if is_open and not any(isinstance(each, Loader) for each in changes):
         return "ask with --loader inf if batches are ready, or for a smaller change"
     return "ask for a smaller change"
@@ -421,7 +422,7 @@ def _narrower(job: Job, changes: Sequence[Change]) -> str:
 
 def _assumed(job: Job) -> list[str]:
     """Return a note on the processes assumed to be loader workers (none is recorded as one)."""
-    forks = job.graph.batches.forks
+    forks = job.found.batches.forks
     if forks is None:
         return []
     who = "the process" if forks == 1 else f"the {forks:,} processes"
@@ -448,7 +449,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
              if isinstance(each, Bucket)]  # fmt: skip
     texts += [_unsplit(job, size, edges) for size, edges in asked]
     if any(isinstance(each, Loader) for each in changes):
-        texts.append(_waited_for_input(job.graph.batches))
+        texts.append(_waited_for_input(job.found.batches))
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
