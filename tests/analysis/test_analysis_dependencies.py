@@ -735,6 +735,8 @@ def test_who_does_not_sleep_between_steps_is_no_wait_for_a_loader(*, recorded: b
     path = _path(trace)
     assert path["between_steps"] == 5 * 2_000 * US
     assert (path["gpu"] > 10_000 * US) is recorded
+    beside = _ask(critical_path, trace).meta.get("input_beside_ns", 0)
+    assert (beside > 5_000 * US) is not recorded
     warnings = _ask(whatif, trace, parse_changes(loader="inf")).warnings
     assert any("the thread does not sleep" in text for text in warnings) is recorded
 

@@ -188,6 +188,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     doubt = job.found.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.moments.ops.select(pl.col("called").mean()).item()
     untold, some = _beside_work(job, parts)
+    beside = _loaded_beside(job, parts)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
         f"{percent(untold / max(int(lengths.sum()), 1))} of these steps, counted as host, may wait "
@@ -205,6 +206,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
         "unexplained_share": share,
         "contradicted": job.found.contradicted,
         **({"host_or_wait_ns": untold} if may_wait and not some else {}),
+        **({"input_beside_ns": beside} if beside > LEAST * int(lengths.sum()) else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": "share: path_ns / steps_ns, the length of these steps",
         **({"warnings": warnings} if warnings else {}),
@@ -232,6 +234,19 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     return int(covered(host, busy, ["process"], "beside")["beside"].sum()), some
 
 
+def _loaded_beside(job: Job, parts: pl.DataFrame) -> int:
+    """Return for how long, ns, a loader is only inferred to work on the path, while GPUs work."""
+    kinds = pl.col("kind").cast(pl.String).is_in(["loader", "pace"])
+    waits = job.graph.batches.taken.filter("waited").select(
+        "process", "end", start=pl.col("end") - pl.col("length")
+    )
+    busy = job.graph.moments.ops.select("process", "end", "start")
+    spans = parts.filter(kinds, cause="input")
+    for name, blocks in (("waited", waits), ("both", pl.concat([waits, busy]))):
+        spans = covered(spans, merged(blocks, ["process"]), ["process"], name)
+    return int((spans["both"] - spans["waited"]).sum())
+
+
 def _kinds(lengths: pl.Series) -> list[str]:
     """Return a sentence if step lengths have several modes: number of steps and median of each."""
     kinds = kinds_of(lengths.to_numpy())
@@ -247,6 +262,9 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if untold := meta.get("host_or_wait_ns"):
         may_wait = f"host includes {percent(untold / meta['steps_ns'])} that may be waiting"
         sentence += f"; {may_wait} for the GPU, as no synchronisation was recorded"
+    if beside := meta.get("input_beside_ns"):
+        sentence += f"; input includes {percent(beside / meta['steps_ns'])} in which GPUs work"
+        sentence += " and a loader that is waited for is taken to work, too"
     lost: float = 1 - meta.get("launched", 1)
     return sentence + f"; the launch of {percent(lost)} of ops is unknown" * (lost > 0)
 
