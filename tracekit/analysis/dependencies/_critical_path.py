@@ -14,7 +14,7 @@ from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.dependencies._waits import SYNCHRONISES
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
-from tracekit.analysis.idle_account import covered, merged_in_batches, with_idle_causes
+from tracekit.analysis.idle_account import covered, merged, merged_in_batches, with_idle_causes
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 from tracekit.support.wording import count, first_line, note, percent, time_text
@@ -237,10 +237,10 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
 def _loaded_beside(job: Job, parts: pl.DataFrame) -> int:
     """Return for how long, ns, a loader is only inferred to work on the path, while GPUs work."""
     kinds = pl.col("kind").cast(pl.String).is_in(["loader", "pace"])
-    waits = job.graph.batches.taken.filter("waited").select(
+    waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")
     )
-    busy = job.graph.moments.ops.select("process", "end", "start")
+    busy = job.moments.ops.select("process", "end", "start")
     spans = parts.filter(kinds, cause="input")
     for name, blocks in (("waited", waits), ("both", pl.concat([waits, busy]))):
         spans = covered(spans, merged(blocks, ["process"]), ["process"], name)
