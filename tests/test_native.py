@@ -215,6 +215,39 @@ def test_what_comes_with_the_package_is_found_whatever_the_processor(
     native._name.cache_clear()
 
 
+COMPILES = """
+import sys, numpy as np
+from tracekit.support import compiler
+from tracekit.support.compiled import locate, remembered
+compile = compiler._compile
+def told(*given):
+    print("compiles", flush=True)
+    input()
+    return compile(*given)
+compiler._compile = told
+print("begins", flush=True)
+known, found = np.array([5, 6]), np.empty(3, np.int32)
+compiler.Compiled(locate)(np.array([5, 7, 6]), known, *remembered(known), found)
+print(found.tolist(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_of_several_processes_one_compiles() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
+    first, second = (
+        subprocess.Popen([sys.executable, "-c", COMPILES], text=True, env=environment,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    )  # fmt: skip
+    with first, second:
+        assert [next(first.stdout), next(first.stdout)] == ["begins\n", "compiles\n"]
+        assert next(second.stdout) == "begins\n"
+        told = [process.communicate("\n")[0] for process in (first, second)]
+    assert told == ["[0, -1, 1]\n"] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_where_nothing_can_be_written_code_is_compiled_all_the_same(

@@ -72,8 +72,8 @@ class Compiled:
 
     def _made(self, taken: native.Arguments, given: Any) -> _Run:
         """Compile the loop, and return a function that runs it."""
-        with _LOCK:
-            if run := self._found(taken):  # another thread was faster
+        with _LOCK, native.alone(self._loop, taken.types):
+            if run := self._found(taken):  # another thread or process was faster
                 return run
             code = native.extracted(_compile(self._loop, given), taken.codes)
             if code is not None:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -48,6 +48,10 @@ _BESIDE = Path(__file__).parent / "__pycache__"
 _LINKS_HERE = sys.platform == "linux" and platform.machine() == "x86_64"
 """Whether linking is supported on this machine; on others Numba links its own code."""
 _ANY_PROCESSOR = "x86_64-unknown-linux-gnu generic"
+_LOCKS = "loops.lock"
+"""Name of the file in which a process locks the loops that it compiles."""
+_PLACE_DIGITS = 8
+"""Hexadecimal digits of the position of a loop's lock."""
 _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 """Functions of system libraries that code may call."""
 
@@ -208,12 +212,40 @@ def _library_index() -> dict[str, tuple[str, bool]]:
 def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
     """Store the code of a loop, compiled for this processor, if possible."""
     name = _name(loop, types, _processor())
-    for folder in _own_folders() if name else []:
+    for folder in _made_folders() if name else []:
+        with suppress(OSError):
+            _write(folder / name, code.packed())
+            return
+
+
+@contextmanager
+def alone(loop: Callable[..., Any], types: str) -> Iterator[None]:
+    """Wait while another process compiles the same loop, where its files can be locked.
+
+    Without it, all processes of a first ingest compile the same loops at the same time. A process
+    that ends gives up its locks.
+    """
+    with ExitStack() as held:
+        name = _name(loop, types, _processor())
+        for folder in _made_folders() if name else []:
+            with suppress(OSError, ImportError):
+                import fcntl  # noqa: PLC0415 - not on every system
+
+                file = held.enter_context((folder / _LOCKS).open("ab"))
+                # One byte of the file for each loop.
+                place = int(hashlib.sha256(name.encode()).hexdigest()[:_PLACE_DIGITS], 16)
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+                break
+        yield
+
+
+def _made_folders() -> Iterator[Path]:
+    """Make the folders of this user's code, and yield those into which only this user can write."""
+    for folder in _own_folders():
         with suppress(OSError):
             folder.mkdir(exist_ok=True) if _is_packaged(folder) else _make(folder)
             if _is_packaged(folder) or is_closed(folder):
-                _write(folder / name, code.packed())
-                return
+                yield folder
 
 
 def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
