@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -98,7 +99,6 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_collection_finish() -> None:
     """Let what collects garbage leave alone the thousands of tests, which stay to the end."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
     gc.enable()
@@ -113,12 +113,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=_longest_files_first(items))
     if config.getoption("effort") != "quick":
         return
     short = [item for item in items if not any(map(item.get_closest_marker, LONG))]
     kept = set(_first_and_last(short))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def _longest_files_first(
+    items: list[pytest.Item],
+) -> Callable[[pytest.Item], tuple[int, int, Path]]:
+    """Return a key of tests: files of many long tests first, then those of many tests.
+
+    A file is tested by one process. Of a long one that comes last, the others see nothing.
+    """
+    tests = Counter(item.path for item in items)
+    long = Counter(item.path for item in items if any(map(item.get_closest_marker, LONG)))
+    return lambda item: (-long[item.path], -tests[item.path], item.path)
 
 
 def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
