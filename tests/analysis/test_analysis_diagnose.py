@@ -881,6 +881,22 @@ def test_what_comes_again_is_not_cold(lengths: tuple[int, ...], *, cold: bool) -
     assert facts_of(trace).cold.height == skipped_of(trace, "auto") == cold
 
 
+def test_gpus_that_run_the_same_kernels_may_exchange_with_all() -> None:
+    """Experts, or parts of a sequence: messages in passes make no pipeline."""
+    trace = _of_ranks(1)
+    ops, is_exchange = trace["ops"].collect(), pl.col("kind") == "collective"
+    changed = {"collective": "send_recv", "name": "ncclDevKernel_SendRecv", "stage": "BP"}
+    ops = ops.with_columns(
+        pl.when(is_exchange).then(pl.lit(value)).otherwise(pl.col(name).cast(pl.String))
+        .cast(ops.schema[name]).alias(name)
+        for name, value in changed.items()
+    )  # fmt: skip
+    row = _found(trace.with_tables({"ops": ops}))["pipeline_bubbles"]
+    assert "or exchange with them" in row["finding"]
+    assert row["advice"].startswith("If these are stages of a pipeline")
+    assert "experts" in row["advice"]
+
+
 def test_a_solver_is_told_nothing_of_pipelines_of_layers() -> None:
     rows = [
         {"report": 0, "process": 0, "thread": 0, "library": "mpi", "group": "p2p",

@@ -276,17 +276,22 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         is_hollow = lost.least >= _HOLLOW * facts.step_ns
         win = win - cost if is_hollow and cost <= _HALF * win else 0.0
     is_won = facts.is_worth(win) or not facts.is_of_networks
+    # Where all run the same kernels, experts or parts of a sequence may be what they exchange.
+    is_alike = facts.is_of_networks and kernel_paces(facts).height > 1
+    what = "for work of other GPUs" + ", or exchange with them" * is_alike
     return Finding(
-        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for work of other GPUs, "
-        f"{facts.share(lost.mean)}.",
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} {what}, {facts.share(lost.mean)}.",
         win=win if is_won else None,
         low=0.0 if is_won else None,
         high=lost.most if is_won else None,
         unknown=None if is_won else "the cost of smaller micro-batches is unknown",
         confidence="likely" if is_won else "hint",
         evidence=tuple(evidence),
-        advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
-        "bubbles` compares it with theory."
+        advice=("If these are stages of a pipeline: more" if is_alike else "More")
+        + " micro-batches, stages of equal length, an interleaved schedule; `tracekit bubbles` "
+        "compares it with theory."
+        + " If all send to all (experts, parts of a sequence): balance their work, and exchange "
+        "while others compute." * is_alike
         if facts.is_of_networks
         else "Compute what needs nothing from others while messages are under way (the inside of a "
         "domain before its borders), send earlier, and balance the work of ranks.",
