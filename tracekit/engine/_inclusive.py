@@ -13,7 +13,7 @@ import polars as pl
 from tracekit.engine._group_sums import GroupTally
 from tracekit.engine._host_time import Work
 from tracekit.engine._intervals import union_length
-from tracekit.engine._range_loops import carry_up, count_twice, find_holders
+from tracekit.engine._range_loops import add_launched, carry_up, count_twice, find_holders
 from tracekit.engine._range_paths import (
     SUMS,
     Array,
@@ -90,15 +90,15 @@ class RangeTally:
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
-        self._count(
-            launched.group_by("range").agg(
-                ops=counts.sum().cast(pl.Int64),
-                total_ns=self.counting.duration.filter(counts).sum(),
-                kernels=kernels.sum().cast(pl.Int64),
-                kernel_ns=self.counting.duration.filter(kernels).sum(),
-                length=_LENGTH.sum(), first=pl.col("start").min(), last=pl.col("end").max(),
-            )
+        known = launched.select(
+            "range", "start", "end", duration=self.counting.duration, counts=counts,
+            kernels=kernels.fill_null(value=False),
         )  # fmt: skip
+        numbers = given(self.tree.ranges["range"])
+        with self._lock:
+            compiled(add_launched, known.height)(
+                tuple(given(column) for column in known), numbers, tuple(self.launched)
+            )
         crowded = launched.filter("crowded").join(
             self.tree.ranges.select("range", "node"), on="range", maintain_order="left"
         )
@@ -108,20 +108,6 @@ class RangeTally:
             own.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
         )
         self._count_twice(crowded)
-
-    def _count(self, own: pl.DataFrame) -> None:
-        """Add sums of ops to the ranges that launched them; skip ranges outside the tree."""
-        ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
-        wanted = ordered["range"].to_numpy()
-        rows = np.searchsorted(numbers, wanted)
-        is_there = np.append(numbers, -1)[rows] == wanted
-        rows, found = rows[is_there], ordered.filter(pl.Series(is_there))
-        sums, length, first, last = self.launched
-        with self._lock:
-            sums[rows] += found.select(SUMS).to_numpy()
-            length[rows] += found["length"].to_numpy()
-            first[rows] = np.minimum(first[rows], found["first"].to_numpy())
-            last[rows] = np.maximum(last[rows], found["last"].to_numpy())
 
     def _count_twice(self, crowded: pl.DataFrame) -> None:
         tree, twice = self.tree, np.zeros(len(self.tree), np.int64)

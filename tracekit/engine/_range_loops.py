@@ -167,6 +167,48 @@ def count_twice(
         size += 1
 
 
+def add_launched(
+    ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, Array, Array, Array]
+) -> None:
+    """Add ops to the sums of the ranges that launched them; skip ranges that are not listed.
+
+    Parameters
+    ----------
+    ops
+        ``range, start, end``, duration, whether the row counts as an op, and as a kernel.
+    numbers
+        The numbers of the ranges, in order.
+    launched
+        Of each range ``ops, total_ns, kernels, kernel_ns``; length, first start, last end; updated.
+    """
+    ranges, starts, ends, durations, counts, kernels = ops
+    sums, length, first, last = launched
+    at, size = 0, len(numbers)
+    for row in range(len(ranges)):
+        wanted = ranges[row]
+        if at < size and numbers[at] < wanted:
+            at += 1  # of the next range, mostly
+        if at >= size or numbers[at] != wanted:
+            at, high = 0, size
+            while at < high:
+                middle = (at + high) // 2
+                if numbers[middle] < wanted:
+                    at = middle + 1
+                else:
+                    high = middle
+            if at == size or numbers[at] != wanted:
+                continue
+        if counts[row]:
+            sums[at, 0] += 1
+            sums[at, 1] += durations[row]
+        if kernels[row]:
+            sums[at, 2] += 1
+            sums[at, 3] += durations[row]
+        length[at] += ends[row] - starts[row]
+        first[at] = min(first[at], starts[row])
+        last[at] = max(last[at], ends[row])
+
+
 def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
     """Add to each range the work of nested ranges: sums, first start and last end.
 
