@@ -403,7 +403,7 @@ def host_calls(part: Part) -> Frames:
     ``waits, allocations``: ``name, number, time`` (ns) of calls that wait, or allocate or free.
     """
     first, last = part.span.row(0)
-    waiting, loops = waits(part.trace), part.idle.filter(pl.col("cause") == "waiting_call")
+    waiting, loops = part.trace.once(waits), part.idle.filter(pl.col("cause") == "waiting_call")
     threads = part.found.gaps.join(loops, on="gap", how="semi")["launch_thread"].unique()
     inside = waiting.filter(pl.col("start").is_between(first, last))
     blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
@@ -418,7 +418,7 @@ def host_calls(part: Part) -> Frames:
         return own.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
 
     return {"sums": sums, "waits": by_name(waiting),
-            "allocations": by_name(allocations(part.trace))}  # fmt: skip
+            "allocations": by_name(part.trace.once(allocations))}  # fmt: skip
 
 
 def with_exposed(rows: pl.DataFrame) -> pl.DataFrame:

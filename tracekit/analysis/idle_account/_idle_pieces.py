@@ -129,7 +129,20 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     ending
         The GPUs of the run that end steps, from `last_to_work`.
     """
-    gaps = gaps_of(trace, windows)
+    gaps, kept = gaps_of(trace, windows), trace.once(_kept)
+    for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
+        if of.equals(ending) and found.gaps.drop("pair").equals(gaps):
+            return found
+    kept[:] = [(ending, _explained_gaps(trace, gaps, ending))]
+    return kept[0][1]
+
+
+def _kept(_: Trace) -> list[tuple[pl.DataFrame, OwnPieces]]:
+    """Return room for the last result of `own_pieces`, beside the GPUs that it was asked with."""
+    return []
+
+
+def _explained_gaps(trace: Trace, gaps: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
     pairs = pairs_of(trace, gaps)
     gaps = with_pairs(gaps, pairs)
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
@@ -247,9 +260,9 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
     """Return host activity: kind, such as ``waiting`` -> ``thread, start, end, name``."""
     return {
         "profiler": profiling(trace),
-        "allocation": allocations(trace),
+        "allocation": trace.once(allocations),
         "loading": loads(trace, QUEUED_NS),
-        "waiting": waits(trace),
+        "waiting": trace.once(waits),
         "collective": messages(trace, is_collective=True),
         "message": messages(trace, is_collective=False),
         "sleep": sleeps(trace),
