@@ -57,22 +57,25 @@ def communicators(trace: Trace) -> pl.DataFrame:
     the call that creates it lacks the value (the id before NCCL 2.25; all values if NVTX payloads
     were not exported).
     """
-    return trace.once(_communicators)
+    return trace.once(_announced).drop("is_made").unique(maintain_order=True)
 
 
-def _communicators(trace: Trace) -> pl.DataFrame:
+def _announced(trace: Trace) -> pl.DataFrame:
+    """Return the rows of `communicators`, with duplicates, and whether the range creates it."""
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
-    makes = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
-    ranges = trace.once(_nccl_ranges).filter(makes).sort("process", "start", "range")
-    made = ranges.select(
+    is_made = pl.col("name").str.contains(_MAKES_COMMUNICATOR).alias("is_made")
+    known = trace.once(_nccl_ranges).with_columns(is_made, ranks=ranks)
+    ranges = known.filter(pl.col("is_made") | pl.col("ranks").is_not_null())
+    made = ranges.sort("process", "start", "range").select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         "report",
         "process",
         _count("Rank", "commRank", "rank").cast(pl.Int32, strict=False).alias("rank"),
-        ranks.cast(pl.Int32, strict=False).alias("ranks"),
+        pl.col("ranks").cast(pl.Int32, strict=False),
         _count("CUDA device", "cudaDev").cast(pl.Int32, strict=False).alias("cuda_device"),
+        "is_made",
     )  # fmt: skip
-    return made.with_columns(hex_ids(made["communicator"])).unique(maintain_order=True)
+    return made.with_columns(hex_ids(made["communicator"]))
 
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
@@ -81,14 +84,8 @@ def made_communicators(trace: Trace) -> pl.DataFrame:
 
 
 def _made_communicators(trace: Trace) -> pl.DataFrame:
-    made = trace.once(_nccl_ranges).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
-    rows = made.select(
-        "process",
-        _text("NCCL communicator ID", "commHash").alias("communicator"),
-        _count("Rank", "commRank", "rank").cast(pl.Int32, strict=False).alias("rank"),
-    )
-    known = rows.with_columns(hex_ids(rows["communicator"])).drop_nulls().unique()
-    return known.filter(pl.len().over("process", "communicator") == 1)
+    rows = trace.once(_announced).filter("is_made").select("process", "communicator", "rank")
+    return rows.drop_nulls().unique().filter(pl.len().over("process", "communicator") == 1)
 
 
 def group_descriptions(trace: Trace) -> pl.DataFrame:
@@ -161,9 +158,9 @@ def _read_calls(trace: Trace) -> pl.DataFrame:
 
 def hex_ids(ids: pl.Series) -> pl.Series:
     """Return ids as text ``0x...`` (hexadecimal); null for 0. Texts without a number stay."""
-    distinct = ids.drop_nulls().unique().to_list()
-    if not distinct:
+    if ids.null_count() == len(ids):
         return ids.cast(pl.String)
+    distinct = ids.drop_nulls().unique().to_list()
     return ids.replace_strict(distinct, [_hex(each) for each in distinct], return_dtype=pl.String)
 
 

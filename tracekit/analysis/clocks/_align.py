@@ -110,10 +110,13 @@ class _Aligning:
         self._calls: Callable[[int], Calls] = cache(
             lambda index: clock_calls(traces[index]) if calls is None else calls[index]
         )
-        self._named: Callable[[int], frozenset[str]] = cache(lambda index: self._calls(index).named)
         found: Callable[[], list[pl.DataFrame]] = cache(lambda: messages(traces))
         self._messages: Callable[[int, int], Messages] = cache(
-            lambda one, other: passed(found()[one], found()[other])
+            lambda one, other: (
+                passed(found()[one], found()[other])
+                if self._calls(one).counts and self._calls(other).counts
+                else Messages.none()
+            )
         )
         same: Callable[[], pl.DataFrame] = cache(
             lambda: same_groups(pl.concat(map(group_members, traces)))
@@ -284,11 +287,11 @@ class _Aligning:
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
         """Return the reports of `known` to try: those with most common communicators first."""
-        here, named = self._places[index], self._named(index)
+        here, named = self._places[index], self._calls(index).named
 
         def away(other: int) -> tuple[int, bool, float]:
             return (
-                -len(named & self._named(other)),
+                -len(named & self._calls(other).named),
                 not same_machine(self._places[other], here),
                 _off(self._found[other]),
             )

@@ -10,7 +10,8 @@ begun.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -38,6 +39,7 @@ _MOST_LANES = 64
 _MOST_TRIES = 48
 """Maximum number of pairs of streams compared for two reports."""
 _NUMBER = ("group", "operation", "call_sequence")
+_OF_LANE = ("group", "lane", "place", "stream")
 _TIMES = ("start", "end")
 _JOINT_CALLS = {
     "library": pl.String, "operation": pl.String, "communicator": pl.String, "ranks": pl.Int32,
@@ -81,10 +83,14 @@ class Calls:
         ``place`` numbers the file's (process, GPU) pairs.
     numbered
         Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
+    counts
+        Whether `messages` may number some: an MPI_Init, or the creation of an NCCL communicator,
+        was recorded.
     """
 
     lanes: pl.DataFrame
     numbered: pl.DataFrame
+    counts: bool
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
         """Return the calls of groups in `names` (old -> new), renamed and without numbers."""
@@ -94,13 +100,29 @@ class Calls:
         ).sort("start")  # fmt: skip
         rows = pl.concat([self.lanes, numbered.select(self.lanes.columns)], how="vertical_relaxed")
         known = rows.filter(pl.col("group").is_in(list(names)))
-        return Calls(known.with_columns(pl.col("group").replace(names)), self.numbered.clear())
+        lanes = known.with_columns(pl.col("group").replace(names))
+        return replace(self, lanes=lanes, numbered=self.numbered.clear())
 
-    @property
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """Names of all groups of ranks."""
+        return frozenset(pl.concat([self.lanes["group"], self.numbered["group"]]).unique())
+
+    @cached_property
     def named(self) -> frozenset[str]:
         """Names, as ``nccl 0x...``, of the communicators with a known id in this recorded file."""
-        known = pl.concat([self.lanes["group"], self.numbered["group"]])
-        return frozenset(known.filter(known.str.starts_with("nccl 0x")))
+        return frozenset(name for name in self.groups if name.startswith("nccl 0x"))
+
+    @cached_property
+    def counted(self) -> pl.DataFrame:
+        """``group, lane, place, stream, len``: number of calls per lane."""
+        return self.lanes.group_by(_OF_LANE, maintain_order=True).agg(pl.len())
+
+    @cached_property
+    def by_lane(self) -> dict[int, pl.DataFrame]:
+        """Calls of each lane."""
+        parts = self.lanes.partition_by("lane", as_dict=True)
+        return {lane: rows for (lane,), rows in parts.items()}
 
 
 def named_alike(
@@ -112,10 +134,8 @@ def named_alike(
     of PyTorch, only groups matched by `same()` (see `same_groups`) are kept, without call numbers.
     """
     of_pytorch, of_others = (
-        any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
-            each.numbered["group"]).unique())
-        for each in (calls, others)
-    )  # fmt: skip
+        any(name.startswith("nccl pg ") for name in each.groups) for each in (calls, others)
+    )
     if of_pytorch == of_others or not (calls.named or others.named):
         return calls, others
     prefixed = same().select(pl.format("nccl {}", pl.all()).name.keep())
@@ -127,7 +147,8 @@ def clock_calls(trace: Trace) -> Calls:
     """Return one recorded file's calls from which its clock offset to others can be computed."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
-    return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))
+    counts = not (made_communicators(trace).is_empty() and from_the_start(trace).is_empty())
+    return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls), counts)
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
@@ -161,8 +182,7 @@ def _may_have_calls(trace: Trace) -> bool:
         trace["host"].filter(pl.col("library") == "mpi"),
         annotated_calls(trace),
     )
-    some = pl.collect_all([rows.select("process").head(1) for rows in places])
-    return any(rows.height for rows in some)
+    return any(rows.select("process").head(1).collect().height for rows in places)
 
 
 def _is_numbered() -> pl.Expr:
@@ -246,11 +266,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
 
     Streams with the same number, on the n-th process and GPU in both files, come first.
     """
-    key = ["group", "lane", "place", "stream"]
-    lanes, other_lanes = (
-        side.lanes.group_by(key, maintain_order=True).agg(pl.len()) for side in (calls, others)
-    )
-    both = lanes.join(other_lanes, on="group", suffix="_other")
+    both = calls.counted.join(others.counted, on="group", suffix="_other")
     shorter = pl.min_horizontal("len", "len_other").cast(pl.Int64)
     order = both.with_columns(
         several=(pl.len().over("group") > 1),
@@ -258,13 +274,9 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
         + (pl.col("place") == pl.col("place_other")).cast(pl.Int8),
     ).sort(pl.col("group").str.contains("unknown"), -pl.col("alike"), -shorter, "lane",
            "lane_other", nulls_last=True)  # fmt: skip
-    parts = [
-        {lane: rows for (lane,), rows in side.lanes.partition_by("lane", as_dict=True).items()}
-        for side in (calls, others)
-    ]
     chosen = order.head(_MOST_TRIES).select("lane", "lane_other", "several")
     for lane, other, several in chosen.iter_rows():
-        yield parts[0][lane].head(_MOST), parts[1][other].head(_MOST), several
+        yield calls.by_lane[lane].head(_MOST), others.by_lane[other].head(_MOST), several
 
 
 def _end_together(pairs: Pairs) -> bool:
@@ -306,11 +318,10 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_order(stream: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
-    label = pl.struct("group", "operation", "size").rank("dense").cast(pl.Int64)
-    both = pl.concat([stream.with_columns(side=0), others.with_columns(side=1)])
-    both = both.with_columns(label=label)
-    one, other = (both.filter(side=side) for side in (0, 1))
-    return in_order(_ints(one, "label"), _times(one), _ints(other, "label"), _times(other))
+    label = pl.struct("group", "operation", "size").rank("dense").alias("label")
+    labels = _ints(pl.concat([stream, others]).select(label), "label")
+    one, other = labels[: stream.height], labels[stream.height :]
+    return in_order(one, _times(stream), other, _times(others))
 
 
 def _times(calls: pl.DataFrame) -> tuple[Ints, Ints]:
