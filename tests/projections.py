@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.engine import Work
-from tracekit.engine._inclusive import SUMS, _held
+from tracekit.engine._inclusive import SUMS, _work_in_ranges
 from tracekit.model import Trace
 
 
@@ -23,7 +23,7 @@ def projected_ranges(trace: Trace) -> pl.DataFrame:
     durations of its ops; ``kernels`` and ``kernel_ns``, the same of its kernels; ``gpu_start`` and
     ``gpu_end``, the first start and last end of its ops on any device.
     """
-    held = _held(Work(trace), skip=0)
+    held = _work_in_ranges(Work(trace), skip=0)
     columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
     both = pl.concat([some.select(columns) for some in (held.pushed, held.opened)])
     return both.drop_nulls("gpu_start").sort("range")

@@ -15,7 +15,7 @@ from tracekit.attribution._arrays import CaseKeys, CaseRows, KindPlaces
 from tracekit.attribution._evidence import KIND_PLACE
 from tracekit.attribution._names import RangeNames, base_name
 from tracekit.attribution._op_loops import describe
-from tracekit.attribution._stages import Cases, told_apart
+from tracekit.attribution._stages import Cases, grouped_cases
 
 LARGE = (1 << 31) - 1
 NUMBERS = st.sampled_from([-1 << 62, -1, 0, 1, 2, LARGE, LARGE << 31])
@@ -34,7 +34,7 @@ def test_cases_are_those_of_a_dictionary(rows: list[tuple[int, ...]], repeated: 
     numbers: dict[tuple[int, ...], int] = {}
     cases = [numbers.setdefault(row[:-1], len(numbers)) for row in rows]
     lengths = [row[-1] for row in rows]
-    told = told_apart(_arrays(rows), np.array(lengths, np.int64), len(rows))
+    told = grouped_cases(_arrays(rows), np.array(lengths, np.int64), len(rows))
     assert told.case.tolist() == cases
     assert list(zip(*map(np.ndarray.tolist, told.keys), strict=True)) == list(numbers)
     for number in range(len(numbers)):
@@ -52,7 +52,7 @@ def test_cases_of_chunks_are_those_of_all(room: int, chunks: list[list[tuple[int
         patch.setattr(_stages, "_ROOM", room)
         for chunk in chunks:
             rows, lengths = _arrays(chunk), np.array([row[-1] for row in chunk], np.int64)
-            told = told_apart(rows, lengths, len(chunk))
+            told = grouped_cases(rows, lengths, len(chunk))
             found += cases.add(told)[told.case].tolist()
     every = [row for chunk in chunks for row in chunk]
     numbers: dict[tuple[int, ...], int] = {}

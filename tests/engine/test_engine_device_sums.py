@@ -136,7 +136,7 @@ def _of_gpus(*uuids: str) -> Trace:
 
 def _on_clock(trace: Trace, clock: Clock) -> Trace:
     reports = {"report": 0, "file": "rank1.sqlite", "format": "nsys", "size": 1}
-    return trace.with_tables({"reports": clock.told(pl.DataFrame([reports]))})
+    return trace.with_tables({"reports": clock.applied_to(pl.DataFrame([reports]))})
 
 
 @pytest.mark.parametrize("by", ["stage", "device", "stage,device"])

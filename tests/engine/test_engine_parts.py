@@ -72,7 +72,7 @@ def _report(ops: Sequence[tuple[int, int, int, str, str, int]], uuids: Sequence[
 
 def _named(trace: Trace, number: int, clock: Clock) -> Trace:
     row = {"report": 0, "file": f"rank{number}.sqlite", "format": "nsys", "size": 1, "host": "a"}
-    return trace.with_tables({"reports": clock.told(pl.DataFrame([row]))})
+    return trace.with_tables({"reports": clock.applied_to(pl.DataFrame([row]))})
 
 
 def sent(work: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:

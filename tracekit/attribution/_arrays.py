@@ -521,11 +521,11 @@ class KindPlaces(NamedTuple):
 class CaseKeys(NamedTuple):
     """Two integers per op that encode all evidence for its stage; see `describe`."""
 
-    who: Array
-    what: Array
+    by: Array
+    rest: Array
 
 
-class Told(NamedTuple):
+class Distinct(NamedTuple):
     """Ops grouped into cases: ops with equal evidence form a case, whose stage is decided once.
 
     Parameters

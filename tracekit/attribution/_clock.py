@@ -289,13 +289,13 @@ def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) ->
     """Return ``device, start, end, slack`` of host waits: GPU work's end to return, ns."""
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items():
-        own = waits.filter(pl.col("type") == name).with_row_index("wait")
-        parts = [_last_ends(own, rows, by) for rows in ended()]
-        if parts and own.height:
+        of_type = waits.filter(pl.col("type") == name).with_row_index("wait")
+        parts = [_last_ends(of_type, rows, by) for rows in ended()]
+        if parts and of_type.height:
             # Of several chunks the last end of all counts, and the device of it.
             last = pl.concat(parts).sort("until").unique("wait", keep="last")
             slack = (pl.col("end") - pl.col("until")).alias("slack")
-            found.append(own.join(last, on="wait").select("device", "start", "end", slack))
+            found.append(of_type.join(last, on="wait").select("device", "start", "end", slack))
     return pl.concat(found).sort("start")
 
 
@@ -367,10 +367,10 @@ class Jumps:
     def add(self, ops: pl.DataFrame) -> None:
         """Record the least launch delays of a chunk of ops, ordered by start."""
         delay = pl.col("start") - pl.col("launch_start")
-        for own in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
-            least = _least_of(own)
+        for gpu in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
+            least = _least_of(gpu)
             self._least.append(least)
-            device, delay_ns = own["device"][0], least["delay"].to_numpy()
+            device, delay_ns = gpu["device"][0], least["delay"].to_numpy()
             quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
             self._quickest[device] = quickest
             prompt = least["since"].filter(least["delay"] <= quickest + THRESHOLDS.prompt_ns)

@@ -122,13 +122,13 @@ def find_places(
         Rules that give names a meaning.
     """
     (counted, roles), trains = known, evidence.processes.filter("trains")["process"]
-    own = counted.filter(np.isin(counted["process"], trains))
-    exchanges = int(own.filter(roles_of(own, roles) > LAYER)["ops"].sum())
+    of_trainers = counted.filter(np.isin(counted["process"], trains))
+    exchanges = int(of_trainers.filter(roles_of(of_trainers, roles) > LAYER)["ops"].sum())
     streams = _computing(ops, roles, trains) if exchanges else pl.DataFrame()
     if streams.is_empty():
         return Places(*np.empty((3, 0), np.int64))
     found = _placed(ops, roles, streams, exchanges)
-    exchanges_by_stage = _told(
+    exchanges_by_stage = _explained(
         _with_stages(found, ops, launches, evidence, structures, rules)
     ).sort("op")
     stage = exchanges_by_stage["place"].replace_strict(
@@ -146,16 +146,16 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
     The last entry is for ops without a name.
     """
-    meant = classify_kernels(counted.unique("name"), rules)
+    classified = classify_kernels(counted.unique("name"), rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
-    role = meant.select(
+    role = classified.select(
         pl.when(pl.col("kind") == "collective")
         .then(pl.col("collective").cast(pl.String).replace_strict(_ROLES, default=-1))
         .when((pl.col("kind") == "compute") & is_layer).then(LAYER)
         .when(pl.col("kind") == "compute").then(OTHER)
         .otherwise(-1)
     ).to_series()  # fmt: skip
-    codes = codes_of(meant["name"])
+    codes = codes_of(classified["name"])
     roles = np.full(int(codes.max(initial=-1)) + 2, -1, np.int8)
     roles[codes] = role.to_numpy()
     roles[-1] = -1
@@ -216,21 +216,21 @@ def _with_stages(
     around it, whose threads are added as well. Kernel names and neighbouring layers are not used
     for these stages.
     """
-    asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
-    launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
+    ids = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
+    launched = _launched(ops, launches, ids.filter(ids >= 0).sort().to_numpy(), structures)
     known = launched.with_columns(stages_of_launches(launched.select(_WHO), evidence, rules))
     # Structure calls all that may exchange gradients an update: here the place is to tell.
     alone = launched.select(*_WHO[:-1], structure=pl.lit(-1, pl.Int8))
-    own = launched.drop("code", "structure").with_columns(
+    collectives = launched.drop("code", "structure").with_columns(
         own=stages_of_launches(alone, evidence, rules)
     )
-    found = found.join(own, on="op")
-    for who in ("before", "after"):
+    found = found.join(collectives, on="op")
+    for side in ("before", "after"):
         layers = known.select(
-            pl.col("op").alias(f"{who}_op"),
-            pl.col("stage").alias(who), pl.col("thread").alias(f"{who}_thread"),
+            pl.col("op").alias(f"{side}_op"),
+            pl.col("stage").alias(side), pl.col("thread").alias(f"{side}_thread"),
         )  # fmt: skip
-        found = found.rename({who: f"{who}_op"}).join(layers, on=f"{who}_op", how="left")
+        found = found.rename({side: f"{side}_op"}).join(layers, on=f"{side}_op", how="left")
     return found
 
 
@@ -259,7 +259,7 @@ def _launched(
     )
 
 
-def _told(found: pl.DataFrame) -> pl.DataFrame:
+def _explained(found: pl.DataFrame) -> pl.DataFrame:
     """Return ``op, process, place`` (stage) of collectives that the layers around them explain."""
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
@@ -308,7 +308,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
     )  # fmt: skip
     ends = (pl.col("own") == "FP") & (pl.col("before") == "FP")
     edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
-    own = (
+    is_of_pass = (
         (between | (edges & reduced_forward)) & waited
         & ((reduces & often) | (gathers & reduced_forward)
            | (gathers & computes & ~shards))
@@ -316,7 +316,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
     )
-    return pl.when(own).then("own").when(moves).then(pl.lit("WU"))
+    return pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))
 
 
 def find_handing(
@@ -471,9 +471,9 @@ class Unnamed:
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the collectives of a chunk of the canonical table of ops."""
-        own = ops.filter(pl.col("collective") == "unknown")
-        told = own.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"]))
-        self._ns += int((told["end"] - told["start"]).sum())
+        rows = ops.filter(pl.col("collective") == "unknown")
+        staged = rows.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"]))
+        self._ns += int((staged["end"] - staged["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if collectives of unknown operation take much of the GPU time in `opinions`."""
@@ -497,11 +497,11 @@ class Returned:
         """Add the large copies in a chunk of the table of ops."""
         kind, stage = (pl.col(name).cast(pl.String) for name in ("kind", "stage"))
         large = ops.filter(kind.is_in(["d2h", "h2d"]), pl.col("bytes") > _LARGE)
-        own = large.filter((kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO"))
+        copies = large.filter((kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO"))
         for way in self._bytes:
-            self._bytes[way] += int(own.filter(kind == way)["bytes"].sum())
+            self._bytes[way] += int(copies.filter(kind == way)["bytes"].sum())
         self._ns += int(
-            own.filter(kind == "h2d").select((pl.col("end") - pl.col("start")).sum()).item()
+            copies.filter(kind == "h2d").select((pl.col("end") - pl.col("start")).sum()).item()
         )
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:

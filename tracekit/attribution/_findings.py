@@ -40,12 +40,13 @@ def findings(
 
     found = []
     for verdict in verdicts.to_dicts():
-        own = opinions.filter(pl.col("process") == verdict["process"])
+        rows = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
             *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
             *_left_out(iterations, verdict["process"]),
-            *_structure(verdict), *_lopsided(own, verdict), *_exchanges_forward(own, verdict),
-            *_disagreements(own, verdict),
+            *_structure(verdict), *_lopsided(rows, verdict),
+            *_exchanges_forward(rows, verdict),
+            *_disagreements(rows, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
@@ -96,8 +97,8 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
     """Warn if numbers of steps are left out: the time of those counts in the step before them."""
     by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
-    own = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
-    for last, by_last, length in own.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
+    rows = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
+    for last, by_last, length in rows.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
         yield (
             f"no step between {last - by_last} and {last} is marked in the recording: the "
             f"{length / _NS_PER_MS:,.3f} ms from one to the other count as a step"

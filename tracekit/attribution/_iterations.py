@@ -125,7 +125,7 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
     """
     if not (steps["domain"] == _OWN_DOMAIN).any():
         return steps
-    held = (
+    with_pass = (
         ranges.filter(pl.col("stage").is_in(PASSES))
         .select("process", "thread", at="start")
         .sort("at")
@@ -135,7 +135,7 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
         )
         .filter(pl.col("at") <= pl.col("end"))
     )  # fmt: skip
-    is_held = pl.col("range").is_in(held["range"].implode())
+    is_held = pl.col("range").is_in(with_pass["range"].implode())
     return steps.filter(is_held | pl.col("domain").ne_missing(_OWN_DOMAIN))
 
 
@@ -289,9 +289,9 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     )  # fmt: skip
     lacks_update = at_end & comparable & pl.col("all_updated") & ~pl.col("updated")
     is_torn = pl.col("open") | lacks_update.fill_null(value=False)
-    whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
-    whole = whole & pl.when(pl.col("ops").is_not_null()).then(~is_torn)
-    return known.select(*iterations.drop("open").columns, "ops", whole=whole)
+    is_complete = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
+    is_complete = is_complete & pl.when(pl.col("ops").is_not_null()).then(~is_torn)
+    return known.select(*iterations.drop("open").columns, "ops", whole=is_complete)
 
 
 def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
@@ -302,14 +302,14 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     ``most`` ops of one of them; and ``all_updated``: whether all iterations with work but the last
     have an update after backward.
     """
-    held = (pl.col("ops") > 0).fill_null(value=False)
-    place, count = held.cum_sum(), held.sum()
-    is_between = held & (place > 1) & (place < count)
+    has_ops = (pl.col("ops") > 0).fill_null(value=False)
+    place, count = has_ops.cum_sum(), has_ops.sum()
+    is_between = has_ops & (place > 1) & (place < count)
     row, steady = pl.col("row"), pl.col("steady").filter(is_between)
-    updated = pl.col("updated").filter(held & (place < count))
+    updated = pl.col("updated").filter(has_ops & (place < count))
     found = {
         "first_of_all": row.first(), "last_of_all": row.last(),
-        "first": row.filter(held).first(), "last": row.filter(held).last(),
+        "first": row.filter(has_ops).first(), "last": row.filter(has_ops).last(),
         "least": steady.min(), "usual": steady.median(), "most": steady.max(),
         "between": is_between.sum(), "all_updated": pl.when(count > 1).then(updated.all()),
     }  # fmt: skip
@@ -479,14 +479,14 @@ def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
     ``cut`` is ``begin``, ``end`` or ``both`` if GPU work was not recorded at the start, at the end
     or at both ends of the iterations, else null. Processes in `torn` count as cut at the start.
     """
-    held, whole = pl.col("ops") > 0, pl.col("whole")
+    has_ops, is_complete = pl.col("ops") > 0, pl.col("whole")
     # Of work in one iteration alone, those without any tell at which end it was cut; the only one
     # that there is began in the recording.
-    is_torn = (held & ~whole) & (held.sum() > 1)
-    ends_in_only_one = (held & ~whole).last() & (pl.len() == 1)
+    is_torn = (has_ops & ~is_complete) & (has_ops.sum() > 1)
+    ends_in_only_one = (has_ops & ~is_complete).last() & (pl.len() == 1)
     lacks_before = pl.col("process").is_in(torn.implode()).first()
-    begin = ~held.first() | is_torn.first() | lacks_before
-    end = ~held.last() | is_torn.last() | ends_in_only_one
+    begin = ~has_ops.first() | is_torn.first() | lacks_before
+    end = ~has_ops.last() | is_torn.last() | ends_in_only_one
     cut = (
         pl.when(begin & end).then(pl.lit("both"))
         .when(begin).then(pl.lit("begin"))
@@ -498,8 +498,8 @@ def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
         .group_by("process", maintain_order=True)
         .agg(
             iterations=pl.len().cast(pl.Int64),
-            with_work=held.sum().cast(pl.Int64),
-            cut=pl.when(held.any()).then(cut),
-            whole=whole.sum().cast(pl.Int64),
+            with_work=has_ops.sum().cast(pl.Int64),
+            cut=pl.when(has_ops.any()).then(cut),
+            whole=is_complete.sum().cast(pl.Int64),
         )
     )

@@ -155,11 +155,11 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
         names = rows["name"].unique().cast(pl.String)
         kinds = [names.filter(names.str.contains(each)) for each in (_LAUNCHES, _CAPTURES)]
         launch, capture = (pl.col("name").cast(pl.String).is_in(each.implode()) for each in kinds)
-        own = rows.with_columns(did=pl.Series(launching[number]), captures=capture)
+        chunk = rows.with_columns(did=pl.Series(launching[number]), captures=capture)
         before = pl.col("end").cum_max().shift().over("thread")
         is_outer = (pl.col("start") >= before).fill_null(value=True)
         outer = is_outer.cum_sum().over("thread").alias("outer")
-        each = own.filter(launch | capture).group_by("thread", outer, maintain_order=True).agg(
+        each = chunk.filter(launch | capture).group_by("thread", outer, maintain_order=True).agg(
             pl.col("process", "name", "start").first(), pl.col("did", "captures").any()
         )  # fmt: skip
         start = pl.col("start").filter("did")
@@ -319,8 +319,8 @@ def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tu
     [of] = launches.calls.read(number, "call")
     first, values = first_numbers(calls), np.zeros(of.size, np.int64)
     for chunk in chunks_of(of, first):
-        own = np.flatnonzero((of >= first[chunk]) & (of < first[chunk + 1]))
-        values[own] = calls.read(chunk, name)[name].to_numpy()[of[own] - first[chunk]]
+        rows = np.flatnonzero((of >= first[chunk]) & (of < first[chunk + 1]))
+        values[rows] = calls.read(chunk, name)[name].to_numpy()[of[rows] - first[chunk]]
     return values, of >= 0
 
 
@@ -380,12 +380,12 @@ class Captured:
 
 def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Join each graph node with the latest call of its thread during which it was created."""
-    asked = nodes.join_asof(
+    joined = nodes.join_asof(
         calls.select("thread", "start", "end", later="call"),
         left_on="time", right_on="start", by="thread", check_sortedness=False,
     )  # fmt: skip
     inside = (pl.col("time") <= pl.col("end")).fill_null(value=False)
-    return asked.select(
+    return joined.select(
         *_NODE, "thread", "time", call=pl.when(inside).then("later").otherwise("call")
     )
 

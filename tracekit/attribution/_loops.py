@@ -106,11 +106,11 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 
 @inner
 def flags_of(
-    row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
+    row: int, stage: int, name_flags: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
     """Return a range's flags: by its name, and as inherited from the range in slot `above`."""
     around_flags = opened.flags[above] if above >= 0 else 0
-    flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
+    flags: int = name_flags | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
         flags |= APART
     # What a range says counts in training only, so one set apart covers none that is not.
@@ -171,7 +171,7 @@ def open_inside(
 def nest(
     first: int,
     ranges: NestedRows,
-    meant: NameMeanings,
+    meanings: NameMeanings,
     opened: OpenAround,
     found: Nested,
     bones: Bones,
@@ -185,7 +185,7 @@ def nest(
         Row to begin with.
     ranges
         The ranges, by start.
-    meant
+    meanings
         Meanings of their names.
     opened
         Open ranges of each thread; updated.
@@ -206,19 +206,19 @@ def nest(
             above = close(thread, ranges.start[row], ranges.end[row], opened.stack)
             if opened.stack.free[0] < 0:
                 return row
-        stage, around, passes = meant.place[name], -1, 0
+        stage, around, passes = meanings.place[name], -1, 0
         found.parent[row], found.depth[row] = -1, 0 if ranges.pushes[row] else -1
         if above >= 0:
             found.parent[row], found.depth[row] = opened.number[above], opened.level[above] + 1
             around, passes = opened.of_pass[above], opened.passes[above]
-        own = EVALUATES if stage == METRIC_EVALUATION else 0
-        if meant.marks[name]:
-            own |= DIFFERENTIATES
+        name_flags = EVALUATES if stage == METRIC_EVALUATION else 0
+        if meanings.marks[name]:
+            name_flags |= DIFFERENTIATES
             seen.marked[thread] = True
-        flags = flags_of(row, stage, own, above, ranges, opened)
+        flags = flags_of(row, stage, name_flags, above, ranges, opened)
         found.flags[row] = flags
         notice(row, stage, flags, ranges, seen)
-        if meant.may_be_step[name] or tells(row, stage, flags, passes, ranges):
+        if meanings.may_be_step[name] or tells(row, stage, flags, passes, ranges):
             bones.row[bones.total[0]], bones.around[bones.total[0]] = row, around
             bones.total[0] += 1
         if ranges.pushes[row]:
@@ -296,7 +296,7 @@ def share(process: int, stage: int, now: int, until: int, opened: Opened) -> Non
 
 @inner
 def pass_range(
-    row: int, turn: Turn, meant: NameMeanings, opened: Opened, label: int, nodes: PathNodes
+    row: int, turn: Turn, meanings: NameMeanings, opened: Opened, label: int, nodes: PathNodes
 ) -> int:
     """Open a range on its thread, or in its process if it is a start/end range.
 
@@ -309,7 +309,7 @@ def pass_range(
         Row of the range in the chunk.
     turn
         The chunk of ranges that is being followed; the number of the range's path is written to it.
-    meant
+    meanings
         Meanings of range names.
     opened
         Open ranges; updated.
@@ -319,7 +319,7 @@ def pass_range(
         The tree of paths; added to.
     """
     ranges, paths = turn.ranges, turn.paths
-    thread, stage = ranges.thread[row], meant.place[ranges.name[row]]
+    thread, stage = ranges.thread[row], meanings.place[ranges.name[row]]
     now, until = ranges.start[row], ranges.end[row]
     if not ranges.pushes[row]:
         share(ranges.process[row], stage, now, until, opened)
@@ -339,7 +339,7 @@ def pass_range(
         opened.stages.stage[put(thread, until, opened.stages.stack)] = stage
     if ranges.flags[row] & EVALUATES != 0:
         opened.evaluates[thread] = max(opened.evaluates[thread], until)
-    if meant.marks[ranges.name[row]]:
+    if meanings.marks[ranges.name[row]]:
         opened.differentiates[thread] = max(opened.differentiates[thread], until)
     return MORE_ROWS
 
@@ -375,7 +375,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 
 @inner
-def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
+def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
     """Return the stage evidence bits of a launching call, from the ranges open around it."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
@@ -405,7 +405,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
         innermost = close(thread, now, now, opened.ranges.stack)
         if innermost >= 0:
             found.range[row] = opened.ranges.number[innermost]
-        found.evidence[row] = tell_of(row, calls, opened, teams, serving)
+        found.evidence[row] = evidence_of(row, calls, opened, teams, serving)
 
 
 @inner
@@ -420,7 +420,7 @@ def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) 
 
 def follow(
     turn: Turn,
-    meant: NameMeanings,
+    meanings: NameMeanings,
     opened: Opened,
     teams: Teams,
     serving: Serving,
@@ -433,7 +433,7 @@ def follow(
     ----------
     turn
         The chunks of ranges and calls; output is written to it.
-    meant
+    meanings
         Meanings of range names.
     opened
         Open ranges; updated.
@@ -463,7 +463,7 @@ def follow(
         # A range is open to what starts together with it.
         if has_ranges and (not has_calls or ranges.start[next_range] <= calls.start[next_call]):
             label = label_of(next_range, ranges, teams.steps, labels)
-            stopped = pass_range(next_range, turn, meant, opened, label, nodes)
+            stopped = pass_range(next_range, turn, meanings, opened, label, nodes)
             next_range += stopped == MORE_ROWS
         else:
             pass_call(next_call, turn, opened, teams, serving)

@@ -73,8 +73,8 @@ class RangeNames:
         A stage set by the user's own rules stays. Returns the ranges in `skeleton` with this stage
         dropped as well.
         """
-        own = self._rules["range"][: self._rules.given.get("range", 0)]
-        of_user = (matches(entry, {"name": "base", "domain": "domain"}) for entry in own)
+        user_rules = self._rules["range"][: self._rules.given.get("range", 0)]
+        of_user = (matches(entry, {"name": "base", "domain": "domain"}) for entry in user_rules)
         closure = (
             pl.col("base").str.contains(_CLOSURE)
             & (pl.col("stage") == "WU")
@@ -141,8 +141,8 @@ class RangeNames:
 
     def _meanings(self, names: pl.DataFrame) -> pl.DataFrame:
         first = self.table.height
-        meant = classify_ranges(names.rename({"base": "name"}), self._rules)
-        steps = step_names(meant.rename({"name": "base"}), self._rules)
+        classified = classify_ranges(names.rename({"base": "name"}), self._rules)
+        steps = step_names(classified.rename({"name": "base"}), self._rules)
         return steps.select(
             pl.int_range(first, first + names.height, dtype=pl.UInt32).alias("id"),
             *_NAME, "stage", "autograd", "rule", "number",

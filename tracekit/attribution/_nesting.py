@@ -105,7 +105,7 @@ def look_at_ranges(
         If the ranges that mark steps and passes take more memory than the workspace has.
     """
     names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
-    skeletons, held, last, count = [], 0, last_call, 0
+    skeletons, rows_in_memory, last, count = [], 0, last_call, 0
     for number in range(len(ranges)):
         rows = ranges.coded(number, *_READ)
         chunk = nester.nest(rows, ranges.first[number], names)
@@ -114,14 +114,14 @@ def look_at_ranges(
             count *= latest == last
             count, last = count + int((chunk.rows.end == latest).sum()), latest
         skeletons.append(_skeleton(chunk, names))
-        held += skeletons[-1].height
+        rows_in_memory += skeletons[-1].height
         share = (ranges.first[number] + rows.height) / ranges.height
-        _require_memory(int(held / share), workspace)
+        _require_memory(int(rows_in_memory / share), workspace)
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
     skeleton = names.settle(pl.concat([_NO_SKELETON, *skeletons]))
     # Ranges that a program ends do not end in one instant; those that the recording ends do.
     is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
-    return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
+    return Nesting(names, places, skeleton.with_columns(open=is_open), *_thread_counts(nester.seen))
 
 
 def _require_memory(rows: int, workspace: Workspace) -> None:
@@ -157,7 +157,7 @@ class _Chunk:
     bones: Bones
 
 
-def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
+def _thread_counts(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
     """Return ``marks, marked, loading`` of `Nesting` from the counts per thread."""
     thread, place = np.nonzero(seen.passes)
     marks = pl.DataFrame(
@@ -189,7 +189,7 @@ class _Nester:
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
         """Find parents and flags in the next chunk of ranges, whose first range is `first`."""
-        ids, meant, height = given(names.of(frame)), names.meanings, frame.height
+        ids, meanings, height = given(names.of(frame)), names.meanings, frame.height
         process, thread, start, end = (
             given(frame[name]) for name in ("process", "thread", "start", "end")
         )
@@ -201,7 +201,7 @@ class _Nester:
         )
         bones = Bones(np.empty(height, np.int64), np.empty(height, np.int64), np.zeros(1, np.int64))
         done, out = 0, (found, bones, self.seen)
-        while (done := self._loop(done, rows, meant, self._open.arrays(), *out)) < height:
+        while (done := self._loop(done, rows, meanings, self._open.arrays(), *out)) < height:
             self._open.make_room()
         return _Chunk(frame, rows, found, bones)
 
@@ -223,8 +223,8 @@ class _Nester:
             self._evaluations = pl.concat([self._evaluations, pl.DataFrame(spans)])
         if self._evaluations.is_empty():
             return np.zeros(start.size, np.bool_)
-        asked = pl.DataFrame({"process": process, "time": start})
-        during: Array = is_open(asked, self._evaluations).to_numpy()
+        moments = pl.DataFrame({"process": process, "time": start})
+        during: Array = is_open(moments, self._evaluations).to_numpy()
         return during
 
 

@@ -7,6 +7,7 @@ from tracekit.attribution._arrays import (
     CaseKeys,
     CaseRows,
     Context,
+    Distinct,
     Exchanges,
     KindPlaces,
     NamedOps,
@@ -14,7 +15,6 @@ from tracekit.attribution._arrays import (
     PlaceState,
     StepRows,
     StepSums,
-    Told,
 )
 from tracekit.attribution._evidence import (
     KIND_PLACE,
@@ -148,7 +148,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     known
         Kind for each pair of kernel name and recorded kind.
     keys
-        Output: `who` encodes the process and thread that launched the op, `what` all other
+        Output: `launcher` encodes the process and thread that launched the op, `traits` all other
         evidence, with the bits of its launch as in `_evidence`.
 
     Returns
@@ -160,33 +160,33 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
         key = (int(ops.name[row]) + 1) * known.kinds + int(ops.kind[row])
         kind = known.place[key] if key < len(known.place) else -1
         unknown += kind < 0
-        what = int(ops.code[row])
+        rest = int(ops.code[row])
         if ops.on_input_stream[row]:
-            what |= ON_INPUT_STREAM
+            rest |= ON_INPUT_STREAM
         if ops.relayed[row]:
-            what |= RELAYED
-        what |= int(ops.structure[row] + 1) << STRUCTURE
-        what |= int(ops.place[row]) << PLACE
-        what |= int(ops.size[row]) << SIZE
-        keys.what[row] = what | int(kind) << KIND_PLACE
-        keys.who[row] = (int(ops.process[row]) << PROCESS) + int(ops.thread[row])
+            rest |= RELAYED
+        rest |= int(ops.structure[row] + 1) << STRUCTURE
+        rest |= int(ops.place[row]) << PLACE
+        rest |= int(ops.size[row]) << SIZE
+        keys.rest[row] = rest | int(kind) << KIND_PLACE
+        keys.by[row] = (int(ops.process[row]) << PROCESS) + int(ops.thread[row])
     return unknown
 
 
 @inner
-def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
+def case_slot(by: int, rest: int, keys: CaseKeys, slots: Array) -> int:
     """Return the slot of a case key in a hash table, or the free slot where it belongs."""
     # Of 31 bits each, so that all products and sums fit.
-    who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
-    mixed = who_folded * 40_503 + what_folded * 65_599
+    by_folded, rest_folded = ((by ^ by >> 31) & 0x7FFF_FFFF, (rest ^ rest >> 27) & 0x7FFF_FFFF)
+    mixed = by_folded * 40_503 + rest_folded * 65_599
     folded = (mixed ^ (mixed >> 29)) & 0x3FFF_FFFF
     slot = int(((folded * 2_654_435_761) >> 20) & (len(slots) - 1))
-    while slots[slot] >= 0 and (keys.who[slots[slot]] != who or keys.what[slots[slot]] != what):
+    while slots[slot] >= 0 and (keys.by[slots[slot]] != by or keys.rest[slots[slot]] != rest):
         slot = (slot + 1) & (len(slots) - 1)
     return slot
 
 
-def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, cases: Told) -> int:
+def number_cases(keys: CaseKeys, took_ns: Array, slots: Array, cases: Distinct) -> int:
     """Group ops with equal evidence into cases, numbered in order of first occurrence.
 
     Parameters
@@ -204,19 +204,19 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, cases: Told) -> int
     -------
     Number of cases; -1 if they exceed the capacity of `told`.
     """
-    count, case, last_who, last_what = 0, -1, 0, 0
+    count, case, last_by, last_rest = 0, -1, 0, 0
     for row in range(len(took_ns)):
-        who, what = keys.who[row], keys.what[row]
+        by, rest = keys.by[row], keys.rest[row]
         # Many an op is as the one before it.
-        if case < 0 or who != last_who or what != last_what:
-            slot = case_slot(who, what, cases.keys, slots)
+        if case < 0 or by != last_by or rest != last_rest:
+            slot = case_slot(by, rest, cases.keys, slots)
             if slots[slot] < 0:
                 if count == len(cases.ops):
                     return -1
                 slots[slot] = count
-                cases.keys.who[count], cases.keys.what[count] = who, what
+                cases.keys.by[count], cases.keys.rest[count] = by, rest
                 count += 1
-            case, last_who, last_what = slots[slot], who, what
+            case, last_by, last_rest = slots[slot], by, rest
         cases.case[row] = case
         cases.ops[case] += 1
         cases.total_ns[case] += took_ns[row]

@@ -69,8 +69,8 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
     """Return ranges named after a pass that enclose other passes, and so are not passes."""
     if passes["around"].null_count() == passes.height:
         return passes["around"].clear()
-    own = passes.select(around="range", own="stage")
-    inside = passes.join(own, on="around").group_by("around", "own").agg(
+    containers = passes.select(around="range", own="stage")
+    inside = passes.join(containers, on="around").group_by("around", "own").agg(
         pl.col("stage").unique().alias("inside")
     )  # fmt: skip
     holds = {stage: pl.col("inside").list.contains(stage) for stage in PASSES}

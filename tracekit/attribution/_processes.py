@@ -101,8 +101,8 @@ class Known:
         """
         works = self.by_thread[self.threads["thread"].to_numpy()] > 0
         marked = np.isin(self.threads["thread"], self.nesting.marked)
-        own = np.isin(self.threads["thread"], self.autograd)
-        kept = self.threads.filter((own & works) | marked)
+        is_autograd = np.isin(self.threads["thread"], self.autograd)
+        kept = self.threads.filter((is_autograd & works) | marked)
         return kept.group_by("process").agg(count=pl.len())
 
     def serving(self, rules: Rules) -> pl.DataFrame:
@@ -114,8 +114,8 @@ class Known:
     def launched(self) -> dict[int, int]:
         """Return process -> number of ops with a known launching call."""
         counts = pl.Series("count", self.by_thread[self.threads["thread"].to_numpy()])
-        own = pl.DataFrame([self.threads["process"], counts])
-        return dict(own.group_by("process").agg(pl.col("count").sum()).iter_rows())
+        per_thread = pl.DataFrame([self.threads["process"], counts])
+        return dict(per_thread.group_by("process").agg(pl.col("count").sum()).iter_rows())
 
     @cached_property
     def loaders(self) -> pl.DataFrame:
@@ -186,8 +186,8 @@ class Verdicts:
             self.input_streams.with_columns(found=pl.lit(value=True)),
             on=_STREAM, how="left", nulls_equal=True, maintain_order="left",
         )["found"]  # fmt: skip
-        held: Array = found.fill_null(value=False).to_numpy() & unknown
-        return held
+        on_input: Array = found.fill_null(value=False).to_numpy() & unknown
+        return on_input
 
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
         """Return the iteration of ops in processes whose steps are inferred from launch order."""
@@ -197,7 +197,7 @@ class Verdicts:
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
         """Return the canonical table ``verdicts``; `cut` is the result of `cuts`."""
-        rows = [self._told(process) for process in self.verdicts["process"]]
+        rows = [self._verdict_row(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
             self.verdicts.drop("trains", "infers")
@@ -218,7 +218,7 @@ class Verdicts:
         ]
         return pl.DataFrame(rows, schema=TABLES["assumptions"].schema, orient="row")
 
-    def _told(self, process: int) -> tuple[object, ...]:
+    def _verdict_row(self, process: int) -> tuple[object, ...]:
         found = self.structures.of.get(process)
         decides = process in self.decides and found is not None and bool(found.training)
         if found is None:
@@ -282,7 +282,7 @@ def judge_all(
     untold = _untold(known, seen)
     launched = known.launched()
     left = _left_by_ranges(ops, launches, known, set(seen) - untold, rules)
-    asked = [
+    unexplained = [
         process
         for process, count in signs.select("process", "ops").sort("process").iter_rows()
         if (process in untold or process in left or count <= SECOND_OPINION)
@@ -290,7 +290,7 @@ def judge_all(
         and 2 * launched.get(process, 0) >= count
     ]
     structures = find_structures(
-        ops, launches, asked, _main_threads(known.threads), rules, workspace
+        ops, launches, unexplained, _main_threads(known.threads), rules, workspace
     )
     claims = {process: bool(found.training) for process, found in structures.of.items()}
     verdicts = judge(
@@ -298,13 +298,13 @@ def judge_all(
     )
     trains = set(verdicts.filter("trains")["process"])
     decides = [
-        process for process in asked
+        process for process in unexplained
         if process in untold and process in trains and structures.of[process].training
     ]  # fmt: skip
     spoken_of = set(known.nesting.skeleton["process"])
     counts_steps = [
         process
-        for process in asked
+        for process in unexplained
         if process not in set(known.named)
         and structures.of[process].steps.height > 1
         # Of a network that does not train, a period may be that of its layers, which ranges tell.
@@ -357,12 +357,12 @@ def _filled(
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")
     times = _time_of_launches(ops, launches, known, processes, rules, structures)
-    own = times.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
+    staged = times.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
         agrees=pl.col("stage")
         == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
     )
     sums = times.select("process", "thread").unique().join(
-        own.group_by("process", "thread").agg(
+        staged.group_by("process", "thread").agg(
             pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
         ),
         on=["process", "thread"], how="left",
@@ -400,8 +400,8 @@ def _time_of_launches(
             thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
             structure=pl.Series(np.broadcast_to(np.asarray(structure, np.int8), height)),
         )  # fmt: skip
-        own = rows.filter("computes", pl.col("process").is_in(list(processes)))
-        parts.append(own.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
+        kernels = rows.filter("computes", pl.col("process").is_in(list(processes)))
+        parts.append(kernels.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
     if not parts:
         return _NO_LAUNCHES
     sums = pl.concat(parts).group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum())

@@ -125,8 +125,8 @@ class Rules:
         if extra is not None:
             lists, alone = _read(extra)
             given = {name: len(entries) for name, entries in lists.items()}
-            whole = lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS}
-            rules = cls(whole, file=str(extra), given=given)
+            all_lists = lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS}
+            rules = cls(all_lists, file=str(extra), given=given)
         if iteration is not None:
             _check_pattern(iteration, "--iteration")
             entry = {"name": iteration, "any_stage": True}
@@ -178,11 +178,11 @@ class Rules:
             ),
         )
 
-    def made(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return the result of `make`, which depends on the rules only; cached under `asked`."""
-        if asked not in self._made:
-            self._made[asked] = make()
-        made: T = self._made[asked]
+    def made(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Return the result of `make`, which depends on the rules only; cached under `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
         return made
 
     def meaning(
@@ -239,12 +239,12 @@ def by_distinct(
 ) -> pl.DataFrame:
     """Add columns computed from the texts in `keys`, once per distinct combination of texts."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
-    meant = make()
+    columns = make()
     named = frame.select(**texts)
     meaning = rules.meaning(
-        f"{', '.join(meant)} of {', '.join(keys)}",
+        f"{', '.join(columns)} of {', '.join(keys)}",
         named.unique(),
-        lambda names: names.with_columns(**meant),
+        lambda names: names.with_columns(**columns),
     )
     found = named.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")
     return frame.hstack(found.get_columns()[len(texts) :])

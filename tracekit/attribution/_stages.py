@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._arrays import Array, CaseKeys, CaseRows, KindPlaces, Told
+from tracekit.attribution._arrays import Array, CaseKeys, CaseRows, Distinct, KindPlaces
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,
@@ -39,7 +39,7 @@ from tracekit.attribution._op_loops import (
     OTHER_PART,
     UPDATE_PART,
     describe,
-    tell_apart,
+    number_cases,
 )
 from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
 from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
@@ -163,7 +163,7 @@ class Staged:
     """
 
     case: Array
-    said: pl.DataFrame
+    decided: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
         """Return the columns ``kind`` to ``recomputed`` of each op.
@@ -174,7 +174,7 @@ class Staged:
             Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown.
         """
         cases = pl.Series(self.case)
-        columns = [column[cases] for column in self.said]
+        columns = [column[cases] for column in self.decided]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")
         recomputed = pl.select(recomputed=pl.when(known).then(pl.Series(again > 0)))
         return [*columns, recomputed.to_series()]
@@ -189,7 +189,7 @@ class Staged:
             .when(updates).then(UPDATE_PART)
             .otherwise(OTHER_PART)
         )  # fmt: skip
-        return self.said.select(part.cast(pl.Int8)).to_series().to_numpy()
+        return self.decided.select(part.cast(pl.Int8)).to_series().to_numpy()
 
 
 class Stages:
@@ -215,7 +215,7 @@ class Stages:
         self._kinds = _KINDS
         self._places = np.full(0, -1)
         self._cases = Cases()
-        self._said = _SAID
+        self._decided = _SAID
         self._opinions: list[pl.DataFrame] = []
 
     def of(self, ops: pl.DataFrame, launch: Launch) -> Staged:
@@ -230,11 +230,11 @@ class Stages:
         """
         keys = self._described(ops, launch)
         took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
-        cases = told_apart(keys, took_ns, ops.height)
+        cases = grouped_cases(keys, took_ns, ops.height)
         with self._lock:
             numbers = self._cases.add(cases)
             self._decide()
-            return Staged(cases.case, self._said[numbers])
+            return Staged(cases.case, self._decided[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
         """Return all evidence for each op's stage, encoded as its case key."""
@@ -263,28 +263,31 @@ class Stages:
 
     def _decide(self) -> None:
         """Decide the stages of new cases (combinations of evidence)."""
-        who, what = (column[self._said.height :] for column in self._cases.keys)
-        if not who.size:
+        by, rest = (column[self._decided.height :] for column in self._cases.keys)
+        if not by.size:
             return
-        process = (who + 1) >> PROCESS  # a thread that is not known is -1
+        process = (by + 1) >> PROCESS  # a thread that is not known is -1
         launches = pl.DataFrame(
             {
-                "code": what & (ON_INPUT_STREAM - 1),
-                "thread": who - (process << PROCESS),
+                "code": rest & (ON_INPUT_STREAM - 1),
+                "thread": by - (process << PROCESS),
                 "process": process,
             }
         ).cast(pl.Int32)
-        kinds, size = self._kinds[what >> KIND_PLACE], what >> SIZE & ((1 << KIND_PLACE - SIZE) - 1)
+        kinds, size = (
+            self._kinds[rest >> KIND_PLACE],
+            rest >> SIZE & ((1 << KIND_PLACE - SIZE) - 1),
+        )
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
-        structure, place = (_WRITTEN[what >> first & _STAGE_BITS] for first in (STRUCTURE, PLACE))
+        structure, place = (_WRITTEN[rest >> first & _STAGE_BITS] for first in (STRUCTURE, PLACE))
         cases = pl.concat(
             [
                 kinds.select(_EVIDENCE).with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
                     structure_stage=structure,
                     place=place,
-                    on_input_stream=pl.Series(what & ON_INPUT_STREAM != 0),
-                    relayed=pl.Series(what & RELAYED != 0),
+                    on_input_stream=pl.Series(rest & ON_INPUT_STREAM != 0),
+                    relayed=pl.Series(rest & RELAYED != 0),
                 ),
                 self._evidence.of(launches),
             ],
@@ -295,7 +298,7 @@ class Stages:
         opinions = _opinions(cases, self._rules)
         stages = opinions.select(**_DECIDED)
         decided = kinds.select("kind", "collective").hstack(stages)
-        self._said = pl.concat([self._said, decided])
+        self._decided = pl.concat([self._decided, decided])
         self._opinions.append(
             pl.concat([launches["process"].to_frame(), opinions, stages], how="horizontal")
         )
@@ -339,11 +342,11 @@ class Stages:
         if new.size:
             some = ops.select("name", "kind")[unknown[example]]
             self._unmatched.see_kernels(some)
-            meant = classify_kernels(some, self._rules).select(_KINDS.columns).cast(_KINDS.schema)
+            kinds = classify_kernels(some, self._rules).select(_KINDS.columns).cast(_KINDS.schema)
             # Of many names most mean the same.
-            self._kinds = pl.concat([self._kinds, meant]).unique(maintain_order=True)
+            self._kinds = pl.concat([self._kinds, kinds]).unique(maintain_order=True)
             numbered = self._kinds.with_row_index("place")
-            places[new] = meant.join(
+            places[new] = kinds.join(
                 numbered, on=_KINDS.columns, how="left", nulls_equal=True, maintain_order="left"
             )["place"].to_numpy()
             self._places = places
@@ -531,7 +534,7 @@ def _in_sets(entry: Entry) -> pl.Expr:
 # that came before.
 
 
-def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
+def grouped_cases(keys: CaseKeys, took_ns: Array, height: int) -> Distinct:
     """Group ops with equal evidence into cases, in arrays that grow as needed.
 
     Parameters
@@ -546,12 +549,12 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
     """
     case, room = np.empty(took_ns.size, np.uint32), _ROOM
     while True:
-        who, what, ops, total_ns = np.zeros((4, room), np.int64)
+        by, rest, ops, total_ns = np.zeros((4, room), np.int64)
         slots = np.full(4 * room, -1, np.int32)
-        found = Told(case, CaseKeys(who, what), ops, total_ns)
-        count = compiled(tell_apart, height)(keys, took_ns, slots, found)
+        found = Distinct(case, CaseKeys(by, rest), ops, total_ns)
+        count = compiled(number_cases, height)(keys, took_ns, slots, found)
         if count >= 0:
-            return Told(case, CaseKeys(who[:count], what[:count]), ops[:count], total_ns[:count])
+            return Distinct(case, CaseKeys(by[:count], rest[:count]), ops[:count], total_ns[:count])
         room *= 8
 
 
@@ -567,13 +570,13 @@ class Cases:
         self.total_ns = none
         """Total duration of the ops of each case, ns."""
 
-    def add(self, cases: Told) -> Array:
+    def add(self, cases: Distinct) -> Array:
         """Add the cases of a chunk to the sums; return their numbers in the whole recording."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, cases.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, cases.total_ns])
         # A case that came before has its number already, for they are numbered as they come.
-        again = told_apart(both, took_ns, cases.case.size)
+        again = grouped_cases(both, took_ns, cases.case.size)
         numbers = again.case[known:]
         self.keys, self.total_ns = again.keys, again.total_ns
         self.ops = np.pad(self.ops, (0, again.ops.size - known))

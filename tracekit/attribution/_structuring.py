@@ -92,12 +92,12 @@ _ITERATIONS = {
 def find_structures(
     ops: Stream,
     launches: Callable[[int], Mapping[str, Array]],
-    asked: Sequence[int],
+    processes: Sequence[int],
     main_threads: Mapping[int, int],
     rules: Rules,
     workspace: Workspace,
 ) -> Structures:
-    """Infer stages and steps of the processes `asked` from threads and launch order.
+    """Infer stages and steps of some processes from threads and launch order.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def find_structures(
         The ops.
     launches
         Function of a chunk's number that returns ``thread`` and ``start`` of its ops' launches.
-    asked
+    processes
         Numbers of the processes.
     main_threads
         Process -> its initial thread, where known.
@@ -115,20 +115,20 @@ def find_structures(
         Folder and memory budget for ops; the budget limits how many ops are examined together.
     """
     findings = Waiting(workspace)
-    if not asked:
+    if not processes:
         return Structures({}, {}, findings)
     apart = _Apart(workspace)
     for number, height in enumerate(ops.heights):
-        apart.add(_part(ops, number, launches, asked))
+        apart.add(_part(ops, number, launches, processes))
         findings.append({name: np.full(height, _NOTHING, dtype) for name, dtype in _TOLD.items()})
     names, found, drivers = _Names(apart.names(), rules), {}, {}
     most = CHUNKS_TOGETHER * workspace.rows
-    for process in asked:
+    for process in processes:
         pieces, forward, launched = Pieces(), Counter[int](), Counter[int]()
-        for own, is_last in apart.pieces(process, most, pieces):
-            structure = find_structure(names.work(own, main_threads.get(process)), rules.step)
-            _note(findings, ops.first, *pieces.add(own, structure, is_last=is_last))
-            thread = own["thread"].to_numpy()
+        for piece, is_last in apart.pieces(process, most, pieces):
+            structure = find_structure(names.work(piece, main_threads.get(process)), rules.step)
+            _note(findings, ops.first, *pieces.add(piece, structure, is_last=is_last))
+            thread = piece["thread"].to_numpy()
             in_steps = (structure.step >= 0) & (thread >= 0)
             launched.update(_counts(thread[in_steps]))
             forward.update(_counts(thread[in_steps & (structure.stage == _FORWARD)]))
@@ -157,9 +157,9 @@ def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str,
 
 
 def _part(
-    ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], asked: Sequence[int]
+    ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], wanted: Sequence[int]
 ) -> pl.DataFrame:
-    """Return a chunk's ops of the processes `asked`, with thread and time of their launch."""
+    """Return a chunk's ops of some processes, with thread and time of their launch."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)
@@ -168,7 +168,7 @@ def _part(
         pl.int_range(first, first + frame.height, eager=True).alias("op"),
         pl.Series("thread", launch["thread"].astype(np.int32)),
         pl.Series("launch", np.where(known, launch["start"], frame["start"].to_numpy())),
-    ).filter(pl.col("process").is_in(list(asked)))
+    ).filter(pl.col("process").is_in(list(wanted)))
 
 
 class _Apart:
@@ -228,21 +228,23 @@ class _Names:
     """Distinct kernel names, and the collective that each name means."""
 
     def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
-        meant = classify_kernels(kernels, rules)
-        self._codes = meant.with_row_index("code").select(
+        classified = classify_kernels(kernels, rules)
+        self._codes = classified.with_row_index("code").select(
             "name",
             pl.col("code").cast(pl.Int32),
             meant=pl.col("kind"),
             collective=pl.col("collective").cast(COLLECTIVE),
         )
-        self._texts = tuple(meant["name"].cast(pl.String))
+        self._texts = tuple(classified["name"].cast(pl.String))
 
-    def work(self, own: pl.DataFrame, main_thread: int | None) -> Work:
+    def work(self, ops: pl.DataFrame, main_thread: int | None) -> Work:
         """Return the ops of a process, in order of launch, as the arrays of `Work`."""
-        named = own.join(self._codes, on="name", how="left", maintain_order="left")
+        named = ops.join(self._codes, on="name", how="left", maintain_order="left")
         kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
-        meant = pl.when(kernel).then(pl.col("meant").cast(pl.String))  # null where it has no name
-        role = pl.coalesce(meant, pl.col("kind").cast(pl.String)).cast(KIND)
+        named_kind = pl.when(kernel).then(
+            pl.col("meant").cast(pl.String)
+        )  # null where it has no name
+        role = pl.coalesce(named_kind, pl.col("kind").cast(pl.String)).cast(KIND)
         columns = named.select(
             role.to_physical().cast(pl.Int8).alias("kind"),
             "device", "start", "end", "launch", "thread",

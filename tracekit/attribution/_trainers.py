@@ -80,10 +80,10 @@ def find_teams(
     first
         Team id to give to the first further team.
     """
-    own = training.with_columns(team=pl.col("process"))
+    of_processes = training.with_columns(team=pl.col("process"))
     further = np.full(devices.size, -1, np.int32)
     if marks.select("process", "thread").n_unique() == marks["process"].n_unique():
-        return Teams(own, further, first)
+        return Teams(of_processes, further, first)
     on = pl.DataFrame({"thread": range(devices.size), "device": devices}).cast(pl.Int32)
     placed = threads.select("process", "thread").join(on, on="thread", maintain_order="left")
     side_by_side = _side_by_side(training, marks, placed)
@@ -91,7 +91,7 @@ def find_teams(
     numbered = others.with_columns(team=pl.int_range(first, first + pl.len(), dtype=pl.Int32))
     served = placed.join(numbered.drop("thread"), on=["process", "device"])
     further[served["thread"].to_numpy()] = served["team"].to_numpy()
-    trainers = pl.concat([own, numbered.select(own.columns)])
+    trainers = pl.concat([of_processes, numbered.select(of_processes.columns)])
     return Teams(trainers, further, first + numbered.height)
 
 

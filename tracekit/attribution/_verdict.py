@@ -91,7 +91,7 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
-    meant = classify_kernels(counted, rules)
+    classified = classify_kernels(counted, rules)
     gradients = [
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
         for word in entry.get("collective", [])
@@ -115,7 +115,7 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         "kernels": is_graph | computes,
     }
     ops_of = pl.col("ops").cast(pl.Int64)
-    return meant.group_by("process").agg(
+    return classified.group_by("process").agg(
         ops_of.sum(),
         *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items()),
         kinds=pl.col("name").filter(signs["layers"]).n_unique().cast(pl.Int64),

@@ -182,8 +182,8 @@ class Durations:
         added = (
             pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for _, *part in self.parts
         )
-        whole = pl.concat([_NONE, *added], how="vertical_relaxed")
-        found = whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
+        counted = pl.concat([_NONE, *added], how="vertical_relaxed")
+        found = counted.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
         return found.select(column.shrink_dtype() for column in found)
 
     @classmethod

@@ -53,7 +53,7 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     pieces = pl.concat(
         [
             _innermost(staged.filter(is_nested).collect()),
-            _whole(staged.filter(~is_nested).collect()),
+            _uncut(staged.filter(~is_nested).collect()),
         ]
     ).sort("start", "process", "thread")
     ops = pieces.with_columns(
@@ -84,7 +84,7 @@ def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFra
     return ranges.drop("stage").join(known.lazy().select("range", "stage"), on="range", how="left")
 
 
-def _whole(ranges: pl.DataFrame) -> pl.DataFrame:
+def _uncut(ranges: pl.DataFrame) -> pl.DataFrame:
     return _as_pieces(ranges, "process_range").with_columns(is_first=pl.lit(value=True))
 
 
@@ -228,8 +228,8 @@ class Work:
 
         `is_cut` is whether windows split ops into several rows.
         """
-        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
-        return pieces if is_cut else whole
+        uncut, cut = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
+        return cut if is_cut else uncut
 
     @property
     def cutter(self) -> Cutter:

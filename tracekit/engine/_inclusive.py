@@ -63,7 +63,7 @@ class RangeTally:
     counting: Counting
     launched: Launched = field(init=False)
     """Sums of the ops that ranges launched themselves."""
-    _own: list[pl.DataFrame] = field(default_factory=list)
+    _sums: list[pl.DataFrame] = field(default_factory=list)
     _twice: Array = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,7 +82,7 @@ class RangeTally:
             np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
             np.full(ranges, _NEVER), np.full(ranges, -_NEVER),
         )  # fmt: skip
-        self._own = []
+        self._sums = []
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
@@ -102,10 +102,10 @@ class RangeTally:
         crowded = launched.filter("crowded").join(
             self.tree.ranges.select("range", "node"), on="range", maintain_order="left"
         )
-        own = union_length(crowded, ["node"])
+        paths = union_length(crowded, ["node"])
         sums = crowded.group_by("node").agg(total=_LENGTH.sum())
-        self._own.append(
-            own.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
+        self._sums.append(
+            paths.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
         )
         self._count_twice(crowded)
 
@@ -125,14 +125,14 @@ class RangeTally:
         The first array is over the ops of a path and of all paths below it, the second over its own
         ops.
         """
-        own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
+        overlaps = pl.concat(self._sums).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
-        alone[own["node"].to_numpy()] = own["twice"].to_numpy()
+        alone[overlaps["node"].to_numpy()] = overlaps["twice"].to_numpy()
         return self.tree.below(self._twice), alone
 
 
 @dataclass(frozen=True)
-class _Held:
+class _WorkInRanges:
     """Sums of the GPU work launched in a run's NVTX ranges.
 
     Parameters
@@ -167,7 +167,7 @@ class _Held:
     windows: pl.DataFrame
 
 
-def _held(work: Work, skip: int) -> _Held:
+def _work_in_ranges(work: Work, skip: int) -> _WorkInRanges:
     trace, counting = work.trace, work.counting(is_cut=skip > 0)
     tree = path_tree(trace)
     pushed = RangeTally(tree, counting)
@@ -176,9 +176,10 @@ def _held(work: Work, skip: int) -> _Held:
     tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
     windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip)
     carried = _carried_up(tree.ranges, pushed.launched)
-    return _Held(
+    return _WorkInRanges(
         tree, _kept(carried, trace, skip), _lengths(tree, pushed),
-        _kept(opened.held(), trace, skip), opened.busy(), _outside(outside.groups()), windows,
+        _kept(opened.summed(), trace, skip), opened.busy(), _outside(outside.groups()),
+        windows,
     )  # fmt: skip
 
 
@@ -191,8 +192,8 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
 
 def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
     """Return ``busy_ns, self_busy_ns`` of each path: summed durations minus time counted twice."""
-    own = tree.ranges.select("node", length=pushed.launched.length)
-    sums = own.group_by("node").agg(pl.col("length").sum())
+    launched = tree.ranges.select("node", length=pushed.launched.length)
+    sums = launched.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
     lengths[sums["node"].to_numpy()] = sums["length"].to_numpy()
     below, alone = pushed.twice()
@@ -243,9 +244,9 @@ def inclusive_ranges(
     start/end ranges; then ops outside of all push/pop ranges. Also a dictionary of metadata, to
     show with the table.
     """
-    held = _held(work, skip)
-    window = int((held.windows["end"] - held.windows["start"]).sum())
-    tables = [_pushed(held, depth), _opened(held)]
+    found_work = _work_in_ranges(work, skip)
+    window = int((found_work.windows["end"] - found_work.windows["start"]).sum())
+    tables = [_pushed(found_work, depth), _opened(found_work)]
     texts = numbered_paths(work.trace).rename({"text": "range"})
     share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
     named = (
@@ -253,7 +254,7 @@ def inclusive_ranges(
         .join(texts, on="path", how="left", maintain_order="left")
         .with_columns(pl.col(name).fill_null(0) for name in _NUMBERS)
     )
-    rows = pl.concat([named, held.outside], how="diagonal_relaxed").with_columns(share=share)
+    rows = pl.concat([named, found_work.outside], how="diagonal_relaxed").with_columns(share=share)
     return rows.select(RANGE_COLUMNS), {"inclusive": True, "depth": depth}
 
 
@@ -271,14 +272,14 @@ _OF_INSTANCES = (
 )
 
 
-def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
+def _pushed(found: _WorkInRanges, depth: int | None) -> pl.DataFrame:
     """Return the table's rows for push/pop ranges: each path, then the paths inside it."""
-    tree = held.tree
-    table = held.lengths.with_columns(
+    tree = found.tree
+    table = found.lengths.with_columns(
         node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
         style=pl.lit("push_pop", RANGE_STYLE),
     ).join(
-        held.pushed.group_by("node").agg(_OF_INSTANCES), on="node", how="left",
+        found.pushed.group_by("node").agg(_OF_INSTANCES), on="node", how="left",
         maintain_order="left",
     )  # fmt: skip
     ordered = table.with_columns(place=_busiest_first(table, tree)).sort("place")
@@ -293,10 +294,10 @@ def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
     return laid_out(np.lexsort((tree.paths, host, busy, tree.depths)), tree.parents)[0]
 
 
-def _opened(held: _Held) -> pl.DataFrame:
+def _opened(found: _WorkInRanges) -> pl.DataFrame:
     """Return the table's rows for start/end ranges, which do not nest and form no tree."""
-    table = held.opened.group_by("path").agg(_OF_INSTANCES)
-    rows = table.join(held.open_busy, on="path", how="left").with_columns(
+    table = found.opened.group_by("path").agg(_OF_INSTANCES)
+    rows = table.join(found.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
     )
     there = (pl.col("instances") > 0) | (pl.col("launching") > 0)
@@ -336,7 +337,7 @@ class KernelTally:
     opened: pl.DataFrame
     outside: Named
     counting: Counting
-    _own: list[pl.DataFrame] = field(default_factory=list)
+    _sums: list[pl.DataFrame] = field(default_factory=list)
     _during: list[pl.DataFrame] = field(default_factory=list)
 
     @property
@@ -347,7 +348,7 @@ class KernelTally:
 
     def clear(self) -> None:
         """Drop all kernels counted so far."""
-        self._own, self._during = [], []
+        self._sums, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
@@ -357,11 +358,11 @@ class KernelTally:
         measured = ops.with_columns(
             outside=reason, ops=pl.lit(1, pl.Int64), total_ns=length, min_ns=length, max_ns=length
         )
-        self._own.append(measured.group_by("range", "outside", *_KERNEL).agg(_TOGETHER))
+        self._sums.append(measured.group_by("range", "outside", *_KERNEL).agg(_TOGETHER))
         if self.opened.height:
             self._during += [
-                held.group_by("range", *_KERNEL).agg(_TOGETHER)
-                for held in kernels_during(measured, self.opened)
+                kernels.group_by("range", *_KERNEL).agg(_TOGETHER)
+                for kernels in kernels_during(measured, self.opened)
             ]
 
     def own(self) -> pl.DataFrame:
@@ -370,7 +371,7 @@ class KernelTally:
         One row per kernel and push/pop range that launches it. ``outside`` is the reason why the op
         is in no push/pop range; null if it is in one.
         """
-        return pl.concat(self._own).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
+        return pl.concat(self._sums).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
     def during(self) -> pl.DataFrame:
         """Return ``path``, the kernel's columns, ``launching, ops, total_ns, min_ns, max_ns``.
@@ -414,23 +415,23 @@ def inclusive_kernels(
         start_end_ranges(trace), outside_ranges(trace), work.counting(is_cut=skip > 0)
     )
     hand_out(trace, Receivers([tally]), skip=skip)
-    own = tally.own()
-    pushed = _pushed_kernels(tree, own)
+    launched = tally.own()
+    pushed = _pushed_kernels(tree, launched)
     shown = pushed if depth is None else pushed.filter(pl.col("depth") < depth)
     texts = numbered_paths(trace).rename({"text": "range"})
     named = pl.concat([shown, _opened_kernels(tally.during())], how="diagonal").join(
         texts, on="path", how="left", maintain_order="left"
     )  # fmt: skip
-    table = pl.concat([named, _outside_kernels(own)], how="diagonal").with_columns(
+    table = pl.concat([named, _outside_kernels(launched)], how="diagonal").with_columns(
         mean_ns=pl.col("total_ns") / pl.col("ops")
     )
     return table.select(KERNEL_COLUMNS), {"inclusive": True, "depth": depth}
 
 
-def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
+def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels launched in push/pop ranges: each ``path``, then the paths inside it."""
     at = pl.int_range(pl.len()).alias("at")
-    launches = own.join(tree.ranges.select("range", at), on="range").with_columns(
+    launches = launched.join(tree.ranges.select("range", at), on="range").with_columns(
         kernel=pl.struct(_KERNEL).rank("dense").cast(pl.Int64)
     ).sort("kernel", "at")  # fmt: skip
     places, (kernel, node, above, ranges) = _holders(tree, launches)
@@ -491,21 +492,21 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _opened_kernels(held: pl.DataFrame) -> pl.DataFrame:
+def _opened_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the table's rows for start/end ranges, which are not in the tree."""
-    if not held.width:
-        return held
-    whole = pl.col("total_ns").sum().over("path")
-    return held.sort(
-        -whole, "path", -pl.col("total_ns"), pl.col("name").cast(pl.String)
+    if not kernels.width:
+        return kernels
+    path_total = pl.col("total_ns").sum().over("path")
+    return kernels.sort(
+        -path_total, "path", -pl.col("total_ns"), pl.col("name").cast(pl.String)
     ).with_columns(style=pl.lit("start_end", RANGE_STYLE))  # fmt: skip
 
 
-def _outside_kernels(own: pl.DataFrame) -> pl.DataFrame:
+def _outside_kernels(launched: pl.DataFrame) -> pl.DataFrame:
     """Return the table's rows for kernels outside of all push/pop ranges."""
-    sums = own.drop_nulls("outside").group_by("outside", *_KERNEL).agg(_TOGETHER)
-    whole = pl.col("total_ns").sum().over("outside")
+    sums = launched.drop_nulls("outside").group_by("outside", *_KERNEL).agg(_TOGETHER)
+    total = pl.col("total_ns").sum().over("outside")
     return (
-        sums.sort(-whole, "outside", -pl.col("total_ns"), pl.col("name").cast(pl.String))
+        sums.sort(-total, "outside", -pl.col("total_ns"), pl.col("name").cast(pl.String))
         .rename({"outside": "range"}).with_columns(pl.col("range").cast(pl.String))
     )  # fmt: skip

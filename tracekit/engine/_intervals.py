@@ -75,8 +75,8 @@ def layered_lengths(
     )
     lengths = [intervals.clear().select(*by, layer, busy_ns="start", exposed_ns="end")]
     above = ordered.clear().select(*keys, above="start")
-    for name, own, down in zip(names, found[::2], found[1::2], strict=True):
-        both = own.join(down, on=keys, nulls_equal=True)
+    for name, covered, down in zip(names, found[::2], found[1::2], strict=True):
+        both = covered.join(down, on=keys, nulls_equal=True)
         beside = both.join(above, on=keys, how="left", nulls_equal=True)
         exposed = pl.col("down") - pl.col("above").fill_null(0)
         kind = pl.lit(name).cast(intervals.schema[layer]).alias(layer)

@@ -171,7 +171,7 @@ class LaunchGroups:
         line = np.searchsorted(self._begins, place, side="right") - 1
         part = place - self._begins[line] - 1
         mark = pl.Series(self._marks.first[self._places()[line]] + part)
-        own = pl.Series(groups.own[used])
+        is_own_input = pl.Series(groups.own[used])
         return pl.DataFrame(
             {
                 **{name: self._lines.owners[name].gather(line) for name in _OWNER},
@@ -183,7 +183,7 @@ class LaunchGroups:
                 "end": groups.ends[used],
                 "launch_start": groups.launches[used],
                 "launch_thread": groups.threads[used].astype(np.int32),
-                "own": own.set(own == NONE, None),
+                "own": is_own_input.set(is_own_input == NONE, None),
             }
         )
 
@@ -211,22 +211,22 @@ def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
     """Convert `host_marks` to arrays for loops; an extra entry serves processes without marks."""
     recorded = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
-    own = (
+    by_own_thread = (
         table.with_row_index("mark")
         .join(recorded, on=["process", "iteration"], how="semi")
         .sort("process", "iteration", "mark")
     )
-    first, told_first = (
+    first, first_host_mark = (
         np.append(np.searchsorted(rows["process"].to_numpy(), processes), [rows.height] * 2)
-        for rows in (table, own)
+        for rows in (table, by_own_thread)
     )
     threads = table.join(
         iterations.select("process", "iteration", "thread").unique(["process", "iteration"]),
         on=["process", "iteration"], how="left", maintain_order="left",
     ).select(pl.col("thread").backward_fill().over("process").fill_null(_NOBODY))  # fmt: skip
     return Marks(
-        first, table["time"].to_numpy(), told_first, own["iteration"].to_numpy(),
-        own["mark"].to_numpy().astype(np.int64), threads.to_series().to_numpy(),
+        first, table["time"].to_numpy(), first_host_mark, by_own_thread["iteration"].to_numpy(),
+        by_own_thread["mark"].to_numpy().astype(np.int64), threads.to_series().to_numpy(),
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class _Ranges:
     def innermost(self, marked: pl.Expr) -> Array:
         """Return per range the row of the innermost marked range: itself or one around it."""
         found = np.empty(self.parents.size, np.int64)
-        compiled(inherit, found.size)(self.parents, self._own(marked), found)
+        compiled(inherit, found.size)(self.parents, self._rows(marked), found)
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
@@ -74,12 +74,12 @@ class _Ranges:
         """
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
-        compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
+        compiled(inherit_outermost, found.size)(self.parents, self._rows(marked), stops, found)
         return found
 
-    def _own(self, marked: pl.Expr) -> Array:
-        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
-        return given(self.table.select(own.cast(pl.Int64)).to_series())
+    def _rows(self, marked: pl.Expr) -> Array:
+        rows = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
+        return given(self.table.select(rows.cast(pl.Int64)).to_series())
 
 
 def range_layers(trace: Trace) -> RangeLayers:
@@ -145,9 +145,11 @@ def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
     """Evaluate expressions of each text, once per distinct text; return one row per given text."""
     coded = texts.cast(pl.Categorical(pl.Categories.random()))
     distinct = coded.unique()
-    codes, own = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
-    places = np.empty(int(own.max(initial=-1)) + 2, np.int64)  # the last one is that of null, -1
-    places[own] = np.arange(own.size)
+    codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
+    places = np.empty(
+        int(text_codes.max(initial=-1)) + 2, np.int64
+    )  # the last one is that of null, -1
+    places[text_codes] = np.arange(text_codes.size)
     rows: pl.DataFrame = distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
     return rows
 
@@ -167,9 +169,9 @@ def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())
     rows = table.with_columns(row=pl.int_range(pl.len()))
-    own = pl.when("marker").then(pl.coalesce("sequence", "inside")).otherwise("sequence")
+    sequence = pl.when("marker").then(pl.coalesce("sequence", "inside")).otherwise("sequence")
     joined = rows.join(first, on="row", how="left", maintain_order="left")
-    return joined.with_columns(sequence=own).drop("row", "inside")
+    return joined.with_columns(sequence=sequence).drop("row", "inside")
 
 
 def _forward_rows(ranges: _Ranges) -> pl.Series:
@@ -202,9 +204,9 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
         if not texts["text"].null_count():
             break
         outer = texts.select(above="path", outer="text")
-        whole = pl.concat_str("outer", "label", separator=PATH_SEPARATOR)
+        joined = pl.concat_str("outer", "label", separator=PATH_SEPARATOR)
         texts = texts.join(outer, on="above", how="left").select(
-            "path", "above", "label", text=pl.coalesce("text", whole)
+            "path", "above", "label", text=pl.coalesce("text", joined)
         )
     found = texts.select("path", text=pl.coalesce("text", "label"))
     return rows.join(found, on="path", how="left", maintain_order="left")["text"]

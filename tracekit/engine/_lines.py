@@ -178,9 +178,9 @@ class Lines:
 
     def __init__(self, columns: Sequence[str], known: pl.DataFrame | None = None) -> None:
         self._columns = (columns[0], columns[-1])
-        self._numbers = Numbers(None if known is None else self._given(known))
+        self._numbers = Numbers(None if known is None else self._cut(known))
 
-    def _given(self, rows: pl.DataFrame) -> tuple[Array, Array]:
+    def _cut(self, rows: pl.DataFrame) -> tuple[Array, Array]:
         first, last = self._columns
         return given(rows[first], np.int32), given(rows[last], np.int64)
 
@@ -195,7 +195,7 @@ class Lines:
 
     def of(self, rows: pl.DataFrame) -> Array:
         """Return the line id of each row; -1 for a device or process that is ignored."""
-        return self._numbers.of(*self._given(rows))[0]
+        return self._numbers.of(*self._cut(rows))[0]
 
 
 def owners_of(windows: pl.DataFrame) -> list[str]:
@@ -214,7 +214,7 @@ class LinesInWindows:
     """
 
     def __init__(self, windows: pl.DataFrame | None) -> None:
-        self._given = windows
+        self._cut = windows
         if windows is None:
             self._lines = Lines(["device"])
             self.cut = _endless(0)
@@ -228,7 +228,7 @@ class LinesInWindows:
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that are read: times, and device (or process and device)."""
-        return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
+        return ["start", "end", *(["device"] if self._cut is None else owners_of(self._cut))]
 
     @property
     def count(self) -> int:
@@ -238,7 +238,7 @@ class LinesInWindows:
     def of(self, rows: pl.DataFrame) -> Array:
         """Return the id of each row's device (or process on it), -1 if that has no windows."""
         lines = self._lines.of(rows)
-        if self._given is None and len(self._lines) > self.count:
+        if self._cut is None and len(self._lines) > self.count:
             self.cut = _endless(2 * len(self._lines))
             self.course = extended(self.course, _beginning(self.cut.first))
         return lines
@@ -248,13 +248,13 @@ class LinesInWindows:
 
         They are sorted by line (device, or process on one) and start.
         """
-        numbers = self._lines.owners["device"] if self._given is None else self._numbers
+        numbers = self._lines.owners["device"] if self._cut is None else self._numbers
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
         """Return the windows; without given ones, each device's first start to last end."""
-        if self._given is not None:
-            return self._given
+        if self._cut is not None:
+            return self._cut
         count = len(self._lines)
         edges = self._lines.owners.with_columns(
             window="device",

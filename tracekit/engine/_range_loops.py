@@ -167,9 +167,7 @@ def count_twice(
         size += 1
 
 
-def add_launched(
-    ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, Array, Array, Array]
-) -> None:
+def add_launched(ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, ...]) -> None:
     """Add ops to the sums of the ranges that launched them; skip ranges that are not listed.
 
     Parameters
@@ -268,7 +266,7 @@ def find_holders(
     kernels, ranges = launches
     parents, nodes = tree
     range_has, node_has, row_of = seen
-    of_kernel, of_node, above, held = rows
+    of_kernel, of_node, above, ranges_of_path = rows
     count = 0
     for place in range(len(kernels)):
         kernel, at, below = kernels[place], ranges[place], -1
@@ -277,54 +275,54 @@ def find_holders(
             node = nodes[at]
             if node_has[node] != kernel:
                 node_has[node], row_of[node] = kernel, count
-                if count < len(held):
+                if count < len(ranges_of_path):
                     of_kernel[count], of_node[count] = kernel, node
-                    above[count], held[count] = -1, 0
+                    above[count], ranges_of_path[count] = -1, 0
                 count += 1
             row = row_of[node]
             if places[place] < 0:
                 places[place] = row
-            if 0 <= below < len(held):
+            if 0 <= below < len(ranges_of_path):
                 above[below] = row
             if range_has[at] == kernel:
                 break
             range_has[at] = kernel
-            if row < len(held):
-                held[row] += 1
+            if row < len(ranges_of_path):
+                ranges_of_path[row] += 1
             below, at = row, parents[at]
     return count
 
 
-def inherit(parents: Array, own: Array, found: Array) -> None:
+def inherit(parents: Array, marked: Array, found: Array) -> None:
     """Find for each range the innermost marked range among itself and those around it.
 
     Parameters
     ----------
     parents
         The row of the range around each, -1 for a root; parents come before children.
-    own
+    marked
         The range's own row if it is marked, else -1.
     found
         Output: the row of the marked range; -1 if there is none.
     """
     for row in range(len(parents)):
-        found[row] = own[row]
-        if own[row] < 0 and parents[row] >= 0:
+        found[row] = marked[row]
+        if marked[row] < 0 and parents[row] >= 0:
             found[row] = found[parents[row]]
 
 
-def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) -> None:
+def inherit_outermost(parents: Array, marked: Array, stops: Array, found: Array) -> None:
     """Find for each range the outermost marked range among itself and those around it.
 
     Parameters
     ----------
-    parents, own, found
+    parents, marked, found
         As of `inherit`.
     stops
         Where true, ranges inside this one do not find it, nor a range around it.
     """
     for row in range(len(parents)):
-        found[row] = -1 if stops[row] else own[row]
+        found[row] = -1 if stops[row] else marked[row]
         if not stops[row] and parents[row] >= 0 and found[parents[row]] >= 0:
             found[row] = found[parents[row]]
 

@@ -273,34 +273,34 @@ class OpenTally:
     def add(self, rows: pl.DataFrame) -> None:
         """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
-        for (process,), own in launched.group_by("process", maintain_order=True):
+        for (process,), ops in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process
-            times = own["launch_start"].to_numpy()
-            self._ranges.append(self._during(own, times, self.ranges.filter(of_process)))
-            self._busy += _running(own, times, self._open.filter(of_process))
+            times = ops["launch_start"].to_numpy()
+            self._ranges.append(self._during(ops, times, self.ranges.filter(of_process)))
+            self._busy += _running(ops, times, self._open.filter(of_process))
 
-    def _during(self, own: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
+    def _during(self, ops: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
         """Return per range `SUMS`, first start and last end of the ops launched while it is open.
 
-        `own` has the ops of a process, and `times` their launch times, sorted.
+        `ops` has the ops of a process, and `times` their launch times, sorted.
         """
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
         begin, until = begin[some], until[some]
         counts = self.counting.ops(pl.col("start").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
-        columns = own.select(
+        columns = ops.select(
             ops=counts.cast(pl.Int64), total_ns=counts * self.counting.duration,
             kernels=kernels.cast(pl.Int64), kernel_ns=kernels * self.counting.duration,
         )  # fmt: skip
         return pl.DataFrame({
             "range": ranges["range"].gather(some),
             **{name: _sums(columns[name].to_numpy(), begin, until) for name in SUMS},
-            "first": _least(own["start"].to_numpy(), begin, until),
-            "last": -_least(-own["end"].to_numpy(), begin, until),
+            "first": _least(ops["start"].to_numpy(), begin, until),
+            "last": -_least(-ops["end"].to_numpy(), begin, until),
         })  # fmt: skip
 
-    def held(self) -> pl.DataFrame:
+    def summed(self) -> pl.DataFrame:
         """Return the ranges with `SUMS` of their ops, and the ops' first start and last end."""
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))
@@ -308,8 +308,8 @@ class OpenTally:
         found = pl.concat([empty, *self._ranges]).group_by("range").agg(
             pl.col(SUMS).sum(), pl.col("first").min(), pl.col("last").max()
         )  # fmt: skip
-        held = self.ranges.join(found, on="range", how="left", maintain_order="left")
-        return held.with_columns(pl.col(SUMS).fill_null(0))
+        summed = self.ranges.join(found, on="range", how="left", maintain_order="left")
+        return summed.with_columns(pl.col(SUMS).fill_null(0))
 
     def busy(self) -> pl.DataFrame:
         """Return ``path, busy_ns``: busy time of ops launched while ranges of a path are open."""
@@ -332,14 +332,14 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
     The rows of `launched`, repeated for each range that is open at the launch, with ``range``.
     """
     ordered = launched.drop_nulls("launch_start").sort("process", "launch_start")
-    for (process,), own in ordered.group_by("process", maintain_order=True):
+    for (process,), kernels in ordered.group_by("process", maintain_order=True):
         opened = ranges.filter(process=process)
-        begin, until = _rows_during(own["launch_start"].to_numpy(), opened)
+        begin, until = _rows_during(kernels["launch_start"].to_numpy(), opened)
         parts = np.cumsum(until - begin) // _PAIRS
         for part in np.unique(parts):
             chosen = np.flatnonzero(parts == part)
             rows, owners = _pairs(begin[chosen], until[chosen])
-            yield own[rows].with_columns(opened["range"].gather(chosen[owners]))
+            yield kernels[rows].with_columns(opened["range"].gather(chosen[owners]))
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -353,7 +353,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _running(ops: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield ``path, busy_ns`` of the ops launched while a path is open, in batches."""
     begin, until = _rows_during(times, stretches)
     order = np.argsort(stretches["path"].to_numpy(), kind="stable")
@@ -365,7 +365,7 @@ def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterat
     for part in np.unique(of_stretch):
         chosen = np.flatnonzero(of_stretch == part)
         rows, owners = _pairs(begin[chosen], until[chosen])
-        running = own.select("start", "end")[rows].with_columns(
+        running = ops.select("start", "end")[rows].with_columns(
             path=pl.Series(paths[chosen][owners])
         )
         yield union_length(running, ["path"]).rename({"length": "busy_ns"})

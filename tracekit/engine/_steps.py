@@ -53,8 +53,8 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
     iterations = trace.read("iterations")
     if iterations.is_empty() and not skip:
         by_device = launch_groups(trace).group_by(_OWNER)
-        whole = by_device.agg(pl.col("start").min(), pl.col("end").max()).sort(_OWNER)
-        return whole.with_columns(
+        recorded = by_device.agg(pl.col("start").min(), pl.col("end").max()).sort(_OWNER)
+        return recorded.with_columns(
             iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
         ).select(columns)
     windows = chosen_windows(trace, skip=0, per_iteration=True, cutter=cutter)
@@ -73,15 +73,15 @@ def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
         Windows, as `step_windows` returns them.
     """
     counted = windows.with_row_index("window").filter("counts")["window"]
-    pieces = cut(spans, windows.drop("counts"))
-    return pieces.filter(pl.col("window").is_in(counted.implode()))
+    clipped = cut(spans, windows.drop("counts"))
+    return clipped.filter(pl.col("window").is_in(counted.implode()))
 
 
 AskedSteps: TypeAlias = str | int | Sequence[int]
 AskedTimes: TypeAlias = str | Sequence[str | int]
 
 
-def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
+def parse_iterations(steps: AskedSteps) -> tuple[int, int]:
     """Return the first and the last step of ``10:12``, ``7``, 7 or (10, 12).
 
     Raises
@@ -89,7 +89,7 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
     UsageError
         If the value does not name steps.
     """
-    text = ":".join(map(str, asked if isinstance(asked, list | tuple) else [asked]))
+    text = ":".join(map(str, steps if isinstance(steps, list | tuple) else [steps]))
     found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
     first = int(found[1]) if found else 1
     last = int(found[2] or found[1]) if found else 0
@@ -98,7 +98,7 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
     return first, last
 
 
-def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
+def parse_ranks(ranks: str | Sequence[int]) -> list[tuple[int, int]]:
     """Parse rank spans, ``0-3, 8`` or [0, 1, 2, 3, 8], into pairs of first and last rank.
 
     Raises
@@ -107,7 +107,7 @@ def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
         If the value does not name ranks.
     """
     spans = []
-    for text in asked.split(",") if isinstance(asked, str) else map(str, asked):
+    for text in ranks.split(",") if isinstance(ranks, str) else map(str, ranks):
         found = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?\s*", text)
         if found is None or int(found[2] or found[1]) < int(found[1]):
             raise UsageError(f"{text!r} names no ranks", "write --only-ranks 0-3,8")
@@ -119,7 +119,7 @@ _UNITS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
 _WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
 
 
-def parse_between(asked: AskedTimes) -> tuple[int, int]:
+def parse_between(times: AskedTimes) -> tuple[int, int]:
     """Return the two times, in ns, of ``12.3s:12.9s`` or of two numbers of ns.
 
     Raises
@@ -127,11 +127,11 @@ def parse_between(asked: AskedTimes) -> tuple[int, int]:
     UsageError
         If the value does not name two times.
     """
-    if isinstance(asked, list | tuple):
-        if [isinstance(each, Integral) for each in asked] == [True, True]:
-            return int(asked[0]), int(asked[1])
-        asked = ":".join(map(str, asked))
-    text = str(asked)
+    if isinstance(times, list | tuple):
+        if [isinstance(each, Integral) for each in times] == [True, True]:
+            return int(times[0]), int(times[1])
+        times = ":".join(map(str, times))
+    text = str(times)
     time = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
     found = re.fullmatch(f"{time}:{time}", text)
     if found is None:

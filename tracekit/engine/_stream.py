@@ -287,8 +287,8 @@ def sum_up(
     known = [each for each in (windows, whole) if each is not None]
     groups = groups_of_parts(trace) if known else [pl.DataFrame()] * len(parts)
     work = [
-        partial(_SumsOfPart(begin), part, *(_of_devices(each, own) for each in known))
-        for part, own in zip(parts, groups, strict=True)
+        partial(_SumsOfPart(begin), part, *(_of_devices(each, names) for each in known))
+        for part, names in zip(parts, groups, strict=True)
     ]
     found = trace.sums_of_parts(work)
     if windows is None:
@@ -317,7 +317,9 @@ def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[An
 
 
 def _within(frames: Frames, start: str) -> Frames:
-    return {name.removeprefix(start): own for name, own in frames.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): frame for name, frame in frames.items() if name.startswith(start)
+    }
 
 
 def _summed(
@@ -450,7 +452,7 @@ def _fed(
         lines = (batch.with_columns(window="device") for batch in batches)
         edges = _feed_all(lines, "window", tallies)
     else:
-        edges = _feed_all(_pieces(batches, windows), "line", tallies)
+        edges = _feed_all(_cut_ops(batches, windows), "line", tallies)
     if edges is None:
         raise _DisorderError
     if windows is not None:
@@ -459,7 +461,7 @@ def _fed(
     return edges.with_columns(device="window", iteration=pl.lit(None, pl.Int64))
 
 
-def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _cut_ops(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the pieces into which windows cut ops, ordered by start on each device or process.
 
     An op's piece in a later window waits until no op with an earlier start can follow.
@@ -467,17 +469,17 @@ def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[
     spans = windows.drop("window", "line")
     lines = windows.select(*_OWNER, "line").unique()
     latest: dict[int, int] = {}
-    held: list[pl.DataFrame] = []
+    pending: list[pl.DataFrame] = []
     for batch in batches:
         reached = batch.group_by(_OWNER).agg(pl.col("start").max()).join(lines, on=_OWNER)
         latest |= dict(reached.select("line", "start").rows())
         cut_up = cut(batch, spans)
         cut_up = cut_up.with_columns(windows["line"].gather(cut_up["window"]))
-        pieces = pl.concat([*held, cut_up])
+        pieces = pl.concat([*pending, cut_up])
         is_due = pl.col("start") <= pl.col("line").replace_strict(latest, return_dtype=pl.Int64)
         yield pieces.filter(is_due).sort("start")
-        held = [pieces.filter(~is_due)]
-    yield pl.concat(held).sort("start")
+        pending = [pieces.filter(~is_due)]
+    yield pl.concat(pending).sort("start")
 
 
 def _feed_all(

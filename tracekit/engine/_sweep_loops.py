@@ -297,8 +297,8 @@ class Marks(NamedTuple):
     first: Array
     """The marks of a process are the rows from ``first[process]`` to ``first[process + 1]``."""
     times: Array
-    told_first: Array
-    told: Array
+    first_host_mark: Array
+    host_marks: Array
     """Iterations that ranges mark, in order; grouped by process in the same way."""
     places: Array
     """Index of the mark at which each of these iterations begins."""
@@ -419,9 +419,9 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
         low, high = marks.first[process], marks.first[process + 1]
         mark = near[line, 0] = last_until(marks.times, low, high, now, near[line, 0])
         if own != NONE:
-            least, most = marks.told_first[process], marks.told_first[process + 1]
-            place = near[line, 1] = last_until(marks.told, least, most, own, near[line, 1])
-            if place >= least and marks.told[place] == own:
+            least, most = marks.first_host_mark[process], marks.first_host_mark[process + 1]
+            place = near[line, 1] = last_until(marks.host_marks, least, most, own, near[line, 1])
+            if place >= least and marks.host_marks[place] == own:
                 mark = marks.places[place]
         sort = ops.stages[row]
         thread = ops.threads[row]

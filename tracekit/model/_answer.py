@@ -218,11 +218,13 @@ class Answer:
         UsageError
             If there is no such figure of this answer.
         """
-        what = self.title.rpartition(" · ")[2] or "this"
+        title = self.title.rpartition(" · ")[2] or "this"
         if not self.figures or self.renderer is None:
-            raise UsageError(f"no figure shows {what}", "leave it out")
+            raise UsageError(f"no figure shows {title}", "leave it out")
         if name not in self.figures:
-            raise UsageError(f"no figure {name!r} of {what}", f"there is {', '.join(self.figures)}")
+            raise UsageError(
+                f"no figure {name!r} of {title}", f"there is {', '.join(self.figures)}"
+            )
         return self.renderer.draw(self, self.figures[name])
 
     def _repr_html_(self) -> str | None:
@@ -345,11 +347,11 @@ def _number(column: str, text: str) -> float:
     return parse_count(text)
 
 
-def _plain_number(text: str, whole: str) -> float:
+def _plain_number(text: str, value: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{whole!r} is no number", "write it as 5%, 1.5ms, 4MiB or 60M") from None
+        raise UsageError(f"{value!r} is no number", "write it as 5%, 1.5ms, 4MiB or 60M") from None
 
 
 @dataclass(frozen=True)

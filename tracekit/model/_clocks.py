@@ -108,9 +108,9 @@ class Clock:
         reason = f"given by the user{where}"
         return cls("", offset, drift, since, source="given", reason=reason)
 
-    def told(self, reports: pl.DataFrame) -> pl.DataFrame:
+    def applied_to(self, reports: pl.DataFrame) -> pl.DataFrame:
         """Return the table `reports` with this correction written into every row."""
-        return clocks_told(reports, [self] * reports.height)
+        return clocks_applied(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
         """Return the correction as columns of a row of `reports`."""
@@ -167,7 +167,7 @@ def _steps_of(text: str | None) -> tuple[tuple[int, int], ...]:
     return tuple((int(at), int(by)) for at, by in pairs)
 
 
-def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
+def clocks_applied(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
     """Return the table `reports` with the clock correction of each recorded file in its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     rows = pl.DataFrame([clock.row() for clock in clocks], schema)

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from tracekit.model._clocks import Clock, clock_warnings, clocks_told, on_clock
+from tracekit.model._clocks import Clock, clock_warnings, clocks_applied, on_clock
 from tracekit.model._paths import combine_paths
 from tracekit.model._tables import TABLES
 from tracekit.model._trace import LaterTables, Trace, read_each, read_together
@@ -85,10 +85,10 @@ def combine(traces: Sequence[Trace]) -> Trace:
     firsts = _firsts(traces, small)
     devices, numbers = _combined_devices(small, firsts)
     clocks = [_clock(tables["reports"], index) for index, tables in enumerate(small)]
-    read["reports"] = _told(read["reports"], clocks)
+    read["reports"] = _corrected(read["reports"], clocks)
     changes = _Changes.of(firsts, numbers, clocks)
-    whole = _CombinedTables(traces, changes, read, {"devices": devices})
-    return Trace(whole, _warnings(traces, read["reports"], clocks))
+    combined = _CombinedTables(traces, changes, read, {"devices": devices})
+    return Trace(combined, _warnings(traces, read["reports"], clocks))
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def _mapped(
     Ids that are not in the mapping become `others`, by default null.
     """
     mapped = {
-        (trace << _BITS) + own: new
+        (trace << _BITS) + ids: new
         for trace in which.unique().to_list()
-        for own, new in numbers[trace].items()
+        for ids, new in numbers[trace].items()
     }
     key = _literal(which.cast(pl.Int64) * (1 << _BITS)) + pl.col(column)
     known = {"old": list(mapped), "new": list(mapped.values())}
@@ -252,8 +252,8 @@ class _CombinedTables(LaterTables):
         spans = self._of_run["op"].cast(rows.schema["op"])
         known = rows.sort("op").join_asof(spans, left_on="op", right_on="_first")
         place = pl.col("op") - pl.col("_first")
-        mine = known.filter(place < pl.col("_height"))
-        return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
+        kept = known.filter(place < pl.col("_height"))
+        return kept.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Convert op and range ids of this part to those of the run; see `Trace.in_run`."""
@@ -272,7 +272,7 @@ class _CombinedTables(LaterTables):
         ops = [trace.height("ops") for trace in self._traces]
         # A report lists all GPUs of its host; others may have used those that it did not.
         used = [
-            [numbers[own] for own in listed["device"].filter(listed["active"])]
+            [numbers[gpus] for gpus in listed["device"].filter(listed["active"])]
             for listed, numbers in zip(self._read["devices"], self._changes.devices, strict=True)
         ]
         for numbers in used:
@@ -287,10 +287,10 @@ class _CombinedTables(LaterTables):
         read = {name: [frames[number] for number in reports] for name, frames in self._read.items()}
         part = _CombinedTables(traces, changes, read, {})
         devices = {device for numbers in changes.devices for device in numbers.values()}
-        own = {"devices": pl.col("device").is_in(devices)}
+        conditions = {"devices": pl.col("device").is_in(devices)}
         if "iterations" in self._lazy:
             processes = part["processes"].select("process").collect()["process"]
-            own["iterations"] = pl.col("process").is_in(processes.implode())
+            conditions["iterations"] = pl.col("process").is_in(processes.implode())
         if with_paths:
             tree, numbers = self._tree
             part._tree = tree, [numbers[number] for number in reports]
@@ -305,7 +305,7 @@ class _CombinedTables(LaterTables):
         part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()
-                         for name, rows in own.items()})  # fmt: skip
+                         for name, rows in conditions.items()})  # fmt: skip
 
     def _open(self, name: str) -> pl.LazyFrame:
         if name == "paths":
@@ -316,7 +316,7 @@ class _CombinedTables(LaterTables):
         if not any(heights):
             return TABLES[name].empty().lazy()
         if name in self._read or sum(heights) <= _FEW + _FEW_OF_EACH * len(heights):
-            rows, heights = self._whole(name)
+            rows, heights = self._concatenated(name)
             which = np.repeat(np.arange(len(heights)), heights)
             return rows.with_columns(self._columns(name, pl.Series(which))).lazy()
         if len(heights) > _SCANS:
@@ -367,7 +367,7 @@ class _CombinedTables(LaterTables):
         changes = self._columns(name, which) if rows.height else []
         return rows.with_columns(each for each in changes if each.meta.output_name() in columns)
 
-    def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
+    def _concatenated(self, name: str) -> tuple[pl.DataFrame, list[int]]:
         """Return a table of all files, concatenated as recorded, and the row count of each file."""
         if read := self._read.get(name):
             return pl.concat(read), [frame.height for frame in read]
@@ -408,12 +408,12 @@ def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]
     bundles: list[list[int]] = []
     rows = 0
     for group in groups:
-        own = sum(ops[report] for report in group)
-        if not bundles or rows + own > _OF_PART:
+        ops_of_group = sum(ops[report] for report in group)
+        if not bundles or rows + ops_of_group > _OF_PART:
             bundles.append([])
             rows = 0
         bundles[-1] = sorted([*bundles[-1], *group])
-        rows += own
+        rows += ops_of_group
     return bundles
 
 
@@ -431,7 +431,7 @@ def _groups(heights: Sequence[int]) -> Iterator[slice]:
 def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
     """Return traces in which equal paths of ranges have the same id."""
     paths, numbers = combine_paths(read_each(traces, "paths"))
-    in_tree = (_mapped("path", [dict(enumerate(own))], pl.Series([0])) for own in numbers)
+    in_tree = (_mapped("path", [dict(enumerate(ids))], pl.Series([0])) for ids in numbers)
     return [
         trace.with_lazy({"paths": paths.lazy(), "ranges": trace["ranges"].with_columns(path)})
         for trace, path in zip(traces, in_tree, strict=True)
@@ -443,7 +443,7 @@ def _clock(reports: pl.DataFrame, index: int) -> Clock:
     return Clock.of(reports.row(0, named=True) if reports.height == 1 else {}, index)
 
 
-def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
+def _corrected(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
     """Return the `reports` tables with the clock corrections written into them."""
     single = [each.height == 1 for each in reports]
     none = TABLES["reports"].empty()
@@ -451,9 +451,9 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
     # Where calls or the user say it, the hosts' own clocks are not what counts.
     is_set = pl.col("clock_source").is_in(["collectives", "messages", "given"])
     first = pl.lit(reports[0]["session_start"].first(), pl.Int64)
-    own = pl.col("session_start") - pl.col("clock_offset")
-    described = clocks_told(rows, list(compress(clocks, single))).with_columns(
-        session_start=pl.when(is_set).then(first).otherwise(own)
+    own_start = pl.col("session_start") - pl.col("clock_offset")
+    described = clocks_applied(rows, list(compress(clocks, single))).with_columns(
+        session_start=pl.when(is_set).then(first).otherwise(own_start)
     )
     singles = (described[row : row + 1] for row in range(described.height))
     return [
@@ -556,9 +556,9 @@ def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
     Otherwise GPUs are numbered by host, in the order of the recorded files, and by PCI bus
     location.
     """
-    own = [{each.gpu[1] for each in gpus} for gpus in physical]
-    if all(len(numbers) == 1 for numbers in own) and len(set.union(set(), *own)) == len(own):
-        return {numbers.pop(): gpus for numbers, gpus in zip(own, physical, strict=True)}
+    sets = [{each.gpu[1] for each in gpus} for gpus in physical]
+    if all(len(numbers) == 1 for numbers in sets) and len(set.union(set(), *sets)) == len(sets):
+        return {numbers.pop(): gpus for numbers, gpus in zip(sets, physical, strict=True)}
     everything = sorted((each for gpus in physical for each in gpus), key=lambda each: each.gpu)
     hosts = {each.host: each.gpu for each in reversed(everything)}
 

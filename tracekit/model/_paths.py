@@ -170,10 +170,10 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
     tree, loop = PathTree(max(found.size, 1)), compiled(number_paths, found.size)
     ends = list(itertools.accumulate((table.height for table in tables), initial=0))
     places = [slice(*edges) for edges in itertools.pairwise(ends)]
-    for own in places:
-        loop(rows[0][own], rows[1][own], tree.arrays(), found[own])
+    for span in places:
+        loop(rows[0][span], rows[1][span], tree.arrays(), found[span])
     numbers = pl.Series(found, dtype=PATHS.schema["path"])
-    return tree.table(texts), [numbers[own] for own in places]
+    return tree.table(texts), [numbers[span] for span in places]
 
 
 def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
@@ -207,8 +207,8 @@ def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
         .then(pl.format("{}{}... ({} more){}{}", "head", *_GAP, "more", *_GAP, "text"))
         .otherwise(pl.format("{}{}{}", "head", *_GAP, "text")),
     )
-    asked = pl.DataFrame({"path": numbers})
-    return asked.join(known, on="path", how="left", maintain_order="left")["text"]
+    requested = pl.DataFrame({"path": numbers})
+    return requested.join(known, on="path", how="left", maintain_order="left")["text"]
 
 
 _GAP = (pl.lit(PATH_SEPARATOR),)
@@ -239,18 +239,18 @@ def _climbed(paths: pl.DataFrame, numbers: pl.Series, levels: int) -> pl.Series:
 def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
     """Return for each path its ancestor at `depth`; the path itself if it is not deeper."""
     steps = _Steps(paths)
-    own = np.arange(paths.height)
+    paths_themselves = np.arange(paths.height)
     deep = paths["depth"].to_numpy() > depth
-    above = np.where(deep, steps.parent, own)
+    above = np.where(deep, steps.parent, paths_themselves)
     for _ in range(steps.doublings):
         above = above[above]
     return above
 
 
-def in_any(paths: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """Test for each path whether the flag `own` is true of it or of an ancestor."""
+def in_any(paths: pl.DataFrame, flag: pl.Series) -> pl.Series:
+    """Test for each path whether `flag` is true of it or of an ancestor."""
     steps = _Steps(paths)
-    found, above = own.to_numpy(), steps.parent
+    found, above = flag.to_numpy(), steps.parent
     for _ in range(steps.doublings):
         found, above = found | found[above], above[above]
     return pl.Series(found)

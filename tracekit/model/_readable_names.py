@@ -165,7 +165,7 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
     for name in dict.fromkeys(names):
         families.setdefault(_short(name), []).append(name)
     short_names = {
-        name: text for short, family in families.items() for name, text in _told(short, family)
+        name: text for short, family in families.items() for name, text in _unique(short, family)
     }
     return _numbered(short_names)
 
@@ -216,7 +216,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
     ]
 
 
-def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
+def _unique(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Yield each kernel name of a family, which share a short form, and the form made unique."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
@@ -247,23 +247,23 @@ def _difference(
     `frequency` is the number of these names that have each word. Among equally rare words, types
     are preferred to numbers and namespaces, and earlier words to later ones.
     """
-    own = [word for word in words[name] if frequency[word] < len(words)]
+    candidates = [word for word in words[name] if frequency[word] < len(words)]
     alike = [other for other in words if other != name]
     # So many of those alike have a word, which at first are all others.
-    having = {word: frequency[word] - 1 for word in own}
+    having = {word: frequency[word] - 1 for word in candidates}
     chosen = []
-    while alike and own:
+    while alike and candidates:
         fewest = min(having.values())
         if fewest == len(alike):
             break
-        among = [word for word in own if having[word] == fewest]
+        among = [word for word in candidates if having[word] == fewest]
         best = next((word for word in among if not _SAYS_LITTLE.fullmatch(word[0])), among[0])
         chosen.append(best)
         if fewest == 0:
             break
         alike = [other for other in alike if best in words[other]]
-        having = {word: sum(word in words[other] for other in alike) for word in own}
-    texts = dict.fromkeys(word for word, _ in sorted(chosen, key=own.index))
+        having = {word: sum(word in words[other] for other in alike) for word in candidates}
+    texts = dict.fromkeys(word for word, _ in sorted(chosen, key=candidates.index))
     return f" <{', '.join(texts)}>" if texts else ""
 
 

@@ -211,10 +211,10 @@ class Trace:
         together
             Pairs of devices that have to be in the same part.
         """
-        own = self.tables
-        if not isinstance(own, LaterTables):
+        all_tables = self.tables
+        if not isinstance(all_tables, LaterTables):
             return [self]
-        tables = own.parts(with_paths=with_paths, together=together)
+        tables = all_tables.parts(with_paths=with_paths, together=together)
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def reports_of_parts(self) -> list[list[int]]:
@@ -240,19 +240,19 @@ class Trace:
         """
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
-        asked = work if len(work) == 1 else [partial(_on_a_copy, each) for each in work]
+        calls = work if len(work) == 1 else [partial(_on_a_copy, each) for each in work]
         if keeper is None:
-            return [frames for _, frames in sorted(self.spread(asked), key=itemgetter(0))]
+            return [frames for _, frames in sorted(self.spread(calls), key=itemgetter(0))]
         keys = [_key(each) for each in work]
         found = {number: keeper.find(key) for number, key in enumerate(keys)}
         missing = [number for number, frames in found.items() if frames is None]
-        made = self.spread([asked[number] for number in missing]) if missing else ()
+        made = self.spread([calls[number] for number in missing]) if missing else ()
         for place, frames in made:
             number = missing[place]
             # Read back when all are made: until then memory is for the parts that are being read.
             found[number] = None if keeper.keep(keys[number], frames) else frames
         return [
-            frames or keeper.find(keys[number]) or asked[number]()
+            frames or keeper.find(keys[number]) or calls[number]()
             for number, frames in found.items()
         ]
 
@@ -287,8 +287,8 @@ class Trace:
         """
         if "ops" in tables:
             tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
-        own = self.tables
-        changed = own.but(tables) if isinstance(own, LaterTables) else {**own, **tables}
+        current = self.tables
+        changed = current.but(tables) if isinstance(current, LaterTables) else {**current, **tables}
         return replace(self, tables=changed)
 
 
@@ -301,9 +301,9 @@ def _on_a_copy(work: partial[Frames]) -> Frames:
 def _key(work: partial[Frames]) -> str:
     """Return the cache key of a call on a part of a run: function, stretch, part, and frames."""
     part, *frames = work.args
-    asked = getattr(work.func, "__qualname__", None) or repr(work.func)
+    function_name = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
-    return "\n".join([asked, repr(part.stretch), part.tables.name, *texts])
+    return "\n".join([function_name, repr(part.stretch), part.tables.name, *texts])
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):

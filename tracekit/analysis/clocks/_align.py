@@ -87,7 +87,7 @@ def aligned(
         return list(traces)
     clocks = [each.clock for each in align(traces, user_clocks, calls)]
     return [
-        trace.with_tables({"reports": clock.told(trace.read("reports"))})
+        trace.with_tables({"reports": clock.applied_to(trace.read("reports"))})
         for trace, clock in zip(traces, clocks, strict=True)
     ]
 
@@ -141,12 +141,10 @@ class _Aligning:
     def _once(self) -> list[Alignment]:
         """Align all reports in one pass; `result` repeats it if more session starts prove wrong."""
         self._found, self._refused = {}, {}
-        clock_of_first = self._own_clock(0)
+        base = self._own_clock(0)
         if clock := self._user_clocks.get(0):
-            clock_of_first = replace(
-                clock, name=clock_of_first.name, bound=clock_of_first.bound, reason=None
-            )
-        self._found[0] = Alignment(clock_of_first)
+            base = replace(clock, name=base.name, bound=base.bound, reason=None)
+        self._found[0] = Alignment(base)
         for index in sorted(self._user_clocks.keys() - {0}):
             self._found[index] = self._by_user(index)
         waiting = [index for index in range(len(self._rows)) if index not in self._found]
@@ -155,12 +153,10 @@ class _Aligning:
         while waiting:
             # What does not join the first report has a clock of its own, and others may be on it.
             alone = waiting.pop(0)
-            clock_of_first = self._own_clock(alone)
-            if any(each.clock.name == clock_of_first.name for each in self._found.values()):
-                clock_of_first = Clock(
-                    f"report {alone}"
-                )  # what it was refused is not the clock of its host
-            self._found[alone] = Alignment(replace(clock_of_first, reason=self._why_not(alone)))
+            clock = self._own_clock(alone)
+            if any(each.clock.name == clock.name for each in self._found.values()):
+                clock = Clock(f"report {alone}")  # what it was refused is not the clock of its host
+            self._found[alone] = Alignment(replace(clock, reason=self._why_not(alone)))
             waiting = self._join(waiting, [alone], by_calls=clocks < _MOST_CLOCKS)
             clocks += 1
         return [self._found[index] for index in range(len(self._rows))]

@@ -111,11 +111,11 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     """Test that weight updates contain no layers: none before the input of the forward pass."""
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
-    held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
+    wrong = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
     length = total_in(spent * lane.layer * (stage == WU), first, first + parts.head[1:])
-    if held.any():
+    if wrong.any():
         evidence = (
-            f"{int(held.sum()):,} updates contain layers ({int(length.sum()) / 1e6:,.3f} ms), by"
+            f"{int(wrong.sum()):,} updates contain layers ({int(length.sum()) / 1e6:,.3f} ms), by"
             f" what forward passes begin with ({parts.cut.fed}): an optimizer that multiplies, or"
             " passes alone"
         )

@@ -34,16 +34,16 @@ def find_bursts(lane: Lane) -> Pair | None:
     threads, count = np.unique(launched, return_counts=True)
     main = lane.work.thread == threads[count.argmax()]
     rows = np.flatnonzero(main)
-    own = lane.take(rows)
-    named = np.flatnonzero(own.backward)
-    if named.size < THRESHOLDS.named or np.unique(own.symbol[named]).size < THRESHOLDS.named:
+    of_thread = lane.take(rows)
+    named = np.flatnonzero(of_thread.backward)
+    if named.size < THRESHOLDS.named or np.unique(of_thread.symbol[named]).size < THRESHOLDS.named:
         return None
-    bursts = _bursts(own, named)
+    bursts = _bursts(of_thread, named)
     if len(bursts) < THRESHOLDS.bursts:
         return None
-    layers = np.array([own.layer[begin:end].sum() for begin, end in bursts])
-    few = np.median(layers) * len(bursts) < THRESHOLDS.backward_named * own.layer.sum()
-    sized = (own.work.size >= 0)[own.kernel].mean() >= THRESHOLDS.sized
+    layers = np.array([of_thread.layer[begin:end].sum() for begin, end in bursts])
+    few = np.median(layers) * len(bursts) < THRESHOLDS.backward_named * of_thread.layer.sum()
+    sized = (of_thread.work.size >= 0)[of_thread.kernel].mean() >= THRESHOLDS.sized
     if few or not sized:
         return None
     backward = np.zeros(len(lane), bool)
@@ -58,16 +58,16 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
     These layers may be another forward pass, or a recomputed one; no input or update shows which.
     """
     rows = np.flatnonzero(pair.main | pair.backward)
-    own, backward = lane.take(rows), pair.backward[rows]
-    work = own.work
+    of_pair, backward = lane.take(rows), pair.backward[rows]
+    work = of_pair.work
     edges = np.flatnonzero(np.diff(backward.astype(np.int8)))
     ends, begins = edges[backward[edges]] + 1, edges[~backward[edges]] + 1
     begins = begins[begins > ends[0]]
     ends = ends[: begins.size]
-    layers = np.append(np.flatnonzero(own.layer), len(own))
+    layers = np.append(np.flatnonzero(of_pair.layer), len(of_pair))
     first = np.minimum(layers[np.searchsorted(layers, ends)], begins)
-    parts = own.batch | own.optimizer | (work.kind == D2H) | (work.collective > 0)
-    computes = total_in(own.kernel & ~own.fill, ends, first) > THRESHOLDS.barely
+    parts = of_pair.batch | of_pair.optimizer | (work.kind == D2H) | (work.collective > 0)
+    computes = total_in(of_pair.kernel & ~of_pair.fill, ends, first) > THRESHOLDS.barely
     return bool((~computes & (total_in(parts, ends, begins) == 0)).any())
 
 
@@ -103,9 +103,9 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
             int(stops[stop]) if stop < stops.size else len(lane),
             int(groups[number + 1][0]) if number + 1 < len(groups) else len(lane),
         )
-        own = np.isin(lane.symbol[last + 1 : until], np.unique(lane.symbol[begin : last + 1]))
-        own |= lane.layer[last + 1 : until] | (lane.work.kind[last + 1 : until] == MEMSET)
-        more = min(int(np.append(own, values=False).argmin()), int(np.diff(group).max(initial=4)))
+        alike = np.isin(lane.symbol[last + 1 : until], np.unique(lane.symbol[begin : last + 1]))
+        alike |= lane.layer[last + 1 : until] | (lane.work.kind[last + 1 : until] == MEMSET)
+        more = min(int(np.append(alike, values=False).argmin()), int(np.diff(group).max(initial=4)))
         found.append((begin, last + 1 + more))
     return found
 

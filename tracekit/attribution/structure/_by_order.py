@@ -43,38 +43,38 @@ def by_order(lane: Lane) -> DeviceStages:
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
         return _without(lane, f"{kernels:,} kernels are too few to find a period")
-    own = lane.take(rows)
-    period, first, span = _repeated(own)
-    kept = rows[~_scalars(own)]
+    sequence = lane.take(rows)
+    period, first, span = _repeated(sequence)
+    kept = rows[~_scalars(sequence)]
     if not _trains(lane) and kept.size < rows.size:
         # What is fetched every few steps, as for a log, makes these repeat together.
         others = lane.take(kept)
         shorter = _repeated(others)
         if 0 < 2 * shorter[0].size <= period.size:
-            rows, own, (period, first, span) = kept, others, shorter
+            rows, sequence, (period, first, span) = kept, others, shorter
     if not period.size:
         return _without(
             lane, f"no period: {period.share:.0%} of the launches agree with a later one"
         )
-    result = _of_period(_Sequence(lane, rows, own, span, period), first)
+    result = _of_period(_Sequence(lane, rows, sequence, span, period), first)
     if result.method != "refused":
         return result
     # Epochs repeat more exactly than the steps that they are made of.
-    inner = find_period(own.symbol[first : first + period.size])
+    inner = find_period(sequence.symbol[first : first + period.size])
     if not inner.size:
         return result
-    within = _of_period(_Sequence(lane, rows, own, span, inner), first + period.size // 2)
+    within = _of_period(_Sequence(lane, rows, sequence, span, inner), first + period.size // 2)
     return within if within.training else result
 
 
 def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
     """Find stages in a periodic launch sequence, using the two periods from op `first` on."""
-    lane, own = sequence.lane, sequence.own
-    step = usual_step(own, first, sequence.period.size)
-    found = find_repeats(own.symbol, step.symbol, step.lead)
+    lane, sequence_lane = sequence.lane, sequence.own
+    step = usual_step(sequence_lane, first, sequence.period.size)
+    found = find_repeats(sequence_lane.symbol, step.symbol, step.lead)
     if not _trains(lane):
         return _iterates(sequence, _all_whole(sequence) or found, step.symbol)
-    apart = take_apart(own.take(step.rows), step)
+    apart = take_apart(sequence_lane.take(step.rows), step)
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
         result = _without(lane, sequence.text, refused)
@@ -153,24 +153,24 @@ def _scalars(lane: Lane) -> Array:
     return np.asarray((work.kind == D2H) & (work.bytes > 0) & (work.bytes <= _SCALAR))
 
 
-def _repeated(own: Lane) -> tuple[Period, int, slice]:
+def _repeated(sequence: Lane) -> tuple[Period, int, slice]:
     """Return a sequence's period, the start of a period near its middle, and the span compared.
 
     Epochs repeat more exactly than steps, and layers more often, so they could be mistaken for the
     period; but a step has one update. If kernel names show the updates, the ops between successive
     updates are compared.
     """
-    marks = np.flatnonzero(own.optimizer | own.layer)
-    starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
-    span, near = slice(0, len(own)), 0.0
+    marks = np.flatnonzero(sequence.optimizer | sequence.layer)
+    starts = marks[np.diff(sequence.optimizer[marks].astype(np.int8), prepend=0) == 1]
+    span, near = slice(0, len(sequence)), 0.0
     if starts.size >= THRESHOLDS.order_updates:
         near = float(np.median(np.diff(starts)))
-        last = int(np.flatnonzero(own.optimizer)[-1])
+        last = int(np.flatnonzero(sequence.optimizer)[-1])
         span = slice(max(int(starts[0] - near), 0), last + 1)
-        known = period_between(own.symbol, starts)
+        known = period_between(sequence.symbol, starts)
         if known is not None:
             return *known, span
-    period = find_period(own.symbol[span], near)
+    period = find_period(sequence.symbol[span], near)
     return period, max(0, (span.start + span.stop) // 2 - period.size), span
 
 
@@ -255,10 +255,10 @@ def _fetched(lane: Lane, rows: Array) -> int:
     such as those of another replica, and copies by other threads are not counted.
     """
     work = lane.work
-    own = work.context_stream == work.context_stream[rows[0]]
-    others = np.unique(work.context_stream[lane.layer & ~own])
+    on_stream = work.context_stream == work.context_stream[rows[0]]
+    others = np.unique(work.context_stream[lane.layer & ~on_stream])
     copies = (work.kind == D2H) & ~np.isin(work.context_stream, others)
-    layers = np.cumsum(lane.layer & own)[copies & np.isin(work.thread, work.thread[rows])]
+    layers = np.cumsum(lane.layer & on_stream)[copies & np.isin(work.thread, work.thread[rows])]
     passed = np.diff(layers, prepend=0)
     return int((passed >= max(1, passed.max(initial=0) / 2)).sum())
 
@@ -276,14 +276,14 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
         lane, stage, thread=int(lane.work.thread[rows[0]]), differ_ns=int(spent[other].sum()),
         recomputed=apart.recomputed, steps=int(found.begins.size),
     )  # fmt: skip
-    count, whole = int(found.begins.size), found.whole(sequence.period.size, rows.size)
+    count, is_complete = int(found.begins.size), found.whole(sequence.period.size, rows.size)
     return DeviceStages(
         stage=stage.astype(np.int8),
         step=step.astype(np.int32),
         core=np.isin(lane.work.thread, lane.work.thread[rows[:1]]),
         method="order",
         training=True,
-        whole=whole,
+        whole=is_complete,
         evidence=(sequence.text, *apart.evidence),
         contradictions=apart.contradictions,
         usual_gaps=count,
@@ -292,20 +292,20 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
             Doubt(cut, before * count, after * count) for cut, before, after in apart.doubts
         ),
         assumptions=tuple(assumed),
-        cut_begin=int(not whole[0] or found.pieces[0]),
-        cut_end=int(not whole[-1] or found.pieces[1]),
+        cut_begin=int(not is_complete[0] or found.pieces[0]),
+        cut_end=int(not is_complete[-1] or found.pieces[1]),
         period=sequence.period.size,
         repeats=sequence.repeats,
     )
 
 
-def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
+def _stages(sequence: Lane, apart: Step, found: Repeats) -> Array:
     """Give each op of the sequence the stage of the corresponding op in the usual step."""
-    stage = np.full(len(own), NOTHING)
+    stage = np.full(len(sequence), NOTHING)
     result = found.offset >= 0
     stage[result] = apart.stage[found.offset[result]]
-    layers = np.concatenate(([0], np.cumsum(own.layer)))
-    trains = np.concatenate(([0], np.cumsum(own.backward | own.optimizer)))
+    layers = np.concatenate(([0], np.cumsum(sequence.layer)))
+    trains = np.concatenate(([0], np.cumsum(sequence.backward | sequence.optimizer)))
     for begin, end in found.between():
         if not layers[end] - layers[begin]:
             stage[begin:end] = NOTHING

@@ -38,55 +38,55 @@ from tracekit.attribution.structure._work import (
 )
 
 
-def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> DeviceStages:
+def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStages:
     """Find the stages of a device's ops from the alternating launches of two groups of threads.
 
-    `asked` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
+    `reading` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
     """
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)
     parts = part_gaps(turns)
-    numbered = number_bursts(turns, parts, asked)
+    numbered = number_bursts(turns, parts, reading)
     bursts = numbered.bursts
-    own = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
-    assumed = of_turns(turns, parts, pair, numbered, own.stage)
+    found_stages = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
+    assumed = of_turns(turns, parts, pair, numbered, found_stages.stage)
     stage, step = np.full((2, len(lane)), NOTHING)
-    stage[rows], step[rows] = own.stage, own.step
+    stage[rows], step[rows] = found_stages.stage, found_stages.step
     first, last = _edges(turns, parts, numbered)
-    whole = np.ones(int(bursts[-1]) + 1, bool)
-    whole[[0, -1]] = whole[[0, -1]] & [first, last]
-    if whole.size == 1:
-        whole[0] = first and last
+    is_complete = np.ones(int(bursts[-1]) + 1, bool)
+    is_complete[[0, -1]] = is_complete[[0, -1]] & [first, last]
+    if is_complete.size == 1:
+        is_complete[0] = first and last
     return DeviceStages(
         stage=stage.astype(np.int8),
         step=step.astype(np.int32),
         core=pair.main | pair.backward,
         method="order" if pair.by_names else "threads",
         training=True,
-        whole=whole,
+        whole=is_complete,
         evidence=_evidence(turns, parts, pair, numbered),
         contradictions=_contradictions(turns, parts, pair, numbered),
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
         doubts=_doubts(turns, parts, pair),
         assumptions=assumed,
-        cut_begin=int(not first or own.begins_in_update),
-        cut_end=int(not last or own.ends_in_forward),
-        reading=_reading(numbered, asked),
+        cut_begin=int(not first or found_stages.begins_in_update),
+        cut_end=int(not last or found_stages.ends_in_forward),
+        reading=_reading(numbered, reading),
     )
 
 
-def _reading(numbered: Numbered, asked: str | None) -> str | None:
+def _reading(numbered: Numbered, reading: str | None) -> str | None:
     """Return a sentence with the definition of a step in use, for the user; or None.
 
     None if no other definition gives different steps, and the user did not choose a definition.
     """
     taken, others = STEP_READINGS[numbered.reading], numbered.others
-    if asked is not None and asked != numbered.reading:
-        return f"steps are counted so that {taken}: `--step {asked}` finds none here"
+    if reading is not None and reading != numbered.reading:
+        return f"steps are counted so that {taken}: `--step {reading}` finds none here"
     if not others:
-        return None if asked is None else f"steps are counted so that {taken}, as asked"
+        return None if reading is None else f"steps are counted so that {taken}, as asked"
     instead = ", ".join(f"{STEP_READINGS[name]} (`--step {name}`)" for name in others)
     return f"steps are counted so that {taken}; other steps result if {instead}"
 
@@ -122,9 +122,9 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     before = np.concatenate(([NOTHING], bursts))
     after = np.append(bursts, NOTHING)
 
-    def put(begin: Array, end: Array, what: int, steps: Array) -> None:
+    def put(begin: Array, end: Array, code: int, steps: Array) -> None:
         places, owner = ranges_of(begin, end)
-        stage[places], step[places] = what, steps[owner]
+        stage[places], step[places] = code, steps[owner]
 
     heads, fronts = first + parts.head, first + parts.front
     fed = _input_at_end(turns, parts)
@@ -180,8 +180,11 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
     if end < turns.stop[last]:
         return 0
     copied = lane.batch & np.isin(lane.work.kind, (H2D, D2D))
-    usual, own = copied[turns.gap(parts.template)][: parts.cut.at], copied[turns.first[last] : end]
-    lengths = [int(np.append(~part[::-1], values=True).argmax()) for part in (usual, own)]
+    usual, end_part = (
+        copied[turns.gap(parts.template)][: parts.cut.at],
+        copied[turns.first[last] : end],
+    )
+    lengths = [int(np.append(~part[::-1], values=True).argmax()) for part in (usual, end_part)]
     return max(0, lengths[1] - lengths[0])
 
 

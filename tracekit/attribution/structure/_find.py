@@ -52,26 +52,26 @@ _SIZES = 1 << 42
 """A number larger than the threads of any launch."""
 
 
-def find_structure(work: Work, asked: str | None = None) -> Structure:
+def find_structure(work: Work, reading: str | None = None) -> Structure:
     """Infer stages and steps of a process from the threads and the order of its launches.
 
     A pure function; it takes time linear in the ops, except for sorting. If stages stay unknown the
-    result has method ``refused`` and the reason. `asked` is the definition of a step that the user
-    asked for, see `STEP_READINGS`, or None.
+    result has method ``refused`` and the reason. `reading` is the user's definition of a step, see
+    `STEP_READINGS`, or None.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
-    return _joined(work, devices, rows, [_tell(work.take(own), asked) for own in rows])
+    return _joined(work, devices, rows, [_stages(work.take(part), reading) for part in rows])
 
 
-def _tell(work: Work, asked: str | None = None) -> DeviceStages:
+def _stages(work: Work, reading: str | None = None) -> DeviceStages:
     """Infer stages and steps of the ops on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
-        result = by_threads(lane, pair, asked)
+        result = by_threads(lane, pair, reading)
     else:
-        result = _of_one_thread(lane, asked)
+        result = _of_one_thread(lane, reading)
     if not result.training:
         return result
     result = _with_others(lane, result)
@@ -87,7 +87,7 @@ def _tell(work: Work, asked: str | None = None) -> DeviceStages:
     )  # fmt: skip
 
 
-def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
+def _of_one_thread(lane: Lane, reading: str | None) -> DeviceStages:
     """Find stages of a single thread's launches, by their period and by gradient kernels' names.
 
     The two methods rest on different evidence. If they agree, both are combined: the period gives
@@ -98,7 +98,7 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
         return by_period
-    by_names = by_threads(lane, bursts, asked)
+    by_names = by_threads(lane, bursts, reading)
     again = by_period.recomputes and has_unfed(lane, bursts)
     if not by_names.training or again:
         return by_period
@@ -118,7 +118,7 @@ def _of_one_thread(lane: Lane, asked: str | None) -> DeviceStages:
     left = (each for each in by_period.assumptions if each.name not in tested)
     agree = Assumption(READINGS, "holds", differ, contradiction)
     return replace(
-        by_names if asked else _steadier(by_period, by_names), stage=stage,
+        by_names if reading else _steadier(by_period, by_names), stage=stage,
         doubts=by_period.doubts, assumptions=(*by_names.assumptions, *left, agree),
         reading=by_names.reading,
     )  # fmt: skip
@@ -147,11 +147,11 @@ def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
         rest = np.flatnonzero(~result.core)
         if lane.kernel[rest].sum() < 2 * THRESHOLDS.side_kernels:
             break
-        own = lane.take(rest)
-        pair = find_pair(own)
+        remaining = lane.take(rest)
+        pair = find_pair(remaining)
         if pair is None or not pair.trains:
             break
-        other = by_threads(own, pair)
+        other = by_threads(remaining, pair)
         stage, core = result.stage.copy(), result.core.copy()
         stage[rest[other.core]] = other.stage[other.core]
         core[rest[other.core]] = True
@@ -227,17 +227,17 @@ def _joined(
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
     """Replace a device's step numbers by those of the step in `steps` that contains the launch."""
-    own = np.flatnonzero(step >= 0)
-    if not own.size or not steps.height:
+    in_steps = np.flatnonzero(step >= 0)
+    if not in_steps.size or not steps.height:
         return np.full_like(step, NOTHING)
-    _, which = np.unique(step[own], return_inverse=True)
+    _, which = np.unique(step[in_steps], return_inverse=True)
     # The middle launch of a step: at its beginning devices are launched one after the other.
     order = np.argsort(which, kind="stable")
     count = np.bincount(which)
-    middle = launch[own[order[np.cumsum(count) - count + count // 2]]]
+    middle = launch[in_steps[order[np.cumsum(count) - count + count // 2]]]
     place = np.searchsorted(steps["start"].to_numpy(), middle, "right") - 1
     out = np.full_like(step, NOTHING)
-    out[own] = np.maximum(place, 0)[which]
+    out[in_steps] = np.maximum(place, 0)[which]
     return out
 
 
@@ -305,14 +305,14 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     stage[copies[_evaluation_waits(work, np.flatnonzero(core & lane.kernel), stage, copies)]] = ME
     known, forward = np.unique(lane.symbol[core & lane.layer]), 0
     for thread in fed.tolist():
-        own = beside & (work.thread == thread)
-        layers = lane.layer & own
+        of_thread = beside & (work.thread == thread)
+        layers = lane.layer & of_thread
         several = (
             np.unique(lane.symbol[layers]).size > 1 or np.isin(lane.symbol[layers], known).any()
         )
-        if several and layers.sum() >= THRESHOLDS.layers_beside * (lane.kernel & own).sum():
-            stage[own] = ME
-            forward += int((work.end - work.start)[own].sum())
+        if several and layers.sum() >= THRESHOLDS.layers_beside * (lane.kernel & of_thread).sum():
+            stage[of_thread] = ME
+            forward += int((work.end - work.start)[of_thread].sum())
     if not beside.any():
         return ()
     layers = int((work.end - work.start)[beside & lane.layer].sum())
@@ -353,13 +353,13 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 def _surrounded(lane: Lane, step: Array) -> None:
     """Assign ops without a step to the step during whose launches they are launched."""
-    own = np.flatnonzero(step >= 0)
-    if not own.size:
+    in_steps = np.flatnonzero(step >= 0)
+    if not in_steps.size:
         return
     launch = lane.work.launch
-    numbers, first = np.unique(step[own], return_index=True)
-    last = own.size - 1 - np.unique(step[own][::-1], return_index=True)[1]
-    begin, end = launch[own[first]], launch[own[last]]
+    numbers, first = np.unique(step[in_steps], return_index=True)
+    last = in_steps.size - 1 - np.unique(step[in_steps][::-1], return_index=True)[1]
+    begin, end = launch[in_steps[first]], launch[in_steps[last]]
     free = np.flatnonzero(step < 0)
     place = np.searchsorted(begin, launch[free], "right") - 1
     inside = (place >= 0) & (launch[free] <= end[place])
@@ -375,12 +375,12 @@ def recomputed(lane: Lane, stage: Array) -> Array:
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
-    what = lane.symbol * _SIZES + lane.work.size
-    ran = grams_of(what[forward], THRESHOLDS.again)[_shared(lane.symbol, forward, backward)]
+    keys = lane.symbol * _SIZES + lane.work.size
+    ran = grams_of(keys[forward], THRESHOLDS.again)[_shared(lane.symbol, forward, backward)]
     starts = _shared(lane.symbol, backward, forward)
-    starts = starts[np.isin(grams_of(what[backward], THRESHOLDS.again)[starts], np.unique(ran))]
+    starts = starts[np.isin(grams_of(keys[backward], THRESHOLDS.again)[starts], np.unique(ran))]
     runs = backward[starts[:, None] + np.arange(THRESHOLDS.again)]
-    several = 1 + (np.diff(np.sort(what[runs])) != 0).sum(axis=1) >= THRESHOLDS.again_kinds
+    several = 1 + (np.diff(np.sort(keys[runs])) != 0).sum(axis=1) >= THRESHOLDS.again_kinds
     differentiates = (lane.backward | lane.input_gradient)[runs].any(axis=1)
     runs = runs[several & lane.layer[runs].any(axis=1) & ~differentiates]
     edges = np.bincount(runs[:, 0], minlength=len(lane) + 1)
@@ -388,14 +388,14 @@ def recomputed(lane: Lane, stage: Array) -> Array:
     return np.asarray((np.cumsum(edges)[:-1] > 0) & (stage == BP))
 
 
-def _shared(symbol: Array, own: Array, other: Array) -> Array:
-    """Return the starts of runs of ops in `own` whose kernel names all occur in `other`.
+def _shared(symbol: Array, ops: Array, other: Array) -> Array:
+    """Return the starts of runs of ops in `ops` whose kernel names all occur in `other`.
 
     A run has `Thresholds.again` ops.
     """
     shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
     shared[symbol[other]] = True
-    until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))
+    until = np.concatenate(([0], np.cumsum(shared[symbol[ops]])))
     return np.flatnonzero(
         until[THRESHOLDS.again :] - until[: -THRESHOLDS.again] == THRESHOLDS.again
     )
@@ -438,19 +438,19 @@ class Pieces:
         -------
         The ids of the ops whose result is final, and ``stage, step, again`` of each.
         """
-        whole = found.steps.height - (0 if is_last else _OPEN)
-        is_open = found.step >= whole
-        if whole > 0 and not is_last:
+        complete = found.steps.height - (0 if is_last else _OPEN)
+        is_open = found.step >= complete
+        if complete > 0 and not is_last:
             is_open |= (found.step == NOTHING) & (
-                ops["launch"].to_numpy() >= found.steps["start"][whole]
+                ops["launch"].to_numpy() >= found.steps["start"][complete]
             )
-        if whole <= 0 or is_open.mean() > _MOST_OPEN:
-            whole, is_open = found.steps.height, np.zeros(len(ops), np.bool_)
+        if complete <= 0 or is_open.mean() > _MOST_OPEN:
+            complete, is_open = found.steps.height, np.zeros(len(ops), np.bool_)
         self.open = [ops.filter(pl.Series(is_open))] if is_open.any() else []
         step = np.where(found.step >= 0, found.step + self._steps, NOTHING)[~is_open]
         self._ops.update(dict(zip(*_counted(step), strict=True)))
-        steps = found.steps[:whole].with_columns(pl.col("step") + self._steps)
-        self._steps += whole
+        steps = found.steps[:complete].with_columns(pl.col("step") + self._steps)
+        self._steps += complete
         nothing = np.empty(0, np.int8)
         self._found.append(replace(found, stage=nothing, step=nothing, again=nothing, steps=steps))
         is_told = (found.stage != NOTHING) & (found.method == "threads")

@@ -60,11 +60,11 @@ def part_gaps(turns: Turns) -> Parts:
     template, plain = _templates(turns, example, count)
     cut = cut_gap(turns, template)
     kind_cuts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
-    own = count >= max(THRESHOLDS.own_gaps, THRESHOLDS.own_kind * (last - 1))
-    first = _like_first(turns, [template, *example[own].tolist()])
+    is_frequent = count >= max(THRESHOLDS.own_gaps, THRESHOLDS.own_kind * (last - 1))
+    first = _like_first(turns, [template, *example[is_frequent].tolist()])
     cuts = [
         _cut_kind(turns, number, template, cut, may_differ=may_differ)
-        for number, may_differ in zip(example.tolist(), own.tolist(), strict=True)
+        for number, may_differ in zip(example.tolist(), is_frequent.tolist(), strict=True)
     ]
     kind_cuts[:, kinds] = _mended(turns, example, *np.array(cuts, np.int64).T)
     head, front = kind_cuts[:, turns.kinds]
@@ -197,8 +197,8 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     """
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
-        own, usual = (symbol[stop[gap] - body : stop[gap]] for gap in (number, template))
-        if alike(own, usual) >= THRESHOLDS.evaluated_again:
+        gap_end, usual = (symbol[stop[gap] - body : stop[gap]] for gap in (number, template))
+        if alike(gap_end, usual) >= THRESHOLDS.evaluated_again:
             return True
     return not belongs(turns, number, 0, int(stop[number] - turns.first[number]) - body)
 

@@ -73,12 +73,12 @@ def look_at(work: Work) -> Lane:
     """Find the hints in the kernel names of one device's ops."""
     kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
     # The last one is of ops without a name.
-    said = {
+    hints = {
         name: np.asarray(kernel & np.append(found, values=False)[work.name])
         for name, found in _matches(tuple(work.names)).items()
     }
     # A graph holds what a layer holds, and more.
-    said["layer"] = (said["layer"] & ~said["optimizer"]) | (work.kind == GRAPH)
+    hints["layer"] = (hints["layer"] & ~hints["optimizer"]) | (work.kind == GRAPH)
     symbol = np.where(work.name >= 0, work.name + len(KINDS), work.kind).astype(np.int64)
     return Lane(
         work=work,
@@ -86,7 +86,7 @@ def look_at(work: Work) -> Lane:
         kernel=kernel,
         exchange=np.isin(work.collective, GRADIENT_EXCHANGE),
         batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= THRESHOLDS.batch_bytes),
-        **said,
+        **hints,
     )
 
 
@@ -100,6 +100,6 @@ def _patterns() -> dict[str, str]:
 def _matches(names: tuple[str, ...]) -> dict[str, Array]:
     """Return name of each pattern list -> mask of the kernel names that it matches."""
     name = pl.col("name").str
-    known = {what: name.contains(pattern) for what, pattern in _patterns().items()}
+    known = {list_name: name.contains(pattern) for list_name, pattern in _patterns().items()}
     found = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(**known)
     return {column.name: column.to_numpy() for column in found}

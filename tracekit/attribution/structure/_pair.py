@@ -88,15 +88,15 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     work = lane.work
     threads, thread = distinct(work.thread)
     streams, stream = distinct(work.context_stream)
-    own = lane.kernel & (work.thread >= 0)
-    pairs, kernels = np.unique(thread[own] * streams.size + stream[own], return_counts=True)
+    some = lane.kernel & (work.thread >= 0)
+    pairs, kernels = np.unique(thread[some] * streams.size + stream[some], return_counts=True)
     # Sorted by kernels, so that of a thread's streams the one with most is written last.
     order = np.argsort(kernels, kind="stable")
     of, on = np.divmod(pairs[order], streams.size)
     many = kernels[order] >= THRESHOLDS.side_kernels
     main_stream = np.full(threads.size, -1)
     main_stream[of] = on
-    launched = np.bincount(thread[own], minlength=threads.size)
+    launched = np.bincount(thread[some], minlength=threads.size)
     for which in np.argsort(-launched, kind="stable")[:_CANDIDATES]:
         together = (main_stream == main_stream[which]) & (main_stream >= 0)
         together[of[many & np.isin(on, on[many & (of == which)])]] = True
@@ -204,11 +204,11 @@ class Turns:
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
     """Split the ops of two thread groups into turns; also return the ops' rows in the lane."""
     rows = np.flatnonzero(pair.main | pair.backward)
-    own = lane.take(rows)
+    of_pair = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))
     edges = np.flatnonzero(backward[1:] != backward[:-1])
     begins, ends = edges[::2], edges[1::2]
     between, until = ends[:-1], begins[1:]
-    stray = (until - between <= THRESHOLDS.stray) & (total_in(own.layer, between, until) == 0)
+    stray = (until - between <= THRESHOLDS.stray) & (total_in(of_pair.layer, between, until) == 0)
     kept = np.concatenate(([True], ~stray))
-    return Turns(own, begins[kept], ends[np.append(kept[1:], True)]), rows
+    return Turns(of_pair, begins[kept], ends[np.append(kept[1:], True)]), rows

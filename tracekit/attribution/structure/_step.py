@@ -343,8 +343,8 @@ def find_turn(size: Array) -> tuple[int, int, float]:
     weight = 1 / count[codes]
     table = _nests(codes, weight)
     inner, outer = paired[list(_middle(table, codes.size))]
-    whole = float((1 / count[same]).sum())
-    return int(inner), int(outer), float(2 * table[0, -1] / whole)
+    total_weight = float((1 / count[same]).sum())
+    return int(inner), int(outer), float(2 * table[0, -1] / total_weight)
 
 
 def _nests(codes: Array, weight: Array) -> Array:

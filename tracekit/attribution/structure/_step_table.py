@@ -51,7 +51,7 @@ class Numbered:
     others: tuple[str, ...] = ()
 
 
-def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbered:
+def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Numbered:
     """Assign backward passes to steps, by the user's definition of a step if that applies.
 
     A step ends with an update; with gradient accumulation it has further backward passes without an
@@ -85,7 +85,7 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
         found = Numbered(
             _counted(first, count), several, unfed=unfed, reading="input" if once else "period"
         )
-        return _read(found, {"update": begins, "input": begins[fed], "period": first}, asked)
+        return _read(found, {"update": begins, "input": begins[fed], "period": first}, reading)
     inputs = begins[fed]
     unfed = _unfed(turns, begins, inputs)
     found = Numbered(_counted(begins, count), unfed=unfed)
@@ -95,21 +95,21 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     elif unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
         found = Numbered(_counted(inputs, count), several, steady=False, reading="input")
-    return _read(found, {"update": begins, "input": inputs if unfed else begins}, asked)
+    return _read(found, {"update": begins, "input": inputs if unfed else begins}, reading)
 
 
-def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> Numbered:
+def _read(found: Numbered, readings: Mapping[str, Array], reading: str | None) -> Numbered:
     """Return the steps by the requested definition if there are any, else the steps found.
 
     The names of definitions that give different steps are added.
     """
     count = found.bursts.size
     steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}
-    if asked == found.reading:
+    if reading == found.reading:
         found = replace(found, unfed=None)
-    elif asked in steps:
-        reason = None if asked == "update" else f"{STEP_READINGS[asked]}, as asked"
-        found = Numbered(steps[asked], reason, steady=asked != "input", reading=asked)
+    elif reading in steps:
+        reason = None if reading == "update" else f"{STEP_READINGS[reading]}, as asked"
+        found = Numbered(steps[reading], reason, steady=reading != "input", reading=reading)
     others = (name for name, each in steps.items() if (each != found.bursts).any())
     return replace(found, others=tuple(others))
 
@@ -196,8 +196,8 @@ def networks_of(turns: Turns) -> Array:
     order = np.argsort(example)
     places, owner = ranges_of(turns.bursts[example[order]], turns.ends[example[order]])
     most = int(lane.symbol.max(initial=0)) + 1
-    own = lane.kernel[places]
-    each, count = np.unique(owner[own] * most + lane.symbol[places[own]], return_counts=True)
+    some = lane.kernel[places]
+    each, count = np.unique(owner[some] * most + lane.symbol[places[some]], return_counts=True)
     owner, symbol = np.divmod(each, most)
     begins = np.searchsorted(owner, np.arange(numbers.size + 1))
     size = np.bincount(owner, count, numbers.size)
@@ -205,8 +205,8 @@ def networks_of(turns: Turns) -> Array:
     known, at = 0, 0
     while at < numbers.size:
         first = np.zeros(most, np.int64)
-        mine = slice(begins[at], begins[at + 1])
-        first[symbol[mine]] = count[mine]
+        span = slice(begins[at], begins[at + 1])
+        first[symbol[span]] = count[span]
         later = slice(begins[at], None)
         common = np.bincount(
             owner[later], np.minimum(count[later], first[symbol[later]]), numbers.size
@@ -232,7 +232,7 @@ def _rhythm(values: Array, most: int) -> int:
     return 0
 
 
-def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
+def table_of(step: Array, launch: Array, is_complete: Array) -> pl.DataFrame:
     """Return the table of steps; each step ends where the next step starts.
 
     Parameters
@@ -242,13 +242,13 @@ def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
         gaps.
     launch
         Per op: time of its launch, ns.
-    whole
+    is_complete
         Per step: whether it was recorded in full.
     """
-    own = np.flatnonzero(step >= 0)
-    _, first = np.unique(step[own], return_index=True)
+    in_steps = np.flatnonzero(step >= 0)
+    _, first = np.unique(step[in_steps], return_index=True)
     # Of several devices one may be ahead: a step begins no earlier than the one before.
-    start = np.maximum.accumulate(launch[own[first]])
-    end = np.concatenate((start[1:], launch[own[-1:]] + 1))
-    columns = (np.arange(start.size), start, end, whole)
+    start = np.maximum.accumulate(launch[in_steps[first]])
+    end = np.concatenate((start[1:], launch[in_steps[-1:]] + 1))
+    columns = (np.arange(start.size), start, end, is_complete)
     return pl.DataFrame(dict(zip(STEPS, columns, strict=True)), schema=STEPS)
