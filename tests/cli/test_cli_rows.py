@@ -39,6 +39,19 @@ def test_rows_are_chosen_ordered_and_counted() -> None:
     assert f"2 of {len(every)} rows · by mean" in table
 
 
+def test_conditions_on_names_of_a_table_are_on_the_numbers_that_it_shows() -> None:
+    """A step is shown as the mean over four GPUs; `window_ns` is their sum."""
+    steps = ("breakdown", "ddp", "--by", "iteration")
+    every = [row for row in rows(*steps) if row["iteration"] is not None]
+    devices, lengths = every[0]["devices"], sorted(row["window_ns"] for row in every)
+    assert devices > 1
+    middle = (lengths[0] + lengths[-1]) // 2
+    longer = {row["iteration"] for row in every if row["window_ns"] > middle}
+    for condition in (f"window>{middle // devices}ns", f"window_ns>{middle}"):
+        chosen = rows(*steps, "--where", condition, "--where", "iteration>=0")
+        assert {row["iteration"] for row in chosen} == longer
+
+
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [

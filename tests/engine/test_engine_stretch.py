@@ -137,6 +137,22 @@ def test_steps_are_as_by_iteration(ddp: tk.Run) -> None:
         assert set(calls["iteration"]) == set(range(first, last + 1))
 
 
+def test_what_comes_after_a_chosen_step_is_in_it() -> None:
+    """Evaluation lasts until the next step begins, which is not chosen."""
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.iteration(step, 100 * step, 100 * step + 40, source="ranges")
+        builder.op("gemm", 100 * step, end=100 * step + 30, stage="FP", iteration=step)
+        builder.op("test", 100 * step + 60, end=100 * step + 80, stage="ME")
+    trace = builder.trace()
+    whole = {row["iteration"]: row for row in breakdown(trace, "iteration").rows.to_dicts()}
+    (row,) = breakdown(within(trace, iterations=(1, 1)), "iteration").rows.to_dicts()
+    assert (row["window_ns"], row["ops"]) == (100, 2)
+    assert row == whole[1]
+    found = idle(within(trace, iterations=(1, 1))).rows
+    assert found["step_ns"].sum() == found["idle_ns"].sum() == 100 - 28 - 18
+
+
 def test_a_step_that_an_edge_cuts_is_none(ddp: tk.Run) -> None:
     windows = ddp.trace.read("iterations").group_by("iteration").agg(
         pl.col("start").min(), pl.col("end").max()

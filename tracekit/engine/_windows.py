@@ -316,7 +316,9 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
     step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
     is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
     if stretch.iterations is not None:
-        windows = windows.filter(is_step & step.is_between(*stretch.iterations))
+        # What comes after a step is in it; without the next one nothing else would say so.
+        chosen = windows.with_columns(iteration=pl.when(is_step).then(step))
+        windows = chosen.filter(_NUMBER.is_between(*stretch.iterations))
     if stretch.between is None:
         return windows
     begin, end = stretch.between

@@ -164,7 +164,7 @@ class Answer:
         conditions = [where] if isinstance(where, str) else [*where]
         if not conditions and sort is None and top is None:
             return self
-        kept = _places(self.rows, conditions, sort, top)
+        kept = _places(self._with_shown(), conditions, sort, top)
         leaves_out = bool(conditions) or top is not None
         notes = [
             *([f"{kept.len():,} of {self.rows.height:,} rows"] if leaves_out else []),
@@ -178,6 +178,15 @@ class Answer:
             title=" · ".join(filter(None, [self.title, *notes])),
             empty=f"no row meets {', '.join(conditions)}" if conditions else self.empty,
         )
+
+    def _with_shown(self) -> pl.DataFrame:
+        """Return the rows, and the numbers that a table shows in place of some, such as means."""
+        if self.readable is None:
+            return self.rows
+        shown, numbers = self.readable, pl.selectors.numeric()
+        own = set(self.rows.select(numbers).columns)
+        both = [name for name in shown.select(numbers).columns if name in own]
+        return self.rows.with_columns(shown[name].alias(_SHOWN + name) for name in both)
 
     def typed(self, columns: Sequence[Column]) -> Self:
         """Return a copy of the answer with its columns cast to their declared types."""
@@ -241,7 +250,8 @@ _ORDERED = frozenset({"<", ">", "<=", ">="})
 
 _POSSIBLE: Mapping[str, Sequence[str]] = {"stage": STAGES, "kind": KINDS}
 """Columns of texts with a fixed set of values: name -> values."""
-_PLACE = "\x00place"
+_PLACE, _SHOWN = "\x00place", "\x00shown "
+"""Names of columns that no user types: place of a row, and before a name what a table shows."""
 
 
 def _places(
@@ -271,16 +281,25 @@ def _places(
 def _sorted(rows: pl.DataFrame, sort: str) -> pl.DataFrame:
     name = _column(sort.removeprefix("-"), rows)
     descending = rows[name].dtype.is_numeric() != sort.startswith("-")
-    return rows.sort(name, descending=descending, nulls_last=True, maintain_order=True)
+    by = _shown(name, sort.removeprefix("-"), rows)
+    return rows.sort(by, descending=descending, nulls_last=True, maintain_order=True)
 
 
 def _column(name: str, rows: pl.DataFrame) -> str:
     """Return the column for a name that a user typed, with or without a suffix such as ``_ns``."""
-    known = [column for column in rows.columns if column != _PLACE]
+    known = [column for column in rows.columns if not column.startswith((_PLACE, _SHOWN))]
     for unit in ("", *_UNITS):
         if name + unit in known:
             return name + unit
     raise UsageError(f"there is no column {name!r}", choose_among(name, known))
+
+
+def _shown(name: str, typed: str, rows: pl.DataFrame) -> str:
+    """Return the column of what a table shows, if a user typed a column's name as it stands there.
+
+    A table may show means over GPUs of sums, whose columns have the whole name.
+    """
+    return _SHOWN + name if name != typed and _SHOWN + name in rows.columns else name
 
 
 def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
@@ -295,7 +314,7 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
         raise UsageError(
             f"{name} has lists, to which no condition applies", "choose another column"
         )
-    column = pl.col(name)
+    column = pl.col(_shown(name, found[1], rows))
     if sign in ("~", "!~"):
         return _pattern(column.cast(pl.String), found[3], is_negated=sign == "!~")
     value: float | str = found[3]
