@@ -178,7 +178,8 @@ PUBLIC = {
         DEGREES Evidence Facts HOST KEYS LEAST MOST_NAMED OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
         RECORDERS REQUIREMENTS WAITING WIDEST chosen_keys columns_of confusion
         counted_micro_batches
-        dividing how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline
+        dividing how_to_record how_to_see_waits identify is_by_stage is_by_steps is_message
+        is_pipeline
         largest leading_keys most_by_share
         parse_keys require_ops share_meaning step_phases summarise unknown_passes unseen
         verdict_evidence verdict_meta verdicts_note with_phases with_words work_of

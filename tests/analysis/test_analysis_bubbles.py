@@ -113,6 +113,26 @@ def test_an_all_to_all_in_a_pass_hands_nothing_on(collective: str, told: bool) -
     assert pipeline_bubbles(b.trace()).is_told is told
 
 
+@pytest.mark.parametrize(("ranks", "told"), [(2, True), (3, False)])
+def test_sends_of_more_than_two_at_once_hand_nothing_on(ranks: int, told: bool) -> None:
+    """Experts are on all GPUs: each sends to all others, in a kernel that names no collective."""
+    b = TraceBuilder()
+    for device in range(ranks):
+        place: dict[str, Any] = {"thread": 10 * device, "device": device, "iteration": 0}
+        b.iteration(0, 0, 3_000, thread=10 * device)
+        for n in range(10):
+            b.op("gemm", 300 * n, start=300 * n, end=300 * n + 90, stage="FP", **place)
+            b.op("ncclDevKernel_SendRecv", 300 * n, start=300 * n + 100 + 30 * device,
+                 end=300 * n + 290, kind="collective", stage="FP", collective="send_recv",
+                 **place)  # fmt: skip
+    assert pipeline_bubbles(b.trace()).is_told is told
+    run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="alike")
+    options: dict[str, Any] = {"micro_batches": None, "waiting": None, "per_step": False, "skip": 0}
+    if told:  # by sends alone, as between two parts of a sequence
+        (warning,) = bubbles_answer([run], schedule=None, **options).warnings
+        assert warning.startswith("alike: all GPUs run the same kernels")
+
+
 def test_theory() -> None:
     assert bubble_theory(4, 8) == {
         "theory_share": pytest.approx(3 / 11), "theory_ideal_share": pytest.approx(0.375)

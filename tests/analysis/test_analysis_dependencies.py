@@ -532,6 +532,20 @@ def test_a_change_of_nothing_saves_nothing() -> None:
     assert row["step_ns"] == rows.filter(change=UNCHANGED)["step_ns"].item()
 
 
+def test_waits_of_unknown_participants_stay_as_they_are() -> None:
+    """Ranks that wait in a call that is not matched hide what a slow one costs."""
+    trace = _job_of({0: 100, 1: 300}, {0: 20, 1: 20})
+    own = (pl.col("kind") == "collective") & (pl.col("device") == 0)
+    ops = trace["ops"].collect()
+    renamed = (
+        pl.when(own).then(pl.lit("all_gather")).otherwise(pl.col("collective").cast(pl.String))
+    )
+    ops = ops.with_columns(collective=renamed.cast(ops.schema["collective"]))
+    for some, told in ((trace, False), (trace.with_tables({"ops": ops}), True)):
+        warnings = _ask(whatif, some, parse_changes(without_straggler="all")).warnings
+        assert any("waits in these stay as they are" in text for text in warnings) is told
+
+
 def test_work_that_no_other_rank_does_stays_as_it_is() -> None:
     trace = _job_of({0: 100, 1: 100}, {0: 20, 1: 20}, more=2)
     found = _ask(whatif, trace, parse_changes(without_straggler="all"))

@@ -258,14 +258,20 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return a warning: the share of work without peers, to which the changes do not apply."""
+    """Return warnings: shares of work without peers, and of waits, that the changes leave as is."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))
-    total, alone = work.select(
+    total, single = work.select(
         pl.col("weight").sum(), alone=pl.col("weight").filter(pl.col("usual").is_null()).sum()
     ).row(0)
-    if alone <= _UNLIKE * total:
-        return []
-    text = f"{alone / total:.0%} of the time of kernels and copies stays as it is"
-    return [f"{text}: no other rank has as many of that name in that step"]
+    calls = collective_calls(job.trace).filter(pl.col("collective") != "send_recv")
+    unknown = calls["match"].null_count()
+    texts = []
+    if single > _UNLIKE * total:
+        text = f"{single / total:.0%} of the time of kernels and copies stays as it is"
+        texts.append(f"{text}: no other rank has as many of that name in that step")
+    if unknown > _UNLIKE * calls.height:
+        text = f"the participants of {unknown:,} of {calls.height:,} calls of collectives"
+        texts.append(f"{text} are not known: waits in these stay as they are")
+    return texts

@@ -24,6 +24,7 @@ from tracekit.analysis.diagnosis._parts import (
     idle_added,
     kernels,
 )
+from tracekit.analysis.facts import is_message
 from tracekit.analysis.idle_account import (
     idle_sums,
     last_to_work,
@@ -203,7 +204,7 @@ class Facts:
     def _ops_of_calls(self) -> pl.DataFrame:
         several = pl.col("match").is_not_null() & (pl.struct(MEMBER).n_unique().over("match") > 1)
         return self._calls.select(
-            "op", number="op", meets=several, is_send=pl.col("collective") == "send_recv"
+            "op", number="op", meets=several, is_send=is_message()
         ).drop_nulls("op")  # fmt: skip
 
     def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
@@ -328,7 +329,7 @@ class Facts:
         less, ``time - wait_ns`` (0 for the last of several collectives of a step, since the next
         ops need its result).
         """
-        own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
+        own = self.collectives.filter(~is_message()).drop_nulls("op")
         waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
             "op", wait_ns=LENGTH - LENGTH.min().over("match")
         ).unique("op", keep="first")  # fmt: skip

@@ -19,7 +19,7 @@ from tracekit.analysis.calls import (
 )
 from tracekit.analysis.diagnosis._facts import Facts, facts_of
 from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, Part, calls, kernels, work
-from tracekit.analysis.facts import require_ops
+from tracekit.analysis.facts import is_message, require_ops
 from tracekit.analysis.idle_account import BEHIND, idle_sums
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Frames, Trace
@@ -317,7 +317,7 @@ def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, An
     elif absent := unrecorded_ranks(facts.trace):
         which = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if absent[_SHOWN:] else "")
         missing = [*missing, f"rank {which}: a rank that was not recorded may be the last"]
-    several = facts.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("step")
+    several = facts.collectives.filter(~is_message()).drop_nulls("step")
     if alone := several["match"].null_count():
         some = f"{alone:,} of {several.height:,} calls of collectives"
         missing = [*missing, f"the participants of {some}: waits in these are not counted"]

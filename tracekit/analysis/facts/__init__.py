@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         confusion,
         counted_micro_batches,
         identify,
+        is_message,
         is_pipeline,
         summarise,
         unknown_passes,

@@ -29,6 +29,7 @@ WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
 
 _PASSES = ("FP", "BP")
 _COPIES = ("p2p", "staged")
+_PAIR = 2
 _SENDS = r"(?i)send|recv"
 _GROUPS = ("all_to_all", "gather", "scatter")
 """Collectives that NCCL runs as sends and receives of all ranks."""
@@ -202,14 +203,25 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
     return _sends(trace, passes) or not copies.is_empty()
 
 
+def is_message() -> pl.Expr:
+    """Return an expression, true for calls that are sends or receives of one or two participants.
+
+    Where more meet, all exchange with all, as in an all-to-all.
+    """
+    members = pl.struct("process", "device").n_unique().over("match")
+    meets_several = pl.col("match").is_not_null() & (members > _PAIR)
+    return (pl.col("collective").cast(pl.String) == "send_recv") & ~meets_several
+
+
 def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
     """Test whether `passes` have NCCL send or receive kernels that belong to no collective."""
     collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
     sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
     if sending.is_empty():
         return False
-    calls = collective_calls(trace).select("op", pl.col("collective").cast(pl.String))
-    others = calls.filter(pl.col("collective").is_in(_GROUPS))
+    calls = collective_calls(trace).select("op", "match", "process", "device", "collective")
+    names = pl.col("collective").cast(pl.String)
+    others = calls.filter(~is_message(), names.is_in([*_GROUPS, "send_recv"]))
     return not sending.join(others, on="op", how="anti").is_empty()
 
 

@@ -24,6 +24,7 @@ from tracekit.analysis.facts import (
     how_to_record,
     how_to_see_waits,
     is_by_steps,
+    is_message,
     leading_keys,
     most_by_share,
     require_ops,
@@ -276,7 +277,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     if matched.is_empty():
         why = "no collective of two ranks on one clock was recorded"
         return {"collective_wait_ns": None, "collective_wait_unknown": why}
-    calls = in_stretch(calls, trace.stretch).filter(pl.col("collective") != "send_recv")
+    calls = in_stretch(calls.filter(~is_message()), trace.stretch)
     alone, every = calls["match"].null_count(), calls.height
     what = f"the participants of {alone:,} of {every:,} calls of collectives"
     missing = {"missing": [f"{what}: waits in these are not counted"]} if alone else {}

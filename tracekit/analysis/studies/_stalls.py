@@ -345,21 +345,39 @@ def bubbles_answer(
     """
     if per_step and len(runs) > 1:
         raise UsageError("steps are listed of one run", "give one run, or leave out --per-step")
-    rows, (skipped, notes) = [], _left_out(runs, skip)
+    rows, warnings, (skipped, notes) = [], [], _left_out(runs, skip)
     for run, left_out in zip(runs, skipped, strict=True):
         micro = micro_batches or _labelled(run.labels)
         found = pipeline_bubbles(
             run.trace, skip=left_out, micro_batches=micro, waiting=waiting or WAITING
         )
         _require_pipeline(run, found, schedule)
+        warnings += _alike(run, found)
         rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
     if len(runs) == 1:
-        return _of_pipeline(found, rows[0], notes, per_step=per_step)
+        return _of_pipeline(found, rows[0], notes, per_step=per_step).warning(warnings)
     table = before_and_after(rows)
     return Answer(
         rows=table, meta={"per": "step/stage", **notes}, title="pipeline bubbles by run",
         command="bubbles", figures={"figure": "bubbles"}, source=_bubble_parts(table, "run"),
-    )  # fmt: skip
+    ).warning(warnings)  # fmt: skip
+
+
+def _alike(run: Run, found: Bubbles) -> list[str]:
+    """Warn if nothing but sends shows a pipeline, and all GPUs run the same kernels."""
+    kernels = run.trace["ops"].filter(pl.col("kind").is_in(KERNEL_KINDS))
+    counts = kernels.group_by("device", "name").len().collect(engine="streaming")
+    devices = counts["device"].n_unique()
+    same = counts.group_by("name").agg(pl.col("len").n_unique(), on=pl.len())
+    is_alike = devices > 1 and bool(
+        same.select(((pl.col("len") == 1) & (pl.col("on") == devices)).all()).item()
+    )
+    if not is_alike or found.micro_batches is not None:
+        return []
+    what = (
+        f"{run.name}: all GPUs run the same kernels, as first and last stages of a pipeline do not"
+    )
+    return [f"{what}: if they exchange experts or parts of a sequence, they have no bubbles"]
 
 
 def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
@@ -367,7 +385,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
     is_labelled = run.labels.get("method") == "pipeline"
     if not (found.is_told or is_labelled or any(each is not None for each in known)):
         raise UndecidedError(
-            f"nothing shows that {run.name} is a pipeline: its passes send and receive nothing, "
+            f"nothing shows that {run.name} is a pipeline: no pass sends to one other GPU, "
             "and no ranges number its micro-batches",
             "give --micro-batches or --schedule if it is one",
         )
