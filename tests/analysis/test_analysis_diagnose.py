@@ -881,9 +881,10 @@ def test_what_comes_again_is_not_cold(lengths: tuple[int, ...], *, cold: bool) -
     assert facts_of(trace).cold.height == skipped_of(trace, "auto") == cold
 
 
-def test_gpus_that_run_the_same_kernels_may_exchange_with_all() -> None:
-    """Experts, or parts of a sequence: messages in passes make no pipeline."""
-    trace = _of_ranks(1)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_gpus_that_run_the_same_kernels_may_exchange_with_all(ranks: int) -> None:
+    """Experts, or parts of a sequence: messages of more than two are a collective."""
+    trace = _of_ranks(1, ranks=ranks)
     ops, is_exchange = trace["ops"].collect(), pl.col("kind") == "collective"
     changed = {"collective": "send_recv", "name": "ncclDevKernel_SendRecv", "stage": "BP"}
     ops = ops.with_columns(
@@ -891,7 +892,12 @@ def test_gpus_that_run_the_same_kernels_may_exchange_with_all() -> None:
         .cast(ops.schema[name]).alias(name)
         for name, value in changed.items()
     )  # fmt: skip
-    row = _found(trace.with_tables({"ops": ops}))["pipeline_bubbles"]
+    found = _found(trace.with_tables({"ops": ops}))
+    if ranks == 3:
+        assert "pipeline_bubbles" not in found
+        assert found["exposed_collectives"]["finding"].startswith("Nothing else runs during")
+        return
+    row = found["pipeline_bubbles"]
     assert "or exchange with them" in row["finding"]
     assert row["advice"].startswith("If these are stages of a pipeline")
     assert "experts" in row["advice"]
