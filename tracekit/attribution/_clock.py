@@ -288,10 +288,10 @@ def find_returns(
 def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
     """Return ``device, start, end, slack`` of host waits: GPU work's end to return, ns."""
     found = [pl.DataFrame(schema=_SCHEMA)]
-    for name, by in _OF.items():
+    for name, by in _OF.items() if waits.height else ():
         of_type = waits.filter(pl.col("type") == name).with_row_index("wait")
-        parts = [_last_ends(of_type, rows, by) for rows in ended()]
-        if parts and of_type.height:
+        parts = [_last_ends(of_type, rows, by) for rows in ended()] if of_type.height else []
+        if parts:
             # Of several chunks the last end of all counts, and the device of it.
             last = pl.concat(parts).sort("until").unique("wait", keep="last")
             slack = (pl.col("end") - pl.col("until")).alias("slack")

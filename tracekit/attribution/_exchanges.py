@@ -218,13 +218,11 @@ def _with_stages(
     """
     ids = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, ids.filter(ids >= 0).sort().to_numpy(), structures)
-    known = launched.with_columns(stages_of_launches(launched.select(_WHO), evidence, rules))
     # Structure calls all that may exchange gradients an update: here the place is to tell.
     alone = launched.select(*_WHO[:-1], structure=pl.lit(-1, pl.Int8))
-    collectives = launched.drop("code", "structure").with_columns(
-        own=stages_of_launches(alone, evidence, rules)
-    )
-    found = found.join(collectives, on="op")
+    both = stages_of_launches(pl.concat([launched.select(_WHO), alone]), evidence, rules)
+    known, own = launched.with_columns(both[: launched.height]), both[launched.height :]
+    found = found.join(launched.drop("code", "structure").with_columns(own=own), on="op")
     for side in ("before", "after"):
         layers = known.select(
             pl.col("op").alias(f"{side}_op"),
@@ -471,9 +469,9 @@ class Unnamed:
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the collectives of a chunk of the canonical table of ops."""
-        rows = ops.filter(pl.col("collective") == "unknown")
-        staged = rows.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"]))
-        self._ns += int((staged["end"] - staged["start"]).sum())
+        in_stages = pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"])
+        rows = ops.filter(pl.col("collective") == "unknrows", in_stages)
+        self._ns += int((rows["end"] - rows["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if collectives of unknown operation take much of the GPU time in `opinions`."""
@@ -496,13 +494,12 @@ class Returned:
     def add(self, ops: pl.DataFrame) -> None:
         """Add the large copies in a chunk of the table of ops."""
         kind, stage = (pl.col(name).cast(pl.String) for name in ("kind", "stage"))
-        large = ops.filter(kind.is_in(["d2h", "h2d"]), pl.col("bytes") > _LARGE)
-        copies = large.filter((kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO"))
+        ways = (kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO")
+        copies = ops.filter(pl.col("bytes") > _LARGE, ways)
         for way in self._bytes:
-            self._bytes[way] += int(copies.filter(kind == way)["bytes"].sum())
-        self._ns += int(
-            copies.filter(kind == "h2d").select((pl.col("end") - pl.col("start")).sum()).item()
-        )
+            self._bytes[way] += int(copies["bytes"].filter(copies["kind"] == way).sum())
+        took = copies["end"] - copies["start"]
+        self._ns += int(took.filter(copies["kind"] == "h2d").sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if input copies that may bring offloaded data back take much of all GPU time."""

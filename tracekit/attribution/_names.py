@@ -220,7 +220,7 @@ def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     keys = ["base", "stage"]
     meaning = rules.meaning(
         "step",
-        names.select(keys).unique(),
+        names.select(keys),
         lambda some: some.with_columns(rule=rule).with_columns(number=number),
     )
     return names.join(meaning, on=keys, how="left", nulls_equal=True, maintain_order="left")

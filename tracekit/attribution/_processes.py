@@ -448,8 +448,8 @@ def _input_streams(
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
     """Return the processes in `seen` whose ranges and threads do not show all of FP, BP and WU."""
-    passes = known.passes
-    has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
+    marked = known.passes.select("process", "stage").rows()
+    has = {stage: {process for process, own in marked if own == stage} for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))
     return set(seen) - (has["FP"] & has["WU"] & backward)
 

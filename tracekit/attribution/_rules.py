@@ -195,17 +195,19 @@ class Rules:
         of
             Kind of meaning, such as ``step``; each kind has a separate cache.
         names
-            The names, in one column or several, without duplicate rows.
+            The names, in one column or several.
         look_up
             Function that adds columns with the meanings to a frame of names; it may depend on
             nothing else than these rules.
         """
         met = self._met.get(of)
         if met is None:
-            found = look_up(names)
+            found = look_up(names.unique(maintain_order=True))
         else:
             new = names.join(met, on=names.columns, how="anti", nulls_equal=True)
-            found = pl.concat([met, look_up(new)]) if new.height else met
+            found = (
+                pl.concat([met, look_up(new.unique(maintain_order=True))]) if new.height else met
+            )
         self._met[of] = found if found.height <= _REMEMBERED else found.head(0)
         return found
 
@@ -243,7 +245,7 @@ def by_distinct(
     named = frame.select(**texts)
     meaning = rules.meaning(
         f"{', '.join(columns)} of {', '.join(keys)}",
-        named.unique(),
+        named,
         lambda names: names.with_columns(**columns),
     )
     found = named.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")

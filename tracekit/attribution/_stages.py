@@ -455,8 +455,8 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
         on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
     )  # fmt: skip
     known = evidence.of(different.select(pl.col("code", "thread", "process").cast(pl.Int32)))
-    decided = _opinions(pl.concat([cases, known], how="horizontal"), rules).select(**_DECIDED)
-    stage = different.with_columns(decided["stage"].cast(pl.String))
+    opinions = _opinions(pl.concat([cases, known], how="horizontal"), rules)
+    stage = different.with_columns(opinions.select(stage=_DECIDED["stage"].cast(pl.String)))
     return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
 
 

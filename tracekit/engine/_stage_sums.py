@@ -52,12 +52,8 @@ class DeviceSums:
         edges = self._tally.windows().select("window", "device", "start", "end")
         of_all = edges.join(kernels, on="device").join(self._tally.groups(), on="window")
         parts = (of_all, self._tally.stages(), self._tally.sources())
-        sums = pl.concat([_of_devices(part) for part in parts], how="diagonal_relaxed")
-        return DEVICE_SUMS.conform(sums.with_columns(report=0).sort("device", maintain_order=True))
-
-
-def _of_devices(sums: pl.DataFrame) -> pl.DataFrame:
-    return sums.with_columns(device="window").drop("window")
+        sums = pl.concat(parts, how="diagonal_relaxed").with_columns(device="window", report=0)
+        return DEVICE_SUMS.conform(sums.sort("device", maintain_order=True))
 
 
 @dataclass(frozen=True)

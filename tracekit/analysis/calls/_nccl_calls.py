@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import polars as pl
 
@@ -475,34 +476,35 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     `machine.shares` (null if the kernel implements several); and ``part``, the phase of expert
     parallelism by the full kernel name: dispatch, combine or wait (null for other kernels).
     """
+    # One without a name, as in a trace that was trimmed, is taken for NCCL's, as most are.
+    short = pl.coalesce(pl.col("short_name", "name").cast(pl.String), pl.lit("nccl"))
+    named = kernels.with_columns(kernel_name=short, whole_name=pl.col("name").cast(pl.String))
+    names = named.select("kernel_name", "whole_name").unique().sort(pl.all())
+    return named.join(
+        _libraries(tuple(names.rows())), on=names.columns, how="left", maintain_order="left",
+        nulls_equal=True,
+    ).drop(names.columns)  # fmt: skip
+
+
+@lru_cache
+def _libraries(names: tuple[tuple[str, str | None], ...]) -> pl.DataFrame:
+    """Return ``library, algorithm, part`` of short and whole names, which reports often share."""
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
-    # One without a name, as in a trace that was trimmed, is taken for NCCL's, as most are.
-    names = pl.coalesce(pl.col("short_name", "name").cast(pl.String), pl.lit("nccl"))
-    name = pl.col("kernel_name")
+    name, whole = pl.col("kernel_name"), pl.col("whole_name")
     # One of a later version runs what is not known, but neither a ring nor NVLS.
     kernel = name.str.extract(_SYMMETRIC)
     symmetric = pl.when(kernel.is_not_null()).then(
         kernel.replace_strict(SYMMETRIC, default="symmetric", return_dtype=pl.String)
     )
-    libs = kernels.select(kernel_name=names).unique().with_columns(
+    schema = {"kernel_name": pl.String, "whole_name": pl.String}
+    return pl.DataFrame(names, schema, orient="row").with_columns(
+        part=pl.when(whole.str.contains(_EXPERTS)).then(
+            _first(whole, _PARTS, pl.lit(None, pl.String))
+        ),
         library=_first(name, _LIBRARIES, pl.lit("other")),
         algorithm=pl.coalesce(symmetric, _first(name, _ALGORITHMS, pl.lit(None, pl.String))),
-    )  # fmt: skip
-    text = pl.col("name").cast(pl.String)
-    parts = (
-        kernels.select("name")
-        .unique()
-        .with_columns(
-            part=pl.when(text.str.contains(_EXPERTS)).then(
-                _first(text, _PARTS, pl.lit(None, pl.String))
-            )
-        )
     )
-    named = kernels.with_columns(kernel_name=names).join(
-        parts, on="name", how="left", maintain_order="left"
-    )
-    return named.join(libs, on="kernel_name", how="left", maintain_order="left").drop("kernel_name")
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:
