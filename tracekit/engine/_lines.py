@@ -191,7 +191,7 @@ class Lines:
     def owners(self) -> pl.DataFrame:
         """The devices (or processes on devices), ordered by line id."""
         columns = dict(zip(self._columns, self._numbers.known, strict=True))
-        return pl.DataFrame(columns).cast(pl.Int32)
+        return pl.DataFrame(columns, dict.fromkeys(columns, pl.Int32))
 
     def of(self, rows: pl.DataFrame) -> Array:
         """Return the line id of each row; -1 for a device or process that is ignored."""
