@@ -162,7 +162,7 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     inside = job.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last)).select(
         "op", pl.col("stage").cast(pl.String)
     )
-    names = op_names(job.trace).with_columns(pl.col("name").cast(pl.String))
+    names = op_names(job.trace, inside["op"]).with_columns(pl.col("name").cast(pl.String))
     length = pl.col("path_ns").sum()
     return (
         inside.join(names, on="op").join(on_path, on="op", how="left")

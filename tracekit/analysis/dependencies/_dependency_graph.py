@@ -19,6 +19,7 @@ from tracekit.analysis.dependencies._edges import (
     Moments,
     edges,
     moments_of,
+    near,
     same_lane,
 )
 from tracekit.analysis.dependencies._sweeps import (
@@ -97,7 +98,8 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return an edge to each op of `lone` from the op of its process that ended last before it."""
-    ends = ops.select("process", time="end", before="finish").sort("time")
+    done = near(ops, "end", lone["start"], LANE)
+    ends = done.select("process", time="end", before="finish").sort("time")
     return (
         lone.sort("start")
         .join_asof(ends, left_on="start", right_on="time", by="process", check_sortedness=False)
@@ -203,7 +205,8 @@ def _of_host(
     asleep = waits.join(rhythmic.select("target", chained=True), on="target", how="left").join(
         handed.select("target"), on="target", how="anti"
     ).with_columns(weight=pl.when("chained").then(free).otherwise("length"))  # fmt: skip
-    done = moments.ops.select("process", time="end", work="finish").sort("time")
+    ops = near(moments.ops, "end", asleep["end"], LANE)
+    done = ops.select("process", time="end", work="finish").sort("time")
     # What the GPU had done by then comes first as well: a loader rests until batches are taken.
     after = (
         asleep.sort("end")
@@ -286,7 +289,8 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
     waits = gaps.filter(loads & (_LENGTH >= _HANDED_NS)).sort("end")
     if waits.is_empty():
         return pl.DataFrame(schema={"target": MOMENT, "giver": MOMENT, "lag": pl.Int64()})
-    consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
+    calls = near(moments.calls, "end", waits["end"], ["thread"]).filter(~loads)
+    consumed = calls.select("process", time="end", giver="finish")
     found = waits.join_asof(
         consumed.sort("time"), left_on="end", right_on="time", by="process",
         check_sortedness=False,

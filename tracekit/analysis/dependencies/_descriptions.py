@@ -172,14 +172,15 @@ def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
 def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     return (
         ops.select("op", "work", "process", "device", "stage", "target", op_kind="kind")
-        .join(op_names(trace), on="op", how="left")
+        .join(op_names(trace, ops["op"]), on="op", how="left")
         .join(links, on="op", how="left")
     )
 
 
-def op_names(trace: Trace) -> pl.DataFrame:
-    """Return ``op, name``: the short name of each op."""
-    return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
+def op_names(trace: Trace, ops: pl.Series) -> pl.DataFrame:
+    """Return ``op, name``: the short name of each of `ops`."""
+    named = trace["ops"].filter(pl.col("op").is_in(ops.implode()))
+    return named.select("op", name=pl.coalesce("short_name", "name")).collect()
 
 
 def _calls(moments: Moments, targets: pl.Series) -> pl.DataFrame:

@@ -10,8 +10,11 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.dependencies._sweeps import KINDS, WORKS
+from tracekit.support.compiled import given
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracekit.model import Trace
 
 MOMENT = pl.UInt32()
@@ -136,6 +139,27 @@ def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
 def same_lane() -> pl.Expr:
     """Return whether an op runs on the stream of the op before it, if sorted by stream."""
     return pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in LANE)
+
+
+def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows that could be the last before, or the first after, any of few times.
+
+    Parameters
+    ----------
+    rows
+        Mostly in order of the column `time` among neighbours with the same `keys`; rows without a
+        time are left out.
+    marks
+        The times.
+    keys
+        Columns, some of which the asker compares.
+    """
+    at, ordered = given(rows[time], null=-1), marks.unique().sort().to_numpy()
+    turn = np.searchsorted(ordered, at) + np.searchsorted(ordered, at, "right")
+    new = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in keys)
+    back = (pl.col(time) < pl.col(time).shift()).fill_null(value=False)
+    begins = rows.select(new | back).to_series() | pl.Series(np.diff(turn, prepend=-1) != 0)
+    return rows.filter(begins | begins.shift(-1, fill_value=True)).drop_nulls(time)
 
 
 def _launches(launched_by: pl.Series, calls: pl.DataFrame) -> pl.Series:

@@ -11,7 +11,7 @@ import polars as pl
 
 from tracekit.analysis.dependencies._dependency_graph import Dependencies, Graph, dependencies_of
 from tracekit.analysis.dependencies._descriptions import described_edges
-from tracekit.analysis.dependencies._edges import MOMENT
+from tracekit.analysis.dependencies._edges import LANE, MOMENT, near
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
 from tracekit.analysis.facts import how_to_record, require_ops
 from tracekit.analysis.statistics import Skip
@@ -269,11 +269,11 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return _recording_as_step(moments)
-    ops = moments.ops.select(*_OWNER, "iteration", "start", "end", "finish", "stage")
-    own = ops.lazy().filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
+    never = pl.Series(dtype=pl.Int64())
+    ops = near(moments.ops, "end", never, [*LANE, "iteration", "stage"])
+    own = ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
     is_last = pl.col("end") == pl.col("end").max()
-    ends = own.group_by("iteration", "device").agg(pl.col("finish").filter(is_last))
-    lasts = _by_iteration(ends.collect().explode("finish"), "finish")
+    lasts = _by_iteration(own.filter(is_last.over("iteration", "device")), "finish")
     firsts = _by_iteration(_begun(trace, moments, own), "begin")
     ordered = firsts.join(lasts, on="iteration").sort("iteration")
     out = pl.concat([first_iterations(iterations, skip), torn(iterations)])
@@ -286,11 +286,11 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     return kept.select(*_MARKS)
 
 
-def _begun(trace: Trace, moments: Moments, own: pl.LazyFrame) -> pl.DataFrame:
+def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
     """Return ``iteration, begin``: node of the first op of each step on each device with work."""
     windows = run_windows(trace).drop_nulls("iteration")
     at, step = [*_OWNER, "start"], [*_OWNER, "iteration"]
-    working = windows.join(own.select(step).unique().collect(), on=step, how="semi")
+    working = windows.join(own, on=step, how="semi")
     is_first = pl.col("start").is_in(working["start"].implode())
     ops = moments.ops.lazy().filter(is_first).select(*at, "begin").collect()
     return working.select(*at, "iteration").join(ops, on=at).select("iteration", "begin")

@@ -12,6 +12,7 @@ from tracekit.analysis.dependencies._edges import (
     MOMENT,
     SLOW_CALL_NS,
     edges,
+    near,
     same_lane,
 )
 from tracekit.analysis.idle_account import covered, merged, plain_name
@@ -105,9 +106,8 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     """
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
-    launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
-        "time"
-    )
+    ops = near(moments.ops, "launch_start", waits["start"], LANE)
+    launched = ops.select(*LANE, "end", time="launch_start", source="finish")
     return (
         waits.sort("start")
         .join_asof(launched.sort("time"), left_on="start", right_on="time", by=LANE,
@@ -134,7 +134,8 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target``: the last op of the process to end during a call that waits."""
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
-    done = moments.ops.select("process", "launch_start", time="end", source="finish").sort("time")
+    ops = near(moments.ops, "end", waits["ended"], LANE)
+    done = ops.select("process", "launch_start", time="end", source="finish").sort("time")
     return (
         waits.sort("ended")
         .join_asof(done, left_on="ended", right_on="time", by="process", check_sortedness=False)
@@ -275,9 +276,8 @@ def _guessed_waits(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     waits = moments.calls_named(_STREAM_WAITS)
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
-    launched = moments.ops.select(
-        *LANE, "launch_thread", "launch_start", "start", "end", "begin", "finish"
-    ).drop_nulls("launch_start")
+    threads = [*LANE, "launch_thread"]
+    launched = near(moments.ops, "launch_start", waits["start"], threads)
     loaders = moments.loaders
     blocked = (
         pl.concat(
@@ -466,20 +466,17 @@ def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
     Waits between which the thread launches nothing but input are for the same batch, except those
     that end in the first copy of a step.
     """
-    launched = moments.ops.filter(pl.col("stage") != "IO").select(
+    ops = near(moments.ops, "launch_start", taken["end"], [*LANE, "launch_thread", "stage"])
+    launched = ops.filter(pl.col("stage") != "IO").select(
         thread="launch_thread", time="launch_start"
-    ).drop_nulls().sort("time").with_columns(
-        launches=pl.int_range(1, pl.len() + 1).over("thread")
-    )  # fmt: skip
+    ).drop_nulls().sort("time")  # fmt: skip
     placed = taken.sort("end").join_asof(
         launched, left_on="end", right_on="time", by="thread", check_sortedness=False
     )
-    launches = pl.col("launches").fill_null(0)
-    is_next = pl.col("own") | (launches != launches.shift(fill_value=-1))
+    last = pl.col("time").fill_null(0)
+    is_next = pl.col("own") | (last != last.shift(fill_value=-1))
     number = is_next.cum_sum().cast(pl.Int64) - 1
-    return placed.sort("thread", "end").with_columns(place=number.over("thread")).drop(
-        "time", "launches"
-    )  # fmt: skip
+    return placed.sort("thread", "end").with_columns(place=number.over("thread")).drop("time")
 
 
 def _first_copies(moments: Moments) -> pl.DataFrame:
