@@ -230,16 +230,12 @@ def _of_host(
 
 def _gaps(moments: Moments) -> pl.DataFrame:
     """Return each gap between a thread's calls: its times, and its end nodes (`source, target`)."""
-    calls = moments.calls
-    before = {name: pl.col(name).shift().over("thread") for name in ("end", "finish")}
-    return (
-        calls.select(
-            "process", "thread", start=before["end"].cum_max().over("thread"), end="start",
-            source=before["finish"], target="begin",
-        )
-        .drop_nulls("source")
-        .with_columns(start=pl.min_horizontal("start", "end"))
-    )  # fmt: skip
+    goes_on = pl.col("thread").eq_missing(pl.col("thread").shift())
+    ended = pl.col("end").cum_max().over("thread").shift()
+    return moments.calls.select(
+        "process", "thread", start=pl.min_horizontal(ended, "start"), end="start",
+        source=pl.col("finish").shift(), target="begin", goes_on=goes_on,
+    ).filter("goes_on").drop("goes_on")  # fmt: skip
 
 
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -310,11 +306,11 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
     """Return each thread's time before its first and after its last call; columns of `_gaps`."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
-    of_thread = moments.calls.group_by("process", "thread", maintain_order=True)
-    first = of_thread.first().select(
+    calls, thread = moments.calls, pl.col("thread")
+    first = calls.filter(thread.ne_missing(thread.shift())).select(
         "process", "thread", start=pl.lit(-never), end="start", source=nothing, target="begin"
     )
-    last = of_thread.last().select(
+    last = calls.filter(thread.ne_missing(thread.shift(-1))).select(
         "process", "thread", start="end", end=pl.lit(never), source="finish", target=nothing
     )
     return pl.concat([first, last])
