@@ -1,4 +1,4 @@
-"""Readers of input formats, recognised by the content of a file or folder, never by its name."""
+"""Readers of trace formats, recognised by the content of a file or folder, not by its name."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Shared parts of AMD's recorders: kinds of GPU work, kernel names, launch sizes."""
+"""Decoding shared by the readers of AMD's profilers: kind of GPU work, kernel name, launch size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ versions."""
 
 
 def is_range(function: pl.Expr) -> pl.Expr:
-    """Test whether a function of roctx creates a range."""
+    """Test whether a function of roctx (AMD's NVTX), such as ``roctxRangePushA``, opens a range."""
     return ~function.is_in(_NO_RANGES).fill_null(value=False)
 
 
@@ -42,9 +42,10 @@ def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
 
 
 def kernel_kind() -> pl.Expr:
-    """Return the kind of kernels by ``name``: AMD's driver also runs copies and fills as kernels.
+    """Return the kind of each kernel, derived from its ``name``: compute, memset or unknown.
 
-    The source and target of a copy that runs as a kernel are not recorded.
+    AMD's driver runs some copies and fills as kernels (``__amd_rocclr_copyBuffer``): a fill is a
+    memset; a copy is unknown, since its source and target are not recorded.
     """
     by_kernel = pl.col("name").str.extract(_BY_KERNEL)
     kinds = {"copy": "unknown", "fill": "memset"}
@@ -52,7 +53,7 @@ def kernel_kind() -> pl.Expr:
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
-    """Add names, kinds and source and target GPU to copies.
+    """Add names, kind (such as h2d), and source and target GPU to memory copies.
 
     A copy on the device becomes ``p2p`` if its source and target are known to be two GPUs.
 
@@ -88,21 +89,24 @@ def _name(text: pl.Expr, column: str) -> pl.Expr:
 
 
 def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
-    """Return the number of threads of each kernel launch; null if unknown.
+    """Return the number of threads (blocks x threads per block) of each kernel launch, or null.
 
     Parameters
     ----------
     sizes
-        The columns of `LAUNCH_SIZE`.
+        Grid and block sizes in x, y, z: the columns of `LAUNCH_SIZE`.
     counts_threads
-        Whether the grid of a launch counts threads instead of blocks.
+        Whether the launching function takes its grid in threads instead of blocks.
     """
     blocks = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
     return launch_size(sizes.with_columns(blocks))
 
 
 def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
-    """Return warnings that HIP calls or markers are absent; `record`, `mark`: how to get them."""
+    """Return warnings that a trace has no GPU work, no HIP calls or no markers.
+
+    `record` and `mark` tell the user how to record calls, and markers.
+    """
     no_calls = "no HIP calls were recorded, so no op's launch is known"
     no_ranges = "no markers were recorded, so only structure and names can show stages"
     parts = (len(calls), no_calls, record), (len(ranges), no_ranges, mark)
@@ -110,7 +114,10 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
-    """Return the error for a file without GPU work and markers; it gives the count of HIP calls."""
+    """Return the error for a file with neither GPU work nor markers.
+
+    Its text tells how many HIP calls there are, and (`record`) how to record GPU work.
+    """
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
         f"{no_work(untimed)} and no markers in {path} ({product}){also}",

@@ -32,7 +32,7 @@ DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
 
 @dataclass(frozen=True)
 class Copies:
-    """How a recorder encodes copies.
+    """Decoder of memory copies, for recorders that write CUPTI's codes.
 
     Parameters
     ----------
@@ -51,7 +51,13 @@ class Copies:
     target: str = "dst_device"
 
     def directed(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Decode ``copyKind, srcKind, dstKind`` of copies into ``copy_kind, kind, host_memory``."""
+        """Decode the codes ``copyKind, srcKind, dstKind`` of copies.
+
+        Returns
+        -------
+        The copies with ``copy_kind`` (direction such as HtoD), ``kind`` (such as h2d) and
+        ``host_memory`` (pageable, pinned, managed) added.
+        """
         known = copies.with_columns(copy_kind=_by_code(0), kind=self._by_memory(_by_code(1)))
         return known.with_columns(host_memory=self._of_host())
 
@@ -103,7 +109,11 @@ class Copies:
         )  # fmt: skip
 
     def _ends(self) -> list[pl.Expr]:
-        """Return source and target GPU; if a copy names none, the GPU that ran it."""
+        """Return expressions for the source and the target GPU of copies.
+
+        If a copy names no GPU for an end in GPU memory, it is the GPU that ran the copy (for copies
+        between GPUs: null).
+        """
         kind, source, target = pl.col("kind"), pl.col(self.source), pl.col(self.target)
         return [
             pl.when(kind == "p2p").then(source)
@@ -116,12 +126,12 @@ class Copies:
 
 
 def memsets(ops: pl.DataFrame, target: str = "dst_device", here: str = "device") -> pl.DataFrame:
-    """Add kind, names and the GPU that ran them (`here`) as `target` to memsets."""
+    """Add kind and names to memsets, and column `target`: the GPU in `here`, which ran it."""
     return _titled(ops, "memset", pl.lit("[CUDA memset]")).with_columns(pl.col(here).alias(target))
 
 
 def graphs(ops: pl.DataFrame) -> pl.DataFrame:
-    """Add kind and names to CUDA graphs recorded as one op each, with the column ``graphId``."""
+    """Add kind and names to launches of CUDA graphs recorded as a whole, which have ``graphId``."""
     return _titled(ops, "graph", pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)))
 
 
@@ -134,7 +144,7 @@ _MEMORY = ("srcKind", "dstKind")
 
 
 def _by_code(part: int) -> pl.Expr:
-    """Decode ``copyKind``: for `part` 0 to a direction such as ``HtoD``, for 1 to a kind."""
+    """Decode ``copyKind``: `part` 0 gives a direction such as HtoD, `part` 1 a kind such as h2d."""
     return pl.col("copyKind").replace_strict(
         list(COPY_KINDS),
         [row[part] for row in COPY_KINDS.values()],

@@ -1,4 +1,4 @@
-"""Interface to the tables of an export, however they are stored."""
+"""Interface to the tables of an nsys export, the same for SQLite, Parquet and Arrow exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ bits."""
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on a text column, or the condition that a row is the first with its value.
+    """A condition for reading rows: on a text column, or that a value occurs for the first time.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Where:
 
 
 class ExportFile(Protocol):
-    """Tables of an export, by the names that nsys uses in SQLite."""
+    """The tables of an nsys export in any storage format, named as in SQLite exports."""
 
     path: Path
     coerced: dict[str, int]
@@ -71,30 +71,33 @@ class ExportFile(Protocol):
         """Return the number of rows of an existing table."""
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of one integer column per table; `columns`: table -> column."""
+        """Return the first value of a time column of each table; `columns` maps table -> column."""
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
     ) -> pl.DataFrame:
-        """Return columns (name -> type) of the rows that fulfil all of `where`, in order."""
+        """Return `columns` (name -> type) of the rows that fulfil all conditions `where`.
+
+        Rows keep their order in the file.
+        """
 
     def batches(
         self, table: str, columns: Mapping[str, SqlType], rows: int = ...
     ) -> Iterator[pl.DataFrame]:
-        """Yield columns (name -> type) in the order of rows, at most `rows` at a time."""
+        """Yield `columns` (name -> type) in the table's row order, at most `rows` at a time."""
 
 
 class Strings:
-    """Lookup of the texts that other tables of a file refer to by an integer id.
+    """Lookup of texts by the integer ids with which other tables of a file refer to them.
 
     Parameters
     ----------
     file
         The file.
     table, number, text
-        Name of their table, and of its columns.
+        Name of the table of texts, of its column of ids, and of its column of texts.
     none
-        Number that means no text; None if there is none.
+        Id that means "no text"; None if there is no such id.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint:
 
 @dataclass(frozen=True)
 class Feature:
-    """A kind of recorded data: its tables in an export, its use, and how to record it."""
+    """A kind of recorded data: its tables in an export, what it is used for, how to record it."""
 
     name: str
     tables: tuple[str, ...]
@@ -149,17 +152,17 @@ class Feature:
 def read_contents(
     file: ExportFile, features: Iterable[Feature], known: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the canonical table ``contents``: per kind of data (feature), whether it was recorded.
+    """Return the table ``contents``: per kind of data (feature), whether it is there, and its rows.
 
     Parameters
     ----------
     file
         The export.
     features
-        The features.
+        The kinds of data to look for.
     known
-        Numbers of rows that are known already: by table, or by feature where a feature is only
-        some of a table's rows.
+        Row counts that are known already: by table, or by feature if only some of a table's rows
+        belong to the feature.
     """
     rows = [_row(file, feature, known) for feature in features]
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)

@@ -1,4 +1,4 @@
-"""Input formats: their declaration, and the list in the order in which they are tried on a file."""
+"""The input formats, in the order in which they are tried on a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Opening:
-    """A trace that is about to be read, with everything that a reader needs.
+    """A request to read a trace: its path, and everything else that a format's reader needs.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class Opening:
 
     @cached_property
     def sqlite(self) -> SqliteFile:
-        """The file as an SQLite database, unpacked once for all formats that may be in one."""
+        """The file as an SQLite database; it is opened (and gunzipped) once for all formats."""
         packed = is_packed(self.path)
         return SqliteFile(self.path, unpack(self.path, self.workspace) if packed else None)
 
 
 @dataclass(frozen=True)
 class Format:
-    """An input format.
+    """An input format: its name, the test that recognises it, and its reader.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Convert the process, thread and GPU ids of a recorder to the indices of canonical tables."""
+"""Map the process, thread and GPU ids of a recorder to tracekit's indices, which count from 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def small(number: pl.Expr) -> pl.Expr:
 
 
 class Identities:
-    """Indices for the processes, threads and GPUs of ops, calls and ranges; and their time 0.
+    """Assigns indices to the processes, threads and GPUs of a trace, and determines time 0.
 
     Times count from the first event, since the clocks of AMD's and XLA's recorders count from the
     start of the machine or the session.
@@ -70,7 +70,7 @@ class Identities:
         return found.join(known, on=["pid", "tid"], how="left", maintain_order="left")
 
     def devices(self, described: pl.DataFrame, identity: str) -> pl.DataFrame:
-        """Return the table ``devices``: the GPUs of ops, with their descriptions.
+        """Return the table ``devices``: the GPUs that ops name, joined with their descriptions.
 
         Parameters
         ----------
@@ -93,7 +93,11 @@ class Identities:
         )
 
     def streams(self, **more: Maker) -> dict[str, Stream]:
-        """Return the tables ops, calls, ranges by name; `more`: functions for columns of ranges."""
+        """Return the tables ``ops``, ``calls`` and ``ranges`` by name, as streams of batches.
+
+        Columns are computed while they are read. `more` has further columns of ranges, each with
+        the function that computes it.
+        """
         return {
             "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
             "calls": Stream("calls", "call", self._calls.rows, self._columns.calls()),
@@ -116,7 +120,7 @@ class Identities:
 
 
 class HostColumns:
-    """Functions that turn ``start, end, pid, tid`` into columns of calls and ranges.
+    """Functions that compute times and indices of calls and ranges from ``start, end, pid, tid``.
 
     Parameters
     ----------
@@ -138,7 +142,7 @@ class HostColumns:
         self._origin, self._last = origin, last
 
     def times(self) -> dict[str, Maker]:
-        """Return start and end, the columns of all large tables, each with the function for it."""
+        """Return ``start`` and ``end``, each with a function that makes times count from time 0."""
         return {
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
@@ -173,7 +177,10 @@ class HostColumns:
 
 
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
-    """Return a file's row of the table ``reports``; a host that is `localhost` has no name."""
+    """Return the row of the table ``reports`` that describes a trace file: name, format, size.
+
+    `known` has further columns. The host name `localhost` becomes null.
+    """
     if str(known.get("host")).lower().startswith("localhost"):
         known = {**known, "host": None}  # many machines call themselves so
     row = {
@@ -190,7 +197,7 @@ def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
 def contents(
     features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``: number of rows of each kind of recorded data (feature).
+    """Return the table ``contents``: for each kind of data (feature), its number of rows in a file.
 
     Parameters
     ----------
@@ -207,7 +214,10 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report progress: before each yield, that a step in `names` starts; last, that all ended."""
+    """Report progress through the steps `names`: each ``next`` tells that the following one starts.
+
+    The last one reports that all have ended.
+    """
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))
         yield

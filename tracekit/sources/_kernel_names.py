@@ -53,7 +53,7 @@ class KernelNames:
         self._short: dict[str, str] = {}
 
     def of(self, recorded: pl.Series) -> list[pl.Series]:
-        """Return ``name, short_name`` of each kernel."""
+        """Return two series for recorded kernel names: readable (demangled) and short names."""
         for name in recorded.unique().to_list():
             if name not in self._readable:
                 self._readable[name] = readable(name)

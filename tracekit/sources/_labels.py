@@ -1,4 +1,4 @@
-"""Labels of a run, from environment variables of its launcher and names of NVTX marks or ranges."""
+"""Labels of a run (key and value) in its NVTX names; rank and job in its environment variables."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ def launch_of(variables: Mapping[str, str]) -> Launch:
 
 
 def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the integer in the first of the variables `names` that is set to one; else None."""
+    """Return the integer in the first environment variable of `names` that holds one; else None."""
     found = (variables.get(name, "") for name in names)
     return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
 
 
 def _job(variables: Mapping[str, str]) -> str | None:
-    """Return digests of the job's ids, to compare jobs without revealing ids; None without ids."""
+    """Return hashes of the job's ids (such as SLURM_JOB_ID) as one text; None if no id is set.
+
+    They let jobs be compared without revealing the ids.
+    """
     digests = [
         f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
         for name in _JOBS
@@ -63,7 +66,7 @@ def _job(variables: Mapping[str, str]) -> str | None:
 
 
 class RunLabels:
-    """Labels found in names of NVTX events, collected while these are read.
+    """Labels of a run, ``tracekit:label KEY=VALUE``, collected from names of NVTX events.
 
     Only the first `MOST` keys are kept. A key with several values counts as ambiguous and gives no
     label: a program may write another value in each iteration.
@@ -73,7 +76,7 @@ class RunLabels:
         self._found = pl.DataFrame(schema={"key": pl.String, "value": pl.String})
 
     def add(self, names: pl.Series) -> None:
-        """Look for labels in the names of events."""
+        """Collect the labels in the names of a batch of NVTX events."""
         if names.dtype != pl.String:
             names = names.unique(maintain_order=True).cast(pl.String)
         ours = names.filter(names.str.starts_with(_PREFIX))
@@ -99,7 +102,7 @@ class RunLabels:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on the labels that were left out."""
+        """Warnings, one sentence each, on unused labels: invalid, ambiguous, or too many."""
         losses = []
         for key, values in self._values.items():
             fault = next(filter(None, (label_fault(key, value) for value in values)), None)

@@ -16,7 +16,7 @@ _INT32 = (1 << 31) - 1
 
 
 def launch_size(kernels: pl.DataFrame) -> pl.Series:
-    """Return the threads per launch: blocks x threads per block; null if unknown or impossible."""
+    """Return blocks x threads per block of each kernel launch; null if unknown or impossible."""
     sizes = [kernels[name] for name in LAUNCH_SIZE]
     most = _most(sizes)
     if most is not None and most <= _MOST:
@@ -44,5 +44,5 @@ def _product(sizes: Sequence[pl.Series], dtype: type[pl.Int32 | pl.Int64]) -> pl
 
 
 def _is_one(size: pl.Series) -> bool:
-    """Test whether all values are 1, as in most columns."""
+    """Test whether all values are 1, as is usual for the y and z sizes of launches."""
     return not size.null_count() and size.min() == size.max() == 1

@@ -102,7 +102,7 @@ def read_report(
 def export_report(
     path: Path, folder: Path, tool: str | None = None, progress: Progress = lambda *_: None
 ) -> Path:
-    """Export the needed tables of a report to an SQLite file in `folder`; return its path.
+    """Export the tables that tracekit reads to an SQLite file in `folder`; return its path.
 
     Raises
     ------
@@ -152,7 +152,10 @@ def _failed(path: Path, why: str) -> InputError:
 
 
 def _too_new(path: Path, program: str) -> InputError | None:
-    """Return the error for a report newer than the nsys; None if versions are unknown or fit."""
+    """Return the error for a report recorded by a newer nsys than the installed one.
+
+    None if the installed nsys is new enough, or a version is unknown.
+    """
     with path.open("rb") as file:
         recorded = _REPORT_VERSION.match(file.read(_LONGEST))
     known = _TOOL_VERSION.search(_said(path, program, "--version"))
@@ -193,7 +196,7 @@ def _said(path: Path, program: str, *words: str) -> str:
 def _running(
     path: Path, command: Sequence[str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process that runs `command`; afterwards end it and everything it started."""
+    """Start `command`; yield its process, and when the caller is done kill it and its children."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a list, and no shell
             command,
@@ -216,7 +219,7 @@ def _running(
 def _follow(
     path: Path, process: subprocess.Popen[bytes], exported: Path, progress: Progress
 ) -> None:
-    """Report the progress of nsys until it has ended."""
+    """Report the progress that nsys prints, until it has ended; raise an error if it hangs."""
     assert process.stdout is not None  # noqa: S101 - it was asked for
     number, rest, size, alive = process.stdout.fileno(), b"", 0, time.monotonic()
     while True:
@@ -243,5 +246,5 @@ def _size(path: Path) -> int:
 
 
 def _last_of(output: bytes) -> str:
-    """Return the last part of nsys's output, as one line."""
+    """Return the last characters of nsys's output, as one line for an error message."""
     return " ".join(output.decode("utf-8", "replace").split())[-_LONGEST:]

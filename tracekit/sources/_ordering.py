@@ -1,8 +1,8 @@
-"""Sort tables by time, whatever the order of rows in the file.
+"""Sort rows by time, whatever their order in the file, without holding all of them in memory.
 
 Recorders write rows nearly in order, but guarantee nothing: each kind of GPU work has a separate
-table, and threads may come one after the other. Rows are sorted piece by piece as they arrive;
-pieces that overlap in time are cut at common times and merged between these.
+table, and threads may come one after the other. Each batch is sorted as it arrives. Batches that
+overlap in time are cut at common times, and the parts between two cuts merged to a chunk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class _Slice:
-    """Rows `begin` up to `end` of one piece, i.e. of one batch as it arrived and was sorted."""
+    """A slice of one sorted batch (`piece`, its index): rows from `begin` up to `end`."""
 
     piece: int
     begin: int
@@ -35,10 +35,10 @@ class _Slice:
 
 
 class Ordered:
-    """Rows that arrive in any order and can be read by ``start``, as often as needed.
+    """Rows that are added in any order, and then read in the order of ``start``, chunk by chunk.
 
-    Of rows that start together, the one that ends last comes first, else the one that arrived
-    first.
+    Of rows with the same start, the one that ends last comes first; of equal ones, the one that was
+    added first.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -49,7 +49,7 @@ class Ordered:
         self._plan: list[tuple[_Slice, ...]] | None = None
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Add rows with ``start`` and ``end`` (ns, never null)."""
+        """Add rows, with ``start`` and ``end`` in ns and never null."""
         if frame.is_empty():
             return
         frame = in_order(pl.DataFrame(_held(frame.get_columns())))
@@ -61,15 +61,16 @@ class Ordered:
     def settle(
         self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
-        """Merge all rows into their final order, and compute the columns that need it.
+        """Merge all rows into their final order, replacing some columns by computed ones.
 
-        Reading is then cheap, as often as needed. No more rows can be added.
+        This makes later reads cheap. No more rows can be added.
 
         Parameters
         ----------
-        given, make
-            Columns to replace, and the function that computes the new columns from the old ones
-            that exist.
+        given
+            Columns to drop.
+        make
+            Function that computes their replacements, from a frame with those that exist.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
@@ -91,7 +92,7 @@ class Ordered:
         self._plan = settled
 
     def _is_whole(self, chunk: tuple[_Slice, ...]) -> bool:
-        """Test whether a chunk consists of exactly one batch as it arrived."""
+        """Test whether a chunk (rows of one interval of time) is exactly one batch as added."""
         return (
             len(chunk) == 1 and chunk[0].end - chunk[0].begin == self._spool.heights[chunk[0].piece]
         )
@@ -102,7 +103,10 @@ class Ordered:
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
-        """Return the final rows of a chunk; only its new columns if it is one unchanged batch."""
+        """Return the merged rows of a chunk, with columns `given` replaced by those from `make`.
+
+        If the chunk is one whole batch, only the computed columns are returned.
+        """
         if self._is_whole(chunk):
             piece = chunk[0].piece
             there = _present(self._spool.columns[piece], given)
@@ -119,7 +123,7 @@ class Ordered:
 
     @property
     def heights(self) -> list[int]:
-        """Number of rows of each chunk, i.e. of each interval of time in which rows are read."""
+        """Number of rows of each chunk (rows of one interval of time, read together)."""
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
@@ -136,7 +140,10 @@ class Ordered:
         return rows.select(present) if present else rows
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
-        """Yield the columns `columns` of all chunks in order; columns not in the rows are null."""
+        """Yield all rows in the order of time, chunk by chunk, with exactly `columns`.
+
+        Columns that no row has are null.
+        """
         empty = pl.DataFrame(schema=dict(columns))
         for number in range(len(self._planned())):
             rows = self.read(number, *columns)
@@ -168,7 +175,7 @@ class Ordered:
         yield from (tuple(chunk) for chunk in chunks if chunk)
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
-        """Split a sorted batch at the times `cuts`; yield the index of each chunk and its rows."""
+        """Split a sorted batch at the times `cuts`; yield chunk numbers, each with its slice."""
         (first, last), height = self._edges[piece], self._spool.heights[piece]
         before = np.where(cuts > last, height, 0)
         among = np.flatnonzero((cuts > first) & (cuts <= last))
@@ -182,14 +189,14 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _before(self, piece: int, time: int) -> int:
-        """Return how many rows of a sorted batch start before `time` (later than its first row)."""
+        """Return how many rows of a sorted batch start before `time`; its first row does."""
         # The row that is no earlier comes after the last sample that is.
         begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
         rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))
         return begin + int(np.searchsorted(rows["start"].to_numpy(), time))
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Return the start times of all chunks but the first.
+        """Return the times at which batches are cut: the start times of all chunks but the first.
 
         A chunk has about as many rows as fit in memory; it ends a little earlier if a batch
         starts there, so that the next chunk contains the rows of this batch and few others.
@@ -206,7 +213,7 @@ class Ordered:
 
 
 def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
-    """Return the columns that are not all null, to save reading and sorting the others."""
+    """Return the columns that have any value; all-null ones are dropped to save work."""
     return [column for column in columns if column.null_count() < len(column)]
 
 
@@ -219,13 +226,13 @@ RUN_ROWS = 1 << 10
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return rows sorted by start; rows with the same start and end keep their order."""
+    """Return rows sorted by start, longer ones first; rows with the same times keep their order."""
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     return frame if _are_in_order(start, end) else _arranged([frame], _sorted(start, end))
 
 
 def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Merge frames that are each sorted by time into one sorted frame."""
+    """Merge frames, each sorted by start, into one sorted frame."""
     if len(parts) == 1:
         return parts[0]
     start, end = (np.concatenate([part[name] for part in parts]) for name in ("start", "end"))
@@ -233,9 +240,9 @@ def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
-    """Return the rows of all frames, concatenated and then reordered by positions `order`.
+    """Concatenate the frames and return their rows in the order of the row numbers `order`.
 
-    If `order` has long stretches of consecutive positions, slices save copying the rows.
+    If `order` has long stretches of consecutive numbers, slices are taken instead of single rows.
     """
     follows = np.diff(order) == 1
     if np.count_nonzero(~follows) * RUN_ROWS < order.size:
@@ -247,7 +254,10 @@ def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFram
 def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
-    """Yield each stretch of consecutive positions in `order` as a slice of one of the frames."""
+    """Yield each stretch of consecutive row numbers in `order` as a slice of one of the frames.
+
+    `follows` tells for each row number but the first whether it is the one before plus 1.
+    """
     bounds = np.cumsum([0, *(part.height for part in parts)])
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
@@ -264,7 +274,7 @@ def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:
 
 
 def _sorted(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-    """Return the positions of rows sorted by start; at equal starts the longest row is first."""
+    """Return row numbers in the order of start; at the same start the longest row is first."""
     order = np.argsort(start, kind="stable")
     ordered = start[order]
     tied = ordered[1:] == ordered[:-1]

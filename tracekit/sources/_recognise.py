@@ -1,7 +1,7 @@
-"""Recognise the format of a file, and read it with the right module.
+"""Recognise the format of a trace file, and read it with the reader of that format.
 
-Other files that people keep beside traces are recognised by their first bytes, to suggest which
-file to give instead.
+Files that are no traces but often lie beside them are recognised by their first bytes, so that the
+error can tell which file to give instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
 
 
 def content_files(path: Path) -> list[Path]:
-    """Return the files of a trace: those of a columnar export, else `path` itself."""
+    """Return the files of a trace: the tables of a columnar nsys export, else `path` itself."""
     return table_files(path) if path.is_dir() else [path]
 
 
@@ -48,7 +48,7 @@ def open_report(
     nsys_tool: str | None = None,
     captures: Sequence[Path] = (),
 ) -> Recording:
-    """Read a trace file into the canonical tables; ops have no stage or launching call yet.
+    """Read a trace file of any format; ops get their stage and launching call only later.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def open_report(
 
 
 def check_readable(path: Path) -> None:
-    """Raise an `InputError` with the reason if `path` is no file that could contain a trace."""
+    """Raise an `InputError` with the reason if `path` can be no trace, such as an empty file."""
     try:
         if path.is_dir():
             _check_folder(path)
@@ -125,7 +125,7 @@ def check_readable(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise an error that names the kind of a folder's first file, if it is no columnar export."""
+    """Raise an error if a folder is no columnar nsys export; it tells what its first file is."""
     try:
         table_files(folder)
     except NotATraceError:
@@ -166,7 +166,7 @@ _ROCPROF = (
 
 @dataclass(frozen=True)
 class _Other:
-    """A known kind of file that is no trace: its first bytes, its name, what to use instead."""
+    """A kind of file that is no trace: its first bytes, its name, a hint what to give instead."""
 
     begins: str
     what: str
@@ -252,7 +252,7 @@ def refusal(path: Path) -> InputError:
 
 
 def _known(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of a file by its first bytes, and which to use instead; None if unknown."""
+    """Return what kind of other file begins with `head`, and the hint for it; None if unknown."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
     for each in kinds:
@@ -268,7 +268,7 @@ def _known(head: bytes) -> tuple[str, str] | None:
 
 
 def _keys(head: bytes) -> list[str]:
-    """Return the first keys of the outermost JSON object, or of the first object of a list."""
+    """Return the first keys of a JSON object, or of the first object if the text is a JSON list."""
     text = head.decode("utf-8", "replace").lstrip("\ufeff \n\t[")
     depth, found = 0, []
     for token in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]', text):
@@ -286,7 +286,7 @@ _PACKET = frozenset((6, 8, 10, 11, 12, 13, 33, 36, 41, 42, 43, 44, 58, 59, 60, 7
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Test whether a file begins with two Perfetto packets, or with a long one."""
+    """Test whether a file begins like a Perfetto trace: with two packets, or one long packet."""
     data = np.frombuffer(head, np.uint8)
     at = 0
     for _ in range(2):

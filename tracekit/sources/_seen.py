@@ -1,4 +1,4 @@
-"""Collect distinct ids (processes, threads, GPUs) and the latest time while rows are read once."""
+"""Sort the rows of a trace by time and collect their distinct process, thread and GPU ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Return the words of an error: a file has no GPU work, or only GPU work without times.
+    """Return the start of an error message: no GPU work, or only GPU work without times.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show 
 def absences(
     has_work: object, untimed: int, record: str, *parts: tuple[object, str, str]
 ) -> tuple[str, ...]:
-    """Return warnings that a file lacks some kind of data, so that some results cannot be trusted.
+    """Return warnings on kinds of data that a trace lacks; without ops only that warning.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def absences(
 
 
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each kind of loss that occurred.
+    """Return warnings on dropped rows: one sentence for each kind of loss that occurred.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Return a warning that `count` rows (named `what`) end before they start, if there are any."""
+    """Return a warning that `count` rows (called `what`) end before they start; none for 0 rows."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -74,7 +74,7 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows sorted by time, with the distinct ids in them and their latest time.
+    """Rows sorted by time, the distinct combinations of ids in them, and their latest time.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Seen:
         self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
-        """Return the index of each row's combination of ids; new combinations are added."""
+        """Return the index in `distinct` of each row's combination of ids; new ones are added."""
         absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
         ids = [
             batch[name] if name in batch.columns else absent.alias(name)
@@ -132,7 +132,7 @@ class Seen:
         return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
 
     def _numbers(self, some: pl.DataFrame) -> pl.Series:
-        """Return the index of each combination of ids; null if it was not met before."""
+        """Return the index in `distinct` of each combination of ids; null if it is not there."""
         known = self.distinct.with_row_index(WHO)
         found = some.join(
             known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"
@@ -144,7 +144,7 @@ class Seen:
 
 
 def _latest(batch: pl.DataFrame) -> int:
-    """Return the latest known time in a batch."""
+    """Return the latest start or end in a batch; ends of open ranges do not count."""
     start, end = batch["start"].to_numpy(), batch["end"].to_numpy()
     latest = int(end.max())
     if latest == OPEN:
@@ -156,11 +156,11 @@ _SLOTS = 64
 
 
 def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
-    """Drop most duplicates from rows of integers, cheaply; a few may remain.
+    """Drop most duplicate rows from a frame of integers, cheaply; a few may remain.
 
     Returns
     -------
-    The rows that are kept, and for each given row the position of the equal one among them.
+    The rows that are kept, and for each given row the position of the kept row that equals it.
     """
     held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
     numbers = [column.fill_null(0) if column.null_count() else column for column in held]
@@ -176,19 +176,19 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
 def tell_apart(
     values: NDArray[Any], slots: tuple[NDArray[Any], ...], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:  # fmt: skip
-    """Drop rows of integers that equal a recent row, found through a small hash table.
+    """Drop rows of integers that equal a recent row, which a small hash table remembers.
 
     Parameters
     ----------
     values
         The rows, at least one, column by column.
     slots
-        Hash slots: the last kept row that fell into each slot, and its position among kept rows;
-        initially the first row.
+        Hash table, two arrays: the last kept row that fell into each slot, and its position among
+        the kept rows; initially the first row.
     kept
-        Output: the rows that are kept.
+        Output: numbers of the rows that are kept.
     which
-        Output: for each row the position, among kept rows, of the equal one.
+        Output: for each row the position, among the kept rows, of the row that equals it.
 
     Returns
     -------

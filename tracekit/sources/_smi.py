@@ -1,4 +1,4 @@
-"""Read samples of GPUs from CSV files of ``nvidia-smi``."""
+"""Read GPU samples (memory, utilisation) from the CSV output of ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _is_header() -> pl.Expr:
 
 
 def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
-    """Parse lines below one header (or with columns `queried`) into samples."""
+    """Parse the data lines of one CSV table; `queried` names the columns if it has no header."""
     names = [_name(field) for field in queried or _RECOMMENDED]
     places = {name: names.index(name) for name in dict.fromkeys(names)}
     if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):
@@ -152,13 +152,16 @@ def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
 
 
 def _field(places: Mapping[str, int], name: str, pattern: str) -> pl.Expr:
-    """Return the match of a pattern in a field; null if there is none or it was not queried."""
+    """Return what `pattern` matches in the field `name` of each line.
+
+    Null without a match, or if the field was not queried. `places` maps field -> position.
+    """
     if name not in places:
         return pl.lit(None, pl.String)
     return pl.col("fields").list.get(places[name]).str.strip_chars().str.extract(pattern)
 
 
 def _name(field: str) -> str:
-    """Return the name of a queried column, from its name in a query or a header."""
+    """Return a column's name as in ``--query-gpu``, given a queried name or a header cell."""
     name = re.sub(r"\[[^\]]*\]$", "", field.strip().lower()).strip()
     return {"gpu_uuid": "uuid"}.get(name, name)

@@ -1,4 +1,4 @@
-"""Decode waits of the host for GPU work, and sort them and the records of CUDA events."""
+"""Decode host waits for GPU work (synchronisations), and sort them and records of CUDA events."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return a wait's kind, inferred from which of ``stream, event, context`` are not null.
+    """Return the kind of each wait: for a stream, event or context, or of a stream for an event.
 
-    Recorders also number the kinds of waits, but nsys did so in three ways, and its table of names
-    describes only one way.
+    It follows from which of ``stream, event, context`` are set. Recorders have a code for it, too,
+    but nsys changed its codes twice, and its table of their names describes one version only.
     """
     stream, event, context = (pl.col(name).is_not_null() for name in ("stream", "event", "context"))
     return (
@@ -30,7 +30,10 @@ def sync_type() -> pl.Expr:
 
 
 def by_call(records: pl.DataFrame) -> pl.DataFrame:
-    """Set start and end of event records, most without times, to the correlation id for sorting."""
+    """Set ``start`` and ``end`` of event records to the correlation id, to sort records by it.
+
+    Most event records have no times.
+    """
     number = pl.col("correlation").fill_null(0)
     return records.with_columns(start=number, end=number)
 
@@ -44,7 +47,7 @@ def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
 
 
 def chunks(rows: Ordered, table: str, *identity: str) -> Iterator[pl.DataFrame]:
-    """Yield rows chunk by chunk, with the columns of ``syncs`` or ``event_records``.
+    """Yield sorted waits or event records, chunk by chunk, with the columns of their table.
 
     Parameters
     ----------

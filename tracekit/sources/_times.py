@@ -1,10 +1,10 @@
 """Drop rows with implausible times, so that differences and sums of times do not overflow.
 
 A recorder that fails writes times such as -2^63; a single row like that gives a total of minus nine
-billion seconds. Rows with times further than `REACH` from the others are dropped and counted. Any
-difference of two times is then at most 2^53 ns, so a sum over a thousand devices fits into int64.
-The total duration of a table's rows is limited too (`MOST_TOGETHER`), so that the sum over a
-hundred reports fits.
+billion seconds. Rows with times further than `REACH` from the middle of the trace are dropped and
+counted. Any difference of two times is then at most 2^53 ns, so a sum over a thousand devices fits
+into int64. The total duration of a table's rows is limited too (`MOST_TOGETHER`), so that the sum
+over a hundred reports fits.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass
 class _Passed:
-    """Counts of the rows of a table that the filter has seen."""
+    """Number of rows of a table that a filter dropped, and total duration of the others, ns."""
 
     lost: int = 0
     together: float = 0.0
 
 
 class Times:
-    """Filter that drops rows with corrupt times: over 52 days from the middle of the trace.
+    """Filter that drops rows with corrupt times: over 52 days from the trace's median start.
 
     Parameters
     ----------
@@ -105,7 +105,10 @@ class Times:
         return pl.all_horizontal(held) | unknown
 
     def check_endless(self, what: str, count: int) -> None:
-        """Raise `DamagedTraceError` if `count` rows, each as long as the trace, overflow a sum."""
+        """Raise `DamagedTraceError` if `count` rows without an end could overflow a duration sum.
+
+        Each is taken to last as long as the trace.
+        """
         span = max(self._edges, default=0) - min(self._edges, default=0)
         self._check(f"{what} without an end", float(count * span))
 

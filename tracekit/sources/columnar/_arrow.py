@@ -61,7 +61,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Names and types of a stream's columns, and its batches."""
+    """Column names and types of an Arrow stream, and the place of each record batch in the file."""
 
     names: tuple[str, ...]
     types: tuple[str, ...]
@@ -111,7 +111,7 @@ class ArrowTable:
 
 
 class _Part:
-    """Reader of ranges of rows of a record batch."""
+    """Reader of ranges of rows of one record batch of an Arrow stream."""
 
     def __init__(self, file: BinaryIO, layout: _Layout, batch: _Batch) -> None:
         self._file = file
@@ -208,7 +208,7 @@ def _read_layout(file: BinaryIO) -> _Layout:
 
 
 def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the metadata of each message, its kind, and the offset of its body."""
+    """Yield the messages of an Arrow stream: metadata, kind, and offset of the body in the file."""
     at, size = 0, os.fstat(file.fileno()).st_size
     while True:
         mark, length = struct.unpack("<Ii", _pread(file, at, 8))
@@ -227,7 +227,7 @@ def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _schema(head: bytes) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Return column names and types; None for a type that only polars can read."""
+    """Return names and types of the columns; a type that only polars can read is None."""
     schema = _Table.root(head).table(2)
     if schema.number(0, "<h"):
         raise ValueError("its numbers are big-endian")
@@ -251,7 +251,7 @@ def _letter(field: _Table) -> str | None:
 
 
 def _record_batch(head: bytes, body: int) -> _Batch:
-    """Return the record batch that a message describes."""
+    """Return the record batch that a message's metadata `head` describes; `body`: its offset."""
     batch = _Table.root(head).table(2)
     if batch.has(3):  # polars would trust whatever sizes it claims to have unpacked
         raise ValueError("it is compressed, as nsys writes none")
@@ -274,7 +274,7 @@ class _Table:
 
     @classmethod
     def root(cls, data: bytes) -> _Table:
-        """Return the outermost table."""
+        """Return the outermost table of a FlatBuffer."""
         return cls(data, struct.unpack_from("<I", data)[0])
 
     def _unpack(self, form: str, at: int) -> int:
@@ -283,17 +283,17 @@ class _Table:
         return int(struct.unpack_from(form, self._data, at)[0])
 
     def _place(self, field: int) -> int:
-        """Return the offset of a field; 0 if it is absent."""
+        """Return the offset of a field of this FlatBuffer table; 0 if it is absent."""
         at = 4 + 2 * field
         offset = self._unpack("<H", self._fields + at) if at < self._size else 0
         return self._at + offset if offset else 0
 
     def has(self, field: int) -> bool:
-        """Test whether a field is present."""
+        """Test whether a field of this FlatBuffer table is present."""
         return self._place(field) > 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a field that is a number; 0 if it is absent."""
+        """Return an integer field with the `struct` format `form`; 0 if it is absent."""
         place = self._place(field)
         return self._unpack(form, place) if place else 0
 
@@ -327,7 +327,7 @@ class _Table:
         return at + 4, count
 
     def structs(self, field: int, form: str) -> list[tuple[int, ...]]:
-        """Return a field that is a list of structures, each with the format `form`."""
+        """Return a field that is a list of structures, each with the `struct` format `form`."""
         size = struct.calcsize(form)
         at, count = self._list(field, size)
         return list(struct.iter_unpack(form, self._data[at : at + count * size]))

@@ -1,4 +1,4 @@
-"""Tables of a columnar export, with the column types of SQLite exports."""
+"""Tables of a columnar nsys export, with the column types of SQLite exports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _arrow_table(file: Path) -> ArrowTable:
 
 
 def table_files(folder: Path) -> list[Path]:
-    """Return the files of an export's tables, by name.
+    """Return the table files of a columnar nsys export, sorted by name.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class ColumnarExport:
             return self._open(table).count()
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of one integer column per table; `columns`: table -> column."""
+        """Return the first value of a time column of each table; `columns`: table -> column."""
         times: list[int] = []
         for table, name in columns.items():
             if self.has(table, name):
@@ -240,7 +240,7 @@ def _test(where: Where) -> pl.Expr | None:
 
 
 def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
-    """Apply conditions ``first``: keep the first row with each value of the condition's column."""
+    """Apply the conditions ``first`` in `where`: keep the first row with each value of a column."""
     firsts = [each.column for each in where if each.how == "first"]
     return frame.unique(firsts, keep="first", maintain_order=True) if firsts else frame
 
@@ -283,7 +283,9 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 def typed(
     frame: pl.DataFrame, columns: Mapping[str, SqlType]
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return `columns` in their types, and column -> number of values that did not fit its type.
+    """Return `columns` of `frame`, converted to the requested types.
+
+    Also returned: column -> number of values that did not fit the type and became null.
 
     Parameters
     ----------

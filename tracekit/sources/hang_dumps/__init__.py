@@ -1,4 +1,4 @@
-"""Dumps of jobs that hang: PyTorch's flight recorder, and NCCL's RAS.
+"""Dumps that a hanging job writes: of PyTorch's flight recorder, and of NCCL's RAS subsystem.
 
 They contain the collective in which each rank was at the time of the dump, but no times of GPU
 work, and so are no traces.

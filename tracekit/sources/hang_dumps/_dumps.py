@@ -1,4 +1,4 @@
-"""Files and folders of dumps, recognised by their content."""
+"""Read files and folders of dumps of a hanging job, recognised by their content."""
 
 from __future__ import annotations
 
@@ -43,14 +43,18 @@ None of them names a class or calls anything."""
 
 @dataclass(frozen=True)
 class Dumps:
-    """Contents of the dumps that the ranks of a job that hangs wrote.
+    """Tables with the contents of all dumps of a job that hangs.
 
     Parameters
     ----------
-    entries, ranks
-        Tables of the flight recorder, by `ENTRY_SCHEMA` and `RANK_SCHEMA`.
-    peers, events
-        Tables of RAS, by `PEER_SCHEMA` and `EVENT_SCHEMA`.
+    entries
+        Collectives that each rank enqueued, from the flight recorder, by `ENTRY_SCHEMA`.
+    ranks
+        Ranks with a dump of the flight recorder, by `RANK_SCHEMA`.
+    peers
+        State of each rank in each communicator, from NCCL's RAS, by `PEER_SCHEMA`.
+    events
+        Events that RAS reported, by `EVENT_SCHEMA`.
     warnings
         Files that were left out, and why, one sentence each.
     """
@@ -71,7 +75,7 @@ class _Rows:
     queries: int = 0
 
     def add(self, value: Any, path: Path) -> None:
-        """Add the contents of a dump.
+        """Add the contents of a dump (flight recorder or RAS) to the rows.
 
         Raises
         ------
@@ -92,7 +96,7 @@ class _Rows:
 
 
 def read_dumps(paths: Sequence[StrPath]) -> Dumps:
-    """Read the dumps of one job.
+    """Read all dumps of one job, of PyTorch's flight recorder and of NCCL's RAS.
 
     Parameters
     ----------
@@ -257,7 +261,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_ras(value: Any) -> bool:
-    """Test whether a JSON value is a status or an event of RAS."""
+    """Test whether a JSON value comes from NCCL's RAS: a status of the job, or an event."""
     return isinstance(value, dict) and (
         isinstance(value.get("communicators"), list)
         or (str(value.get("event")).startswith("PEER_") and "group" in value)
@@ -265,7 +269,10 @@ def is_ras(value: Any) -> bool:
 
 
 def peers_of(status: Mapping[str, Any], query: int) -> Iterator[dict[str, Any]]:
-    """Yield one row per rank and communicator in a RAS status, silent ranks included."""
+    """Yield a row for each rank of each communicator in a RAS status.
+
+    Ranks that did not answer are included. `query` is the number of the status among those read.
+    """
     for communicator in status["communicators"]:
         if not isinstance(communicator, dict):
             continue

@@ -62,7 +62,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_flight_recorder(dump: Any) -> bool:
-    """Test whether plain values are a dump of the flight recorder."""
+    """Test whether unpickled or JSON values are a dump of PyTorch's flight recorder."""
     return isinstance(dump, dict) and "entries" in dump and "version" in dump
 
 
@@ -86,7 +86,11 @@ def rank_of(path: Path) -> int:
 def read_flight_recorder(
     dump: Mapping[str, Any], path: Path
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return a dump's collectives as rows of `ENTRY_SCHEMA`, and its row of `RANK_SCHEMA`."""
+    """Return the rows of one rank's dump: its collectives, by `ENTRY_SCHEMA`, and the rank itself.
+
+    The row of the rank, by `RANK_SCHEMA`, has the number of collectives in the dump, and of older
+    ones that the ring buffer has lost.
+    """
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")
@@ -104,7 +108,7 @@ def read_flight_recorder(
 
 
 def _groups(config: Any) -> Mapping[str, Sequence[int]]:
-    """Return process group -> its ranks, for the groups whose ranks the dump lists."""
+    """Return process group -> its ranks from a dump's `config`, for groups with a list of ranks."""
     if not isinstance(config, dict):
         return {}
     listed = {
@@ -208,9 +212,9 @@ def _types(value: Any) -> str | None:
 
 
 def _place(frames: Any) -> str | None:
-    """Return the innermost stack frame outside of libraries, as `step at train/loop.py:28`.
+    """Return where a collective was called, as `step at train/loop.py:28`, from its stack frames.
 
-    If all frames are inside libraries, the innermost frame; without frames None.
+    It is the innermost frame outside of libraries, else the innermost frame; None without frames.
     """
     if not isinstance(frames, list):
         return None

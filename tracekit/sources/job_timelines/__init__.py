@@ -1,7 +1,8 @@
-"""Timelines of pipeline-parallel training jobs: the ops of each worker and step, by kind of work.
+"""Published timelines of pipeline-parallel jobs: when each worker ran which op of which step.
 
-Format: Chrome events as StragglerAnalysis publishes them (Lin et al., OSDI 2025), a JSON list. They
-contain no kernels, and so are no traces.
+An op is a forward, a backward or a transfer of a microbatch, for example. Format: Chrome events as
+StragglerAnalysis publishes them (Lin et al., OSDI 2025), a JSON list. They contain no kernels, and
+so are no traces.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MOST_US = 2**52
 
 
 def read_job_timeline(path: StrPath) -> pl.DataFrame:
-    """Read the timeline of a job, one row per op.
+    """Read a published timeline of a pipeline-parallel job, one row per op (see `TIMELINE_SCHEMA`).
 
     Returns
     -------

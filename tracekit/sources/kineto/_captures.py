@@ -1,9 +1,9 @@
-"""Join replays of CUDA graphs with their captures, which were recorded in other traces.
+"""Find the operators of replayed CUDA graphs in traces of the graphs' captures.
 
 A replay is one call that launches kernels without operators. If the capture was profiled, too, its
 calls name each kernel (AMD) inside the operators that launched it. A capture belongs to the replays
 whose kernels have the same names, in the same order. If several captures match that differ in their
-operators or sizes, the replay stays unresolved.
+operators or tensor sizes, the replay stays unresolved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORD = "profile while the graphs are captured: AMD's profiler names kernels i
 
 @dataclass(frozen=True)
 class Joined:
-    """Nodes of CUDA graphs that were captured in other traces, joined with the replays.
+    """Kernels of CUDA graphs as captured (nodes), and which node each replayed op is.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Joined:
     ops
         ``correlation, start, stream, node``: the node that each op replays.
     warnings
-        Replays that stay unresolved, one sentence each.
+        Warnings, one sentence each, on replays whose capture was not found.
     """
 
     nodes: pl.DataFrame
@@ -50,7 +50,7 @@ class Joined:
 
 
 def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
-    """Put operators and calls of graph captures before a trace's events; match its replays.
+    """Match the graph replays of a trace (`gathered`) with captures in other traces (`paths`).
 
     Raises
     ------
@@ -70,7 +70,7 @@ def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
 
 
 def _host_of(path: Path) -> pl.DataFrame:
-    """Return operators, annotations and calls of a trace, with ``start, end``."""
+    """Return operators, annotations and CUDA calls of a trace, with ``start, end`` in ns."""
     with closing(Document(path)) as document:
         parts = [_host_events(read_events(piece, path)) for piece in document.pieces()]
     return pl.concat(parts).with_columns(path=pl.lit(str(path)))
@@ -85,7 +85,7 @@ def _host_events(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
-    """Return the graph captures in a trace by time: ``path, pid, tid, begin, until``."""
+    """Return ``path, pid, tid, begin, until``: when each graph was captured in a trace, in ns."""
     calls = host.filter(pl.col("group") == "call").sort("start")
     thread = ["pid", "tid"]
     begun, ended = (
@@ -105,7 +105,10 @@ def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.DataFrame:
-    """Return host events clipped to the captures, with ``graph``, shifted to before the replays."""
+    """Return the host events during graph captures, moved to before the first event of the replays.
+
+    Events are clipped to the capture, and get its number as ``graph``.
+    """
     length = pl.col("until") - pl.col("begin") + _APART_NS
     first = gathered.first or 0
     moved = graphs.with_columns(to=first - length.cum_sum(reverse=True))
@@ -124,7 +127,7 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
 
 
 def _operators(inside: pl.DataFrame) -> pl.DataFrame:
-    """Return ``graph, operators``: by capture, names and tensor sizes of operators as one text."""
+    """Return ``graph, operators``: names and tensor sizes of a capture's operators as one text."""
     text = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
     own = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
     return own.group_by("graph").agg(operators=text.str.join("\n"))
@@ -153,7 +156,7 @@ def _replays(gathered: Gathered) -> pl.DataFrame:
 def _matched(
     replays: pl.DataFrame, nodes: pl.DataFrame, operators: pl.DataFrame
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the node that each op replays, and warnings on unresolved replays."""
+    """Return the captured node of each replayed op, and warnings on replays without a match."""
     captured = (
         nodes.group_by("graph", maintain_order=True)
         .agg(names=pl.col("kernel").str.join("\n"), first=pl.col("graph_node").first())

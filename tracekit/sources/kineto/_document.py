@@ -1,4 +1,4 @@
-"""Split the text of a trace between events, and parse the text around them.
+"""Split the text of a PyTorch trace into events, and parse the JSON before and after them.
 
 Brackets outside of strings show where an event ends. They are found in whole blocks of bytes at
 once; the text is then parsed in complete events.
@@ -55,14 +55,14 @@ _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of several complete events, cut from a trace.
+    """Text of several complete events of a trace.
 
     Parameters
     ----------
     offset
-        Begin of the piece in the (unpacked) text, bytes.
+        Where it begins in the (unpacked) text of the trace, bytes.
     text
-        Its bytes, one event per line, as long as in the file.
+        Its bytes, one event per line, as many as in the trace.
     """
 
     offset: int
@@ -70,7 +70,7 @@ class Piece:
 
 
 class Document:
-    """Text of a trace.
+    """Text of a PyTorch trace, read block by block.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Document:
         return self._file.tell()
 
     def before(self) -> dict[str, Any]:
-        """Return the trace's JSON values that precede the array ``traceEvents``.
+        """Return the JSON values that precede the array ``traceEvents`` in a trace, by key.
 
         Raises
         ------
@@ -142,7 +142,10 @@ class Document:
         self._finish(self._rest[1])
 
     def _until_closed(self, offset: int, text: bytes) -> Iterator[Piece]:
-        """Yield the events from `text` on up to their array's end; store the text after it."""
+        """Read on and yield all events until the array of events closes; keep the text after it.
+
+        `text`, which begins at `offset`, has been read already.
+        """
         size = self._block
         while True:
             more = self._read(size)
@@ -160,7 +163,13 @@ class Document:
                 raise DamagedTraceError(f"{self.path} has no complete event after byte {offset:,}")
 
     def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
-        """Yield complete events; return the offsets of the array's end (or None) and their end."""
+        """Yield the complete events in `text`, which begins at `offset` in the trace.
+
+        Returns
+        -------
+        Offset in `text` of the bracket that closes the array of events, or None, and the end of the
+        last complete event.
+        """
         begin = 0
         if len(text) >= FEWEST_BYTES:
             from tracekit.sources.kineto._scan import lines_of  # noqa: PLC0415 - see FEWEST_BYTES
@@ -178,7 +187,7 @@ class Document:
         return None if found.closed is None else begin + found.closed, begin + found.end
 
     def _opened(self) -> tuple[int, bytes]:
-        """Read up to the first event; return its offset, and the text read beyond it."""
+        """Read up to the first event; return its offset, and the text read from there on."""
         text = b""
         while len(text) <= MOST_AROUND:
             more = self._read(max(min(_HEAD, self._block), len(text)))
@@ -208,7 +217,7 @@ class Document:
         self._around += rest
 
     def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
-        """Return the text of complete events with one event per line."""
+        """Return complete events as one line each, given their offsets (`found`) in `text`."""
         # Line ends stand between tokens, for in strings they are escaped.
         one_line = text.translate(_ON_ONE_LINE)
         chars = np.frombuffer(one_line, np.uint8).copy()
@@ -249,7 +258,7 @@ def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the unpacked beginning of a file; empty if it cannot be unpacked."""
+    """Return the first bytes of a file, gunzipped if needed; empty if it cannot be unpacked."""
     with path.open("rb") as file:
         if file.read(len(GZIP)) != GZIP:
             file.seek(0)
@@ -288,7 +297,7 @@ class _Cut:
 
     @property
     def end(self) -> int:
-        """End of the last complete event; 0 if there is none."""
+        """Offset after the last complete event; 0 if there is none."""
         return int(self.ends[-1]) if self.ends.size else 0
 
     @classmethod
@@ -314,7 +323,7 @@ class _Cut:
         return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
 
     def parts(self) -> Iterator[tuple[int, _Cut]]:
-        """Yield groups of events: the offset of a group's text, and offsets relative to it."""
+        """Yield groups of successive events: the offset of the group's text, and offsets in it."""
         begin = 0
         for first in range(0, self.ends.size, _MOST_EVENTS):
             some = slice(first, first + _MOST_EVENTS)
@@ -354,7 +363,11 @@ def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]
 def _brackets_of(
     text: bytes, *, is_inside: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int8], bool]:
-    """Return offsets and signs of the brackets in `text`, and whether it ends inside a string."""
+    """Return the brackets of `text` outside of strings, and whether `text` ends inside a string.
+
+    For each bracket its offset, and 1 (opening) or -1 (closing). `is_inside`: whether `text` begins
+    inside a string.
+    """
     marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
     kinds = np.frombuffer(text, np.uint8)[marks]
     quotes = kinds == _QUOTE
@@ -367,7 +380,7 @@ def _brackets_of(
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Test for each mark (quote or backslash, by offset) whether a backslash escapes it."""
+    """Test for each quote or backslash, given their offsets, whether a backslash escapes it."""
     after = np.zeros(marks.size, np.bool_)
     after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
     index = np.arange(marks.size)
@@ -377,7 +390,7 @@ def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.b
 
 
 def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate the integer ranges from each start up to (not including) its end."""
+    """Return all integers from each start up to (not including) its end, as one array."""
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)

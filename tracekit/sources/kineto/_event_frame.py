@@ -1,4 +1,4 @@
-"""Read events into a frame of texts, and compute exact times from them."""
+"""Parse the events of a PyTorch trace into a frame, with times exact to the nanosecond."""
 
 from __future__ import annotations
 
@@ -86,13 +86,15 @@ _MOST = (1 << 61) - 1
 
 
 def read_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Return the useful events of a piece; of Python function events only the fields in `BARE`.
+    """Parse a piece of a trace into a frame of events, without categories that are of no use.
+
+    Events of Python functions (`BARE`) get only their category.
 
     Returns
     -------
-    `_FIELDS` and the arguments by their names in `ARGUMENTS`; numbers as such, everything else as
-    text. In place of ``ts, dur``: ``start, length`` in ns, null if absent, and ``mistimed`` where a
-    ``dur`` is present but no number.
+    The columns `_FIELDS`, and the arguments, named as in `ARGUMENTS`; numbers as such, everything
+    else as text. In place of ``ts, dur``: ``start, length`` in ns, null if absent, and ``mistimed``
+    where a ``dur`` is present but no number.
 
     Raises
     ------
@@ -126,7 +128,7 @@ def _scanner() -> Scanner:
 
 
 def _filled(events: pl.DataFrame, unusual: pl.DataFrame) -> pl.DataFrame:
-    """Insert the events that the fast parser left out at their original rows."""
+    """Insert `unusual` events, which the fast parser could not read, at their rows in `events`."""
     numbered = events.with_row_index("row")
     is_odd = pl.col("is_odd")
     rows = numbered.filter(is_odd).select("row").hstack(unusual)
@@ -173,7 +175,7 @@ def _unnested(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
-    """Parse events that a strict parser refuses: NaN numbers, control characters, bad UTF-8."""
+    """Parse events singly that a strict parser refuses: with NaN, control characters, bad UTF-8."""
     events, at = [], piece.offset
     for line in piece.text.split(b"\n"):
         events.append(_read(line.decode("utf-8", "replace"), at, path))

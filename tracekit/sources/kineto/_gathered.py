@@ -1,4 +1,4 @@
-"""Sort the events of a trace into GPU work, calls and ranges while they are read."""
+"""Sort the events of a PyTorch trace into tables (ops, calls, ranges, waits) as they are read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 
 
 class Gathered:
-    """Rows of a trace, with times in ns on the trace's clock, and counts of dropped rows.
+    """The events of a PyTorch trace by kind, with times in ns, and counts of dropped events.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Gathered:
         self._endless = 0
 
     def add(self, events: pl.DataFrame) -> None:
-        """Add a frame of events."""
+        """Add a frame of parsed events to the tables of their kinds."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
         whole = with_groups(events.filter(pl.col("ph") == "X"))
         for cat, group, count in whole.group_by("cat", "group").len().iter_rows():
@@ -113,12 +113,15 @@ class Gathered:
         self.recorded = _most(self.recorded, spans["end"].max())
 
     def add_captured(self, host: pl.DataFrame) -> None:
-        """Add host events of graph captures, with ``group, pid, tid, start, end``."""
+        """Add host events from graph captures in other traces, moved to before this trace's events.
+
+        They have ``group, pid, tid, start, end``.
+        """
         self._add_host(host)
         self.first = _least(self.first, host["start"].min())
 
     def _add_host(self, host: pl.DataFrame) -> pl.DataFrame:
-        """Add calls and ranges; return the calls."""
+        """Add CUDA calls, and operators and annotations (as ranges); return the calls."""
         is_call = pl.col("group") == "call"
         calls, ranges = cuda_calls(host.filter(is_call)), self.host.of(host.filter(~is_call))
         for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
@@ -127,7 +130,7 @@ class Gathered:
         return calls
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Add ``start`` and ``end``; drop events without a start, or with an invalid length."""
+        """Add ``start`` and ``end`` in ns; drop events without a start or with invalid length."""
         timed = events.with_columns(end=pl.col("start") + pl.col("length").clip(0))
         known = self._within(timed.filter(pl.col("start").is_not_null() & ~pl.col("mistimed")))
         self.counts["untimed"] += timed.height - known.height
@@ -139,7 +142,7 @@ class Gathered:
         return known
 
     def _within(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Drop events whose times are far from those of the first events."""
+        """Drop events over 52 days from the median time of the first frame of events."""
         if self._times is None and events.height:
             self._times = Times(self._path, events["start"].to_list())
             self._held = self._times.within("events")
@@ -176,7 +179,7 @@ class Gathered:
 
     @property
     def pid(self) -> int:
-        """Process id of the GPU work: the process with most calls."""
+        """Process id of the process with most CUDA calls, which is taken to own all GPU work."""
         known = self._callers or Counter(pid for pid, _ in self._threads)
         return max(sorted(known), key=known.__getitem__, default=0)
 
@@ -217,7 +220,7 @@ class Gathered:
 
 
 def with_groups(events: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group``, such as ``operator``: the kind of event, by its category; null if none."""
+    """Add ``group``, each event's kind (such as ``operator``) by its category; else null."""
     found = {each: _GROUP_OF.get(each.lower()) for each in events["cat"].drop_nulls().unique()}
     group = pl.col("cat").replace_strict(found, default=None, return_dtype=pl.String)
     return events.with_columns(group=group)
@@ -296,7 +299,7 @@ def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 
 def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
-    """Return the correlation ids of launches whose grid counts threads instead of blocks.
+    """Return the correlation ids of kernel launches whose grid counts threads instead of blocks.
 
     HIP's function for kernels of a loaded module takes its grid in threads, and AMD's profiler
     records the function's arguments.
@@ -310,7 +313,11 @@ def _first(*names: str | pl.Expr) -> pl.Expr:
 
 
 def _copied() -> pl.Expr:
-    """Return the kind of an op; both halves of a copy through host memory are `staged`."""
+    """Return the kind of each op: compute, memset, or for copies h2d, d2h, d2d, p2p or staged.
+
+    A copy between GPUs through host memory has two events, to the host and from it: both are
+    `staged`.
+    """
     halves = pl.col("copy_kind").is_in(("HtoD", "DtoH")) & pl.all_horizontal(
         pl.col("source", "target").is_in(_DEVICE_MEMORY)
     )
@@ -333,14 +340,17 @@ def _copied() -> pl.Expr:
 
 
 def _of_host() -> pl.Expr:
-    """Return the type of a copy's host memory, from the copy's name."""
+    """Return the type of a copy's host memory (such as pinned), which the event's name contains."""
     kind = pl.col("kind").cast(pl.String)
     side = pl.when(kind == "h2d").then("source").when(kind == "d2h").then("target")
     return side.str.to_lowercase().cast(HOST_MEMORY, strict=False).alias("host_memory")
 
 
 def _ends() -> list[pl.Expr]:
-    """Return source and target GPU of a copy; if its name has none, the GPU that ran it."""
+    """Return source and target GPU of copies.
+
+    If the event does not name it, it is the GPU that ran the copy (for copies between GPUs: null).
+    """
     kind, here = pl.col("kind").cast(pl.String), pl.col("device")
     source, target = (_first(name) for name in ("from_device", "to_device"))
     return [
@@ -353,7 +363,7 @@ def _ends() -> list[pl.Expr]:
 
 
 def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
-    """Return names (copies and memsets as in other formats) and short names (of kernels)."""
+    """Return full and short names of ops; copies and memsets are named as in other formats."""
     short = names.short(ops["name"].set(ops["group"] != "kernel", None))
     group = pl.col("group")
     copy = pl.format("[CUDA memcpy {}]", pl.col("copy_kind").fill_null("Unknown"))
@@ -366,7 +376,7 @@ def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
 
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the host's waits for GPU work that have an end; ids of -1 become null."""
+    """Return the host's waits for GPU work that have ended; stream and event ids -1 become null."""
     ended = events.filter(pl.col("end") != OPEN)
     return ended.select(
         "start", "end", *_place(), _id("wait_event").alias("event"),
@@ -375,7 +385,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return event records without their times, whose meaning differs between versions."""
+    """Return CUDA event records without times, whose meaning differs between PyTorch's versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

@@ -1,4 +1,4 @@
-"""Events of the host: CUDA calls, operators, annotations, and collectives among these."""
+"""Host events of a PyTorch trace: CUDA calls, operators, annotations, and collectives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _UNMOVED = (
 
 
 def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls of CUDA runtime and driver that have an end."""
+    """Return the CUDA runtime and driver calls that have ended."""
     return events.filter(pl.col("end") != OPEN).select(
         "start", "end", "pid", "tid",
         correlation=pl.col("correlation").cast(pl.Int64, strict=False),
@@ -54,7 +54,7 @@ def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
 
 
 class HostRanges:
-    """Converts operators and annotations to ranges.
+    """Converts PyTorch's operators and annotations to ranges like those of NVTX.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class HostRanges:
         """Number of collectives with a known size."""
 
     def of(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Return the ranges of the events; names carry sequence numbers, as NVTX ranges do."""
+        """Return operators and annotations as ranges; operators are named ``aten::mm, seq = 7``."""
         number = pl.col("sequence_number").cast(pl.Int64, strict=False)
         is_numbered = (pl.col("group") == "operator") & (number >= 0)
         name = pl.when(is_numbered).then(pl.format("{}, seq = {}", "name", number))
@@ -83,7 +83,7 @@ class HostRanges:
         return ranges.with_columns(style=pl.lit("push_pop", RANGE_STYLE))
 
     def _collectives(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Convert PyTorch's records of collectives to the form of NCCL's own ranges."""
+        """Convert PyTorch's records of collectives to ranges with a payload, as NCCL makes them."""
         named = records.with_columns(_function(), **self._group(records))
         named = named.with_columns(_bytes().alias("Message size [bytes]"))
         between = pl.col("function").is_in(_MESSAGES)
@@ -139,7 +139,7 @@ def _arguments() -> pl.Expr:
 
 
 def _place(ranks: str | None, rank: int | None) -> int | None:
-    """Return the position of a rank in a list of ranks; None if it is not in it."""
+    """Return the position of `rank` in `ranks`, a JSON list of ranks; None if it is not in it."""
     try:
         listed = json.loads(ranks or "null")
     except (ValueError, RecursionError):  # long ones are written in part
@@ -158,7 +158,7 @@ def _function() -> pl.Expr:
 
 
 def _bytes() -> pl.Expr:
-    """Return the bytes of a collective's message as NCCL counts them (for some: per rank or peer).
+    """Return a collective's bytes as NCCL's ranges give them: of input, output or one rank's part.
 
     Null for an all_to_all or all_gather whose ranks exchange different sizes.
     """
@@ -187,9 +187,9 @@ def _bytes() -> pl.Expr:
 
 
 def _other(*functions: str) -> pl.Expr:
-    """Return PyTorch's recorded "Rank" for `functions`: a message's peer or the root, in the group.
+    """Return the other rank of a collective, in its group: the peer of a message, or the root.
 
-    Null for other collectives, in whose records it is the process itself.
+    Null except for `functions`: for others PyTorch records the rank of the process itself.
     """
     return pl.when(pl.col("function").is_in(functions)).then(
         pl.col("other_rank").cast(pl.Int64, strict=False)

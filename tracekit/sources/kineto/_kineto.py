@@ -1,4 +1,4 @@
-"""Convert the events of a trace to the canonical tables."""
+"""Convert the events of a PyTorch trace to tracekit's tables (ops, calls, ranges, ...)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _CONTENTS = (
 
 
 def is_kineto(path: Path) -> bool:
-    """Test whether a file begins like JSON of Kineto, gzipped or not."""
+    """Test whether a file, gzipped or not, begins like a trace of PyTorch's profiler."""
     head = head_of(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     return head.startswith(b"{") and any(key in head for key in _TELLING) and _ROCPROF not in head
 
@@ -78,18 +78,19 @@ def read(
     progress: Progress = lambda *_: None,
     captures: Sequence[Path] = (),
 ) -> Recording:
-    """Read a trace into the canonical tables; ops have no stage or launching call yet.
+    """Read a PyTorch trace into tracekit's tables; stages and launching calls of ops come later.
 
     Times begin at the trace's first event. Operators and annotations become ranges, named as
     PyTorch names them for NVTX (``aten::mm, seq = 7``). If the arguments of collectives were
     recorded, their records become ranges of the domain NCCL with a payload, as NCCL itself makes
-    them. Events from `captures`, other traces that captured the CUDA graphs of this one, come
-    before all others.
+    them. `captures` are other traces, in which the CUDA graphs of this one were captured: their
+    events come before all others.
 
     Raises
     ------
     MissingDataError
-        If the trace contains no GPU work and no operators or annotations, or a capture none.
+        If the trace contains no GPU work and no operators or annotations, or one of `captures`
+        contains no capture of a graph.
     DamagedTraceError
         If it is cut short or corrupt.
     NotATraceError
@@ -131,7 +132,7 @@ def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 
 def _told(around: Mapping[str, Any], key: str) -> int | None:
-    """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
+    """Return ``rank`` or ``world_size`` from a trace's ``distributedInfo``; None if absent."""
     job = around.get("distributedInfo")
     number = job.get(key) if isinstance(job, dict) else None
     is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
@@ -199,7 +200,7 @@ _NO_OPERATORS = (
 def _graph_nodes(
     graphs: Joined, threads: pl.DataFrame, owners: pl.Series, origin: int
 ) -> pl.DataFrame:
-    """Return the table ``graph_nodes`` for graphs captured in other traces."""
+    """Return the table ``graph_nodes``: time and thread of the capture of each CUDA graph node."""
     numbered = threads.select("pid", "tid", "thread", process=owners)
     placed = graphs.nodes.join(numbered, on=["pid", "tid"], maintain_order="left")
     return placed.select(
@@ -208,7 +209,7 @@ def _graph_nodes(
 
 
 def _replayed(graphs: Joined | None) -> dict[str, Maker]:
-    """Return ``graph_node`` and the function for it: the graph node that each op replays."""
+    """Return ``graph_node`` with its function, which looks up the graph node that an op replays."""
     if graphs is None:
         return {}
     key = ("correlation", "start", "stream")
@@ -232,9 +233,9 @@ def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[
 
 
 def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
-    """Return the number of threads of each launch.
+    """Return the number of threads of each kernel launch.
 
-    `counted` contains the correlation ids of launches whose grid counts threads instead of blocks.
+    `counted` has the correlation ids of launches whose grid counts threads instead of blocks.
     """
     twice = ops["correlation"].is_in(counted.implode()).fill_null(value=False)
     size = pl.when(twice).then(pl.col("launch_size") // pl.col("block_size"))
@@ -242,7 +243,7 @@ def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
 
 
 def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the GPUs that ops name; other GPUs in the trace belong to other ranks.
+    """Return the table of the GPUs that ops run on; others in the trace belong to other ranks.
 
     Ops on AMD's GPUs carry the driver's index, which also counts CPUs, so it is not known which
     description belongs to which GPU: they are described only if all descriptions are alike.

@@ -1,4 +1,4 @@
-"""Scan events with compiled loops; events in unusual notation are left to another parser."""
+"""Extract the values of events with compiled loops; unusual notation is left to another parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACES, _PLACES_OF_TEXTS = 512, 1 << 16
 
 
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield complete events as lines, in blocks of at most `most`.
+    """Split a text into complete events, one per line, in blocks of at most `most` events.
 
     Each item has the lines, the end of their last event in `text`, and the offset of the bracket
     that closes the array of events (-1 if not reached). An incomplete event or invalid text at the
@@ -43,7 +43,7 @@ def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 class Scanner:
-    """Extracts the values of events, given one event per line.
+    """Extracts the wanted values from JSON events, given one event per line.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Scanner:
         self._absent["mistimed"] = pl.lit(value=False).alias("mistimed")
 
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
-        """Return the useful events, and the lines of events that another parser has to read.
+        """Return a frame of the events of use, and the lines that another parser has to read.
 
-        The frame has rows for these, too, with nothing but ``is_odd`` set.
+        For such lines the frame has rows, too, in which only ``is_odd`` is set.
         """
         chars = np.frombuffer(text, np.uint8)
         most = text.count(b"\n") + 1
@@ -115,7 +115,10 @@ class Scanner:
 
 
 def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
-    """Return arguments for `scan`: hash table of known words, words, offsets, roles and slots."""
+    """Return the tables for `scan`: a hash table of known words, the words, and their uses.
+
+    A row is a word's place (such as a key of an event), text, use (role) and column (slot).
+    """
     table = np.full(_PLACES, -1, np.int64)
     words = [bytes([where]) + word.encode() for where, word, _, _ in rows]
     for number, word in enumerate(words):
@@ -131,7 +134,7 @@ def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ..
 def _distinct_texts(
     text: bytes, begins: NDArray[np.int32], sizes: NDArray[np.int32], codes: NDArray[np.uint32]
 ) -> pl.Series:
-    """Return null and the distinct texts, as a JSON parser writes them; put indices in `codes`."""
+    """Return null and the distinct texts; store in `codes` the index of each text among them."""
     found, table = np.empty((codes.size, 2), np.int32), np.zeros(_PLACES_OF_TEXTS, np.int32)
     chars = np.frombuffer(text, np.uint8)
     count = int(_distinct(chars, begins, sizes, codes.shape[1], table, found, codes) or 0)

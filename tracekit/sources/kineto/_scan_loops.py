@@ -1,4 +1,4 @@
-"""Compiled loops over the text of events: find their values, and parse numbers."""
+"""Compiled loops over the JSON text of events: find their values, and parse numbers."""
 
 # ruff: noqa: C901, PLR0912, PLR0915, PLR1714, PLR2004, SIM109 - compiled loops over a grammar
 
@@ -34,7 +34,7 @@ _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _NEWLINE, _TAB, _RETURN = b"{}[]\n\t\r"
 
 @inner
 def hashed(text: Any, begin: int, end: int, where: int) -> int:
-    """Return the slot of a word in a hash table of 512 slots."""
+    """Return the slot (of 512) of the word ``text[begin:end]``; `where` is part of the hash."""
     value = where + _SEED
     for at in range(begin, end):
         value = (value * 31 + int(text[at])) & 0xFFFFFFF
@@ -44,7 +44,10 @@ def hashed(text: Any, begin: int, end: int, where: int) -> int:
 
 @inner
 def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, places: Any) -> int:
-    """Return the index of the known word that a text equals, -1 if none."""
+    """Return the index of the known word that equals ``text[begin:end]``; -1 if none does.
+
+    `where`: whether it is a key of an event, a key of its arguments, or a category.
+    """
     at = hashed(text, begin, end, where)
     while table[at] >= 0:
         number = int(table[at])
@@ -63,7 +66,7 @@ def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, pl
 
 @inner
 def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
-    """Return the offset of a string's closing quote (-1: invalid).
+    """Return the offset of the quote that closes the string at `at` (-1: invalid).
 
     Also returned: whether the string has escapes, and whether it is ASCII.
     """
@@ -87,7 +90,7 @@ def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
 
 @inner
 def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
-    """Return the end of a number (-1: invalid), and whether it is a short integer."""
+    """Return the offset after the number at `at` (-1: invalid); whether it is a short integer."""
     begin = at
     if text[at] == _MINUS:
         at += 1
@@ -110,7 +113,7 @@ def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
 
 @inner
 def whole(text: Any, begin: int, end: int) -> int:
-    """Parse a text as an integer; `NONE` if it is no integer or has over 18 characters."""
+    """Parse ``text[begin:end]`` as an integer; `NONE` if it is none or has over 18 characters."""
     at, value = begin, 0
     negative = at < end and text[at] == _MINUS
     if negative:
@@ -127,7 +130,7 @@ def whole(text: Any, begin: int, end: int) -> int:
 
 @inner
 def time_of(text: Any, begin: int, end: int) -> int:
-    """Convert a text in microseconds to ns, `NONE` if it is in another notation."""
+    """Convert decimal microseconds in ``text[begin:end]`` to ns; `NONE` in any other notation."""
     at, value, digits = begin, 0, 0
     negative = at < end and text[at] == _MINUS
     if negative:
@@ -163,7 +166,7 @@ def time_of(text: Any, begin: int, end: int) -> int:
 
 @inner
 def literal_end(text: Any, at: int, size: int) -> int:
-    """Return the end of ``true``, ``false`` or ``null``, -1 for anything else."""
+    """Return the offset after the ``true``, ``false`` or ``null`` at `at`; -1 for anything else."""
     if at + 4 <= size:
         if text[at] == 116 and text[at + 1] == 114 and text[at + 2] == 117 and text[at + 3] == 101:
             return at + 4
@@ -178,7 +181,7 @@ def literal_end(text: Any, at: int, size: int) -> int:
 
 
 def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
-    """Copy complete events to one line each; return their number.
+    """Copy complete events of a JSON array to one line each; return their number.
 
     Parameters
     ----------

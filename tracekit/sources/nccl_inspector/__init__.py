@@ -202,7 +202,7 @@ def _blocks(path: Path, size: int) -> Iterator[bytes]:
 
 @dataclass
 class _Lines:
-    """Lines of a file, one row per line."""
+    """Parsed lines of a log file, one row per line."""
 
     rows: list[pl.DataFrame]
     is_cut: bool = False
@@ -233,7 +233,7 @@ class _Parser:
     damaged: int = 0
 
     def parse(self, text: bytes) -> pl.DataFrame:
-        """Return a row for each line that is not blank."""
+        """Parse a block of lines; return a row for each line that is not blank."""
         lines = re.sub(rb"\n\s+", b"\n", text.strip()).split(b"\n")
         return pl.concat(self._parse(lines) if lines != [b""] else [_NOTHING.clear()])
 
@@ -256,7 +256,7 @@ class _Parser:
 
 
 def _flat(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per line: its communicator, and its record or the size of a batch."""
+    """Return one row per line: its communicator, and its record or the size of a batch of lines."""
     header, meta = pl.col("header").struct, pl.col("metadata").struct
     stats = pl.col("dump_stats").struct
 
@@ -312,7 +312,7 @@ def _time(us: pl.Expr) -> pl.Expr:
 
 
 def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[str]]:
-    """Give each line the communicator it names, else that of the batch it belongs to."""
+    """Give each line its communicator: the one it names, else that of the batch it belongs to."""
     rows = pl.concat(lines.rows).with_row_index("line", 1)
     has = pl.col("communicator").is_not_null()
     rows = rows.with_columns(at=pl.when(has).then(pl.int_range(pl.len())).forward_fill())

@@ -1,4 +1,4 @@
-"""GPU work: kernels, copies, memsets and whole CUDA graphs as one table of ops.
+"""GPU work of nsys exports: kernels, copies, memsets and whole CUDA graphs as one table of ops.
 
 Frames here name processes by global id (``process_gid``) and GPUs by the process's own CUDA ordinal
 (``ordinal``, ``src_ordinal``, ``dst_ordinal``). If a copy names contexts but no GPUs, its GPUs are
@@ -69,7 +69,7 @@ _TIED = ["process_gid", "eventSyncId"]
 
 
 class GpuWork:
-    """All GPU work of an export, not yet joined with launching calls.
+    """All GPU work (kernels, copies, memsets, whole graphs) of an nsys export, as ops.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class GpuWork:
         self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ops that have a time, a device and a process, table by table."""
+        """Yield the ops that have a time, a GPU and a process: all kernels, then all copies etc."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, {**_HEAD, **extra}, rows):
                 self.rows[table] += batch.height
@@ -109,7 +109,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings for users on ops that were left out, and on unknown attributes of ops."""
+        """Warnings for users: on ops that were left out, and on copies with unclear GPUs."""
         return counted(self._lost, _LOST)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -169,7 +169,7 @@ class GpuWork:
 
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:
-    """Return `first`, with its nulls replaced by the values of `second`."""
+    """Return `first`, with the values of `second` in place of its nulls."""
     return first if not first.null_count() else pl.select(pl.coalesce(first, second)).to_series()
 
 
@@ -217,7 +217,7 @@ _KEY = ["pid", "context"]
 
 
 class _Contexts:
-    """CUDA ordinal of the GPU of each context.
+    """Lookup of the GPU (CUDA ordinal) of each CUDA context of a process.
 
     Parameters
     ----------
@@ -277,12 +277,12 @@ def _looked_up(keys: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
 
 
 def _unequivocal(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the contexts for which all rows give the same GPU."""
+    """Return the CUDA contexts (``process_gid, context``) for which all rows give the same GPU."""
     return rows.drop_nulls().unique().filter(pl.len().over(_KEY) == 1)
 
 
 class Syncs:
-    """Waits and event records of an export.
+    """Host waits for GPU work, and records of CUDA events, of an nsys export.
 
     Parameters
     ----------
@@ -326,7 +326,10 @@ class Syncs:
             yield by_call(_named(timed).rename({"timestamp": "time"}).drop("eventSyncId"))
 
     def _recorded(self) -> pl.DataFrame:
-        """Return ``process_gid, .., recorded_by``: id of the call that recorded a CUDA event."""
+        """Return ``process_gid, eventSyncId, recorded_by``: the call that recorded a CUDA event.
+
+        `recorded_by` is the call's correlation id; records whose ids occur twice are left out.
+        """
         columns = ("globalPid", "eventSyncId", "correlationId")
         if not self._export.file.has(EVENT_RECORD, *columns):
             return pl.DataFrame(schema=dict.fromkeys((*_TIED, "recorded_by"), pl.Int64))

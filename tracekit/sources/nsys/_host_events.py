@@ -1,4 +1,4 @@
-"""Events of the host: CUDA calls, NVTX ranges, and names of threads."""
+"""Host events of nsys exports: CUDA calls, NVTX ranges, and names of threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
 class CudaCalls:
-    """Calls of CUDA runtime and driver, which nsys keeps in one table.
+    """Calls of the CUDA runtime and driver APIs, which nsys keeps in one table.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class CudaCalls:
 
     @property
     def graph_launches(self) -> pl.Series:
-        """Names, among those read so far, of calls that launch CUDA graphs."""
+        """Names of the functions, among the calls read so far, that launch CUDA graphs."""
         names = self._names.met
         return names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
 
@@ -78,7 +78,7 @@ class CudaCalls:
 
 
 class Nvtx:
-    """Rows of NVTX_EVENTS: ranges, labels, and names of threads, domains and categories.
+    """Rows of the table NVTX_EVENTS: ranges, marks, and names of threads, domains and categories.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Nvtx:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on rows that were left out or not decoded."""
+        """Warnings, one sentence each, on NVTX rows left out, and payloads not decoded."""
         return (
             *backward(self._backward, "NVTX ranges"),
             *(self._payloads.losses if self._payloads else ()),
@@ -148,7 +148,10 @@ class Nvtx:
             yield _ranges(self._with_extended(ranges), self._metadata)
 
     def _divided(self, batch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return ranges, and marks; store the rows that name domains, categories or threads."""
+        """Return the ranges and the marks in a batch of NVTX rows.
+
+        Rows that name domains, categories or threads are stored for later.
+        """
         kinds = batch["eventType"]
         if _are_ranges(kinds):
             ranges, marks = batch, batch.clear()
@@ -170,7 +173,10 @@ class Nvtx:
         return ranges.with_columns(extended.alias("extended"))
 
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add each event's text; categorical while few events have unregistered strings."""
+        """Add each NVTX event's text: its own (unregistered) string, else its registered string.
+
+        Texts are categorical as long as few events have unregistered strings.
+        """
         own, ids = rows["text"], rows["textId"]
         few = own.drop_nulls() if own.count() else own.clear()
         if self._are_few(few, rows.height):
@@ -184,7 +190,10 @@ class Nvtx:
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _are_few(self, own: pl.Series, rows: int) -> bool:
-        """Test whether few of `rows` events have an unregistered string, and few values occur."""
+        """Test whether few of `rows` events have a string of their own, and few different ones.
+
+        `own` has these unregistered strings; distinct ones are collected over all batches.
+        """
         if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
         self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
@@ -201,7 +210,7 @@ class Nvtx:
         )
 
     def domains(self, ranges: Seen) -> pl.DataFrame:
-        """Return domain names, ``process_gid, domain_id, domain``; the default domain has none.
+        """Return NVTX domain names: ``process_gid, domain_id, domain``; the default one has none.
 
         Ids are per process, and a domain may be announced twice. A domain that was not announced is
         inferred from the names of its ranges.
@@ -220,7 +229,7 @@ class Nvtx:
         return pl.concat([announced, _inferred(silent, ranges)])
 
     def categories(self) -> pl.DataFrame:
-        """Return category names: ``process_gid, domain_id, category_id, category``."""
+        """Return names of NVTX categories: ``process_gid, domain_id, category_id, category``."""
         key = ["process_gid", "domain_id", "category_id"]
         return (
             self._names(_CATEGORY)
@@ -235,7 +244,7 @@ class Nvtx:
 
 
 def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
-    """Return the marks that give a process's rank, as ranges of length 0."""
+    """Return, as ranges of length 0, the NVTX marks in which a program states its rank."""
     return marks.filter(
         pl.col("text").cast(pl.String).str.starts_with(RANK_MARK),
         pl.col("start", "globalTid").is_not_null(),
@@ -243,7 +252,7 @@ def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _either(first: pl.Series, second: pl.Series) -> pl.Series:
-    """Return the texts of `first`, with those of `second` in place of nulls."""
+    """Return the texts of `first`, with the text of `second` wherever `first` is null."""
     is_first = first.is_not_null()
     if _SELDOM * first.count() > len(first):
         return pl.select(pl.coalesce(first, second)).to_series()
@@ -251,14 +260,14 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _are_ranges(kinds: pl.Series) -> bool:
-    """Test whether all rows are push/pop or start/end ranges, from the minimum and maximum kind."""
+    """Test whether all NVTX rows are push/pop or start/end ranges, by the extremes of `kinds`."""
     least, most = kinds.min(), kinds.max()
     pairs = zip(_PUSH_POP, _START_END, strict=True)
     return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)
 
 
 def _used(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the domains that ranges use, ``process_gid, domain_id``, without the default one."""
+    """Return the NVTX domains of ranges, ``process_gid, domain_id``, without the default domain."""
     some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
     return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
 
@@ -299,7 +308,10 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
 
 
 def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
-    """Name the domains `silent`: by a pattern that all names of ranges match, else by number."""
+    """Name NVTX domains that were never announced (`silent`), from the names of their ranges.
+
+    A domain gets the name whose pattern matches all its ranges, else ``domain ID``.
+    """
     key = ["process_gid", "domain_id"]
     matches = [
         pl.col("name").str.contains(pattern).fill_null(value=False).all().alias(name)

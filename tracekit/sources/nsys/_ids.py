@@ -30,7 +30,7 @@ def given(number: pl.Expr) -> pl.Expr:
 
 
 def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return the rows without a null in any of `columns`."""
+    """Return the rows that have a value in all of `columns`."""
     lacking = [name for name in columns if rows[name].null_count()]
     return rows.drop_nulls(lacking) if lacking else rows
 
@@ -52,7 +52,7 @@ def tid_of(global_id: pl.Expr) -> pl.Expr:
 
 
 class Strings:
-    """Texts of an export by string id.
+    """Table of an export's texts by string id; see `Texts` for lookups.
 
     The table may contain whole environments of processes, with secrets, so only ids that a column
     refers to are looked up.
@@ -64,7 +64,7 @@ class Strings:
 
     @property
     def values(self) -> pl.Series:
-        """All texts, in order of their string ids."""
+        """All texts of the export, in order of their string ids."""
         return self._table["value"]
 
     @cached_property
@@ -85,7 +85,7 @@ class Strings:
 
 
 class Texts:
-    """Texts of a column of string ids, looked up batch by batch.
+    """Lookup of the texts of a column of string ids, batch by batch.
 
     Parameters
     ----------
@@ -106,12 +106,12 @@ class Texts:
 
     @property
     def met(self) -> pl.Series:
-        """Distinct texts seen so far."""
+        """Distinct texts looked up so far."""
         return self._texts.unique()
 
     @cached_property
     def _numbers(self) -> NDArray[np.uint32]:
-        """For each text of the file: its index in `_texts`, or `_NONE_YET` if not met yet.
+        """For each text of the export: its index in `_texts`, or `_NONE_YET` if not looked up yet.
 
         The last element is for ids without a text and keeps `_NONE_YET`.
         """
@@ -138,7 +138,7 @@ class Texts:
         return pl.DataFrame([self._texts])[found].to_series().alias(ids.name)
 
     def _learn(self, places: NDArray[np.int64]) -> None:
-        """Add the texts at positions `places` of the file that were not looked up before."""
+        """Add to `_texts` the texts at positions `places` of the export that are not in it yet."""
         met = np.zeros(self._numbers.size, np.bool_)
         met[places] = True
         met[-1] = False
@@ -152,7 +152,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Export:
-    """An export file with the metadata and strings that all its tables need."""
+    """An nsys export, with its metadata and its string table, which the other tables refer to."""
 
     file: ExportFile
     metadata: Metadata

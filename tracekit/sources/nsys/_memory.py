@@ -1,4 +1,4 @@
-"""GPU memory: allocations and releases by process and GPU, and the memory in use."""
+"""GPU memory in nsys exports: allocations and releases per process and GPU, and bytes in use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GPU = ["process_gid", "ordinal"]
 
 
 class GpuMemory:
-    """Allocations and releases of GPU memory that the program requested from the driver.
+    """Allocations and releases of GPU memory that the program requested from the CUDA driver.
 
     A framework with a memory pool requests large blocks; how it uses them is not recorded.
 
@@ -76,16 +76,16 @@ class GpuMemory:
             )
 
     def _changes(self) -> Iterator[pl.DataFrame]:
-        """Yield the changes of memory in use, chunk by chunk.
+        """Yield the changes of GPU memory in use (each allocation and release), in order of time.
 
         An address is unique in a process, whatever the GPU, so any event at an address ends the
         allocation that was there before; an allocation then starts a new one.
 
         Returns
         -------
-        ``process_gid, ordinal, time, change, in_use, recorded``; `ordinal` and `change` are null
-        for releases without a recorded allocation, and `recorded` is false for a release that must
-        have happened before an allocation at the same address.
+        ``process_gid, ordinal, time`` (ns), ``change, in_use`` (bytes), ``recorded``. `ordinal` and
+        `change` are null for releases without a recorded allocation; `recorded` is false for a
+        release that must have happened before an allocation at the same address.
         """
         held = pl.DataFrame(schema=_EVENT)
         totals = pl.DataFrame(schema=dict.fromkeys((*_GPU, "total"), pl.Int64))
@@ -113,7 +113,7 @@ class GpuMemory:
             yield _placed(changes, places).select("process", "device", "time", "change", "in_use")
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Warnings, one sentence each, on allocations and releases left out or not understood."""
+        """Warnings, one sentence each, on allocations and releases left out or incomplete."""
         unheld = unrecorded = unplaced = 0
         for changes in self._changes():
             known = changes.drop_nulls("change")
@@ -130,7 +130,10 @@ class GpuMemory:
 
 
 def _released(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the earlier allocation at the same address that each event ends."""
+    """Return releases: for each event, the end of the earlier allocation at its address.
+
+    Also of events that are allocations themselves: the release before was not recorded.
+    """
     is_release = pl.col("bytes").is_null()
     return events.filter(is_release | pl.col("last_bytes").is_not_null()).select(
         "at",
@@ -155,7 +158,7 @@ def _allocated(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations, earlier or new, that no later event at their address ended."""
+    """Return the allocations that are still in use after `events`; `held`: those before them."""
     return (
         pl.concat([held, events])
         .unique(_ADDRESS, keep="last", maintain_order=True)
@@ -164,13 +167,13 @@ def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _latest(totals: pl.DataFrame, changes: pl.DataFrame) -> pl.DataFrame:
-    """Return the memory in use by process and GPU after the changes."""
+    """Return the memory in use, bytes, by process and GPU: `totals` updated by `changes`."""
     now = changes.drop_nulls("change").select(*_GPU, total="in_use")
     return pl.concat([totals, now]).unique(_GPU, keep="last", maintain_order=True)
 
 
 def _placed(changes: pl.DataFrame, places: Places) -> pl.DataFrame:
-    """Return the changes whose process and GPU are known, with the indices of both."""
+    """Return the changes of memory whose process and GPU are known, with the indices of both."""
     known = changes.drop_nulls("change")
     process = places.process(known["process_gid"])
     return known.with_columns(

@@ -1,4 +1,4 @@
-"""Metadata of an export: GPUs, rank, job, times and versions."""
+"""Metadata of an nsys export: GPUs, rank, job, times and versions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _time_shift(value: str) -> int:
 
 
 def _first(file: ExportFile, table: str, column: str, most: int) -> int | None:
-    """Return the first number in a column if it is less than `most`, else None."""
+    """Return the first integer in a column of a table; None if it is not less than `most`."""
     values = file.read(table, {column: "int"})[column].drop_nulls()
     return int(values[0]) if len(values) and abs(values[0]) < most else None
 
@@ -102,7 +102,7 @@ def _host(file: ExportFile) -> str | None:
 
 
 def _visible_devices(variables: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES; None if it is not set, or set in two ways."""
+    """Return the entries of CUDA_VISIBLE_DEVICES; None if it is not set, or has two values."""
     value = variables.get(_VISIBLE)
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
@@ -115,7 +115,10 @@ def _traced(file: ExportFile) -> frozenset[str]:
 
 
 def _variables(file: ExportFile) -> dict[str, str]:
-    """Return the known environment variables that have a single value; nsys writes RANK="0"."""
+    """Return the environment variables of interest (GPUs, rank, job) that have a single value.
+
+    Quotes are removed: nsys writes RANK="0".
+    """
     if not file.has(_CAPTURE_TABLE, "name", "value"):
         return {}
     wanted = (
@@ -144,7 +147,7 @@ def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:
 
 
 def shifted(frame: pl.DataFrame, metadata: Metadata, *columns: str) -> pl.DataFrame:
-    """Undo the exporter's time shift, so that time 0 is the start of the session."""
+    """Subtract the exporter's offset from times in `columns`, so that 0 is the session's start."""
     if metadata.time_shift == 0:
         return frame
     return frame.with_columns(pl.col(columns) - metadata.time_shift)

@@ -1,4 +1,4 @@
-"""Sampled counters: throughput of NVLink, PCIe and NICs, and activity of multiprocessors.
+"""Sampled counters in nsys exports: throughput of NVLink, PCIe and NICs, and activity of SMs.
 
 The ids of metrics differ between files, so metrics are recognised by name; names differ between
 GPUs and between versions of nsys.
@@ -50,7 +50,7 @@ _WANTED: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 class Metrics:
-    """Counter samples of links (NVLink, PCIe, NIC) and multiprocessors in an export.
+    """Counter samples of links (NVLink, PCIe, NIC) and of multiprocessors (SMs) in an nsys export.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Metrics:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on samples that were left out or are unknown."""
+        """Warnings, one sentence each, on samples of GPUs that the export does not describe."""
         lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
         what = "GPUs were sampled that the export does not describe, so their device is not known"
         return (f"{lost:,} {what}",) if lost else ()
@@ -89,7 +89,10 @@ class Metrics:
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
 
     def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield samples of exports before 2023, which store all metrics of a time in one text."""
+        """Yield GPU samples of exports before 2023, in which each sample is a JSON text.
+
+        It has the values of all metrics at one time.
+        """
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
@@ -136,7 +139,7 @@ def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
 
 
 def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return type of metrics -> name -> id, for all metrics."""
+    """Return type id (of a GPU's set of metrics) -> metric name -> metric id, for all metrics."""
     columns: dict[str, SqlType] = {"typeId": "int", "metricId": "int", "metricName": "text"}
     rows = file.read("TARGET_INFO_GPU_METRICS", columns).drop_nulls()
     named: dict[int, dict[str, int | None]] = {}
@@ -147,7 +150,10 @@ def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
 
 
 def _named_in_json(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return type of metrics -> name -> None, from the first sample of each type."""
+    """Return type id (of a GPU's set of metrics) -> metric name -> None: JSON has no metric ids.
+
+    The names are taken from the first sample of each type.
+    """
     if not file.has(GENERIC_EVENTS, "typeId", "data"):
         return {}
     rows = file.read(
@@ -177,7 +183,7 @@ def _wanted(named: Mapping[int, Mapping[str, int | None]], gpus: Mapping[int, in
 
 
 def _gpu_metrics(names: Iterable[str]) -> dict[str, str]:
-    """Return recorded name -> metric, for the metrics of a GPU.
+    """Return name in the export -> tracekit's name of the metric, for known metrics of a GPU.
 
     NVLink's user data and protocol overhead are counted separately; if both are recorded, only user
     data count, as the data that programs moved.
@@ -202,7 +208,7 @@ def _match(name: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
 
 
 def _nic_counters(file: ExportFile) -> pl.DataFrame:
-    """Return the known counters: ``metricsListId, metricsIdx, metric, recorded_name, unit``."""
+    """Return the NIC counters known: ``metricsListId, metricsIdx, metric, recorded_name, unit``."""
     columns: dict[str, SqlType] = {
         **dict.fromkeys(("metricsListId", "metricsIdx"), "int"), "name": "text", "unit": "text"
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""MPI calls and the UCX calls below them, which exports since 2023.4 keep in tables of their own.
+"""MPI calls, and the UCX calls that they make, from the tables of nsys exports since 2023.4.
 
 Earlier exports keep MPI calls as NVTX ranges of the domain MPI, without sizes.
 
@@ -42,7 +42,7 @@ _NAMELESS = "call of unknown name"
 
 
 class MpiCalls:
-    """MPI and UCX calls of an export.
+    """MPI and UCX calls of an nsys export.
 
     Parameters
     ----------
@@ -126,7 +126,10 @@ class MpiCalls:
                 )
 
     def _calls(self, table: str, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the calls of a table; waits have a row for each request they wait for."""
+        """Yield the calls in a table of the export.
+
+        A wait has a row for each request it waits for there, and a single row here.
+        """
         before = pl.DataFrame(schema=dict.fromkeys(_CALL, pl.Int64))
         for batch in self._export.file.batches(table, dict.fromkeys(_COLUMNS, "int"), rows):
             calls = _timed(batch, self._export.metadata)
@@ -137,7 +140,7 @@ class MpiCalls:
             yield calls
 
     def _ranks(self) -> pl.DataFrame:
-        """Return ``thread_gid, rank``: the rank of the thread, else that of its process."""
+        """Return ``thread_gid, rank``: the MPI rank of each thread, else that of its process."""
         table = self._export.file.read(RANKS, {"globalTid": "int", "rank": "int"})
         known = table.select(thread_gid="globalTid", rank=small(pl.col("rank"))).drop_nulls()
         owner = process_of(pl.col("thread_gid")).alias("process_gid")
@@ -184,7 +187,10 @@ class MpiCalls:
 
 
 def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ranks``: size of the latest communicator that the process made with this handle."""
+    """Add ``ranks``: the size of the communicator of each call.
+
+    `made` has creations of communicators; the latest one of the call's rank and handle counts.
+    """
     return (
         calls.with_row_index("row")
         .sort("start")
@@ -198,7 +204,7 @@ def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Drop each `key` with several distinct rows; return the one row of each remaining key."""
+    """Return the rows whose `key` has one distinct row only; other keys are ambiguous."""
     return rows.unique().filter(pl.len().over(key) == 1)
 
 
@@ -214,7 +220,7 @@ _WHOLE_BUFFERS = ("alltoall", "alltoallv", "alltoallw", "scatter", "scatterv")
 
 
 def buffers() -> tuple[pl.Expr, pl.Expr]:
-    """Return the bytes of the send buffer and the receive buffer of a collective, as expressions.
+    """Return expressions for the bytes of a collective's send buffer and receive buffer.
 
     They use ``name, size, recvSize, ranks``. Null if the call has no such buffer (in a broadcast
     only the root sends), or if the size is unknown: functions with other counts (scans,
@@ -249,7 +255,10 @@ def buffers() -> tuple[pl.Expr, pl.Expr]:
 
 
 def _of_each_peer(total: pl.Expr) -> pl.Expr:
-    """Return bytes per peer: `total` / n for n ranks, or / (n - 1) if that is an in-place call."""
+    """Return the bytes per peer: `total` / n for n ranks, or / (n - 1) if only that is an integer.
+
+    The latter is an in-place call, which does not count the rank itself.
+    """
     others = _RANKS - 1
     return (
         pl.when(total % _RANKS == 0)
@@ -260,5 +269,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return `part`, the rank's own bytes, for in-place gathers, which omit them; else 0."""
+    """Return the rank's own bytes (`part`), which an in-place gather does not count; else 0."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

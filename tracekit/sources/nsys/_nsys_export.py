@@ -1,4 +1,4 @@
-"""Convert the tables of an export to canonical tables.
+"""Convert the tables of an nsys export to tracekit's tables (ops, calls, ranges, ...).
 
 Also reads nsys's messages about lost events, and when and on which thread each node of a CUDA
 graph was captured.
@@ -74,7 +74,7 @@ def read(
     *,
     is_ours: bool = False,
 ) -> Recording:
-    """Read an export into the canonical tables; ops have no stage or launching call yet.
+    """Read an nsys export into tracekit's tables; ops get stage and launching call only later.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def read(
 
 
 def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> list[Seen]:
-    """Read several tables in parallel, one thread each."""
+    """Run the functions `parts`, each of which reads a table, in parallel; return their results."""
     with ThreadPoolExecutor(len(parts), "read") as threads:
         reading = [threads.submit(read) for read in parts.values()]
         seen = []
@@ -214,7 +214,7 @@ _RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 
 
 def _how_to_record_work(metadata: Metadata) -> str:
-    """Return the hint for a report without GPU work: none was run, or how to trace it."""
+    """Return the hint for an export without GPU work: that no GPU was used, or how to trace it."""
     if "Cuda" in metadata.traced:
         return "CUDA was traced: the program used none while it was recorded"
     return _RECORD_BOTH
@@ -259,7 +259,10 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
 
 
 def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:
-    """Return a warning on launches of CUDA graphs (calls named in `launching`) that left no op."""
+    """Return a warning if launches of CUDA graphs left no GPU work in the export.
+
+    `launching` has the names of the functions that launch graphs.
+    """
     if launching.is_empty():
         return ()
     named: dict[str, PolarsType] = {"name": pl.Categorical(), **_NO_KEYS.schema}
@@ -332,7 +335,10 @@ def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
 
 
 def _made(export: Export) -> pl.DataFrame:
-    """Return creations of graph nodes: ``process_gid, graph_node, original, thread_gid, time``."""
+    """Return created graph nodes: ``process_gid, graph_node, original, thread_gid, time`` (ns).
+
+    `original` is the node that a node was copied from, null if it is no copy.
+    """
     columns = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
     table = next((name for name in GRAPH_NODES if export.file.has(name, "graphNodeId")), None)
     if table is None:
@@ -354,9 +360,10 @@ def _made(export: Export) -> pl.DataFrame:
 
 
 def _first(made: pl.DataFrame) -> pl.DataFrame:
-    """Return graph nodes with ``first``: the node that was copied, directly or via copies, to it.
+    """Return graph nodes with ``first``: the captured node that each was copied from.
 
-    For a node that is no copy ``first`` is the node itself.
+    A copy may be of another copy: ``first`` is where the chain begins. For a node that is no copy
+    it is the node itself.
     """
     copies = made.select("process_gid", "original", first="graph_node")
     found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))

@@ -54,7 +54,7 @@ _HEADER_BYTES = 32
 
 @dataclass(frozen=True)
 class _Field:
-    """A decodable payload field: offset, type, and for an enumeration the names of its values."""
+    """A decodable field of a payload: its offset, type, and value names of an enumeration."""
 
     offset: int
     dtype: _Type
@@ -62,7 +62,7 @@ class _Field:
 
     @property
     def end(self) -> int:
-        """End of the field in the payload, bytes."""
+        """Offset in the payload after the field, bytes."""
         return self.offset + _BYTES[self.dtype]
 
     def json(self, payload: pl.Expr) -> pl.Expr:
@@ -83,7 +83,7 @@ class _Field:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of a payload: name -> field (None: not decodable), and its size."""
+    """Layout of a payload: field name -> field (None: cannot be decoded), and its size in bytes."""
 
     fields: Mapping[str, _Field | None]
     size: int | None
@@ -94,7 +94,7 @@ class _Layout:
         return None in self.fields.values()
 
     def fits(self, size: pl.Expr) -> pl.Expr:
-        """Test whether payloads of `size` bytes have this layout."""
+        """Test whether payloads of `size` bytes can have this layout."""
         if self.size is not None:
             return size == self.size
         return size >= max(field.end for field in self.fields.values() if field)
@@ -109,9 +109,9 @@ class _Layout:
 
 
 def _read_layouts(file: ExportFile) -> dict[_Key, _Layout | None]:
-    """Return the layouts that an export declares; None for those declared in several ways.
+    """Return the payload layouts that an export declares, by (domain, schema id).
 
-    A layout without any decodable field is left out.
+    None for one that is declared in several ways. A layout without any decodable field is left out.
     """
     schemas = _declared(file, SCHEMAS, "type", "numEntries", "payloadSize")
     entries = _declared(file, _ENTRIES, "idx", "flags", "type", "offset")
@@ -126,7 +126,7 @@ def _read_layouts(file: ExportFile) -> dict[_Key, _Layout | None]:
 
 
 def _declared(file: ExportFile, table: str, *columns: str) -> _Declared:
-    """Return a table's distinct rows by (domain, schema id), in the order of ``idx`` if present.
+    """Return a table's distinct rows by (domain, schema id), ordered by ``idx`` if it has one.
 
     Zeros, which the exporter leaves out (such as the id of the default domain), are restored.
     """
@@ -192,7 +192,10 @@ def _type(entry: Mapping[str, Any], enums: _Enums) -> tuple[_Type, Mapping[int, 
 def _places(
     entries: Sequence[Mapping[str, Any]], types: Sequence[tuple[_Type, object] | None]
 ) -> list[int | None]:
-    """Return each field's declared offset, else the next one aligned to its type, else None."""
+    """Return the offset of each field in the payload; None if unknown.
+
+    It is the declared one, else the next one after the field before that is aligned to the type.
+    """
     places: list[int | None] = []
     end: int | None = 0
     for entry, type_ in zip(entries, types, strict=True):
@@ -206,14 +209,14 @@ def _places(
 
 
 def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> bool:
-    """Test whether a field lies within the payload, and no other field starts inside it."""
+    """Test whether a field ends within a payload of `size` bytes, with no other field in it."""
     inside = [place for place in places if place is not None and field.offset <= place < field.end]
     within = 0 <= field.offset < _LARGEST and (size is None or field.end <= size)
     return within and len(inside) == 1
 
 
 class Payloads:
-    """Decodes payloads, and counts those that it cannot decode.
+    """Decodes extended (binary) payloads of NVTX events; counts those that it cannot decode.
 
     Parameters
     ----------
@@ -241,7 +244,7 @@ class Payloads:
         return tuple(f"{count:,} NVTX payloads {what}" for count, what in losses if count)
 
     def of(self, blobs: pl.Series) -> pl.Series:
-        """Return each payload as JSON; null if there is none or it cannot be decoded."""
+        """Return each binary payload as JSON; null if there is none or it cannot be decoded."""
         rows = pl.DataFrame({"blob": blobs}).with_row_index("row")
         known = rows.drop_nulls()
         declared = _with_header(known).join(self._keys, on=["domain", "schema"], how="semi")
@@ -266,7 +269,7 @@ class Payloads:
 
 
 def _with_header(rows: pl.DataFrame) -> pl.DataFrame:
-    """Decode the headers; drop payloads whose length differs from their header's."""
+    """Decode the headers of payloads; drop payloads whose length differs from their header's."""
     headed = rows.with_columns(
         domain=_number(0, pl.UInt32),
         schema=_number(8, pl.UInt32),

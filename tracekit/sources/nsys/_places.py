@@ -1,4 +1,4 @@
-"""Indices of processes, threads and GPUs, from the ids of an export.
+"""Map the process, thread and GPU ids of an nsys export to tracekit's indices.
 
 The ``deviceId`` of GPU rows is an ordinal inside one process: if each process can see one GPU, the
 ordinal is 0 in all of them. Which physical GPU an ordinal is, is recorded in one of several ways,
@@ -38,7 +38,7 @@ _ORDINALS = {"ordinal": "device", "src_ordinal": "src_device", "dst_ordinal": "d
 
 @dataclass(frozen=True)
 class _DeviceMap:
-    """GPUs of a report, and the GPU of each process's ordinals.
+    """The GPUs of an nsys export, and which of them each process's CUDA ordinals mean.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class _DeviceMap:
 def map_devices(
     file: ExportFile, ops: pl.DataFrame, metadata: Metadata, memory: pl.DataFrame
 ) -> _DeviceMap:
-    """Find the physical GPU of every ordinal that an op runs on, or copies from or to.
+    """Find the physical GPU of every CUDA ordinal that an op runs on, or copies from or to.
 
     Ordinals that only allocate memory (``process_gid, ordinal`` of `memory`) are included, unless
     they would make the GPUs of others ambiguous.
@@ -141,7 +141,7 @@ def _described_in_2020(file: ExportFile) -> _Gpus:
 
 
 def _described_by_processes(file: ExportFile) -> _Gpus:
-    """Return the GPUs of exports that only list which GPUs each process uses."""
+    """Return the GPUs of exports that have no list of GPUs, only which ones each process uses."""
     columns: dict[str, SqlType] = {"gpuId": "int", "numMultiprocessors": "int", "uuid": "text"}
     gpus = file.read(_MAP_TABLE, columns).select(
         gpu_id="gpuId",
@@ -181,9 +181,9 @@ def _physical(
     gpus: _Gpus,
     metadata: Metadata,
 ) -> tuple[dict[_Pair, object], str]:
-    """Return the GPU id of each pair of process and ordinal, and how it was found.
+    """Return the GPU of each pair of process and CUDA ordinal, and how it was found.
 
-    The id is the pair itself if the GPU is unknown.
+    The GPU is given by its id in the export; if it is unknown, by the pair itself.
     """
     agreed = _agree(active, len(gpus))
     candidates = (
@@ -226,7 +226,7 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Look ordinals up in CUDA_VISIBLE_DEVICES, a list of GPU indices or prefixes of UUIDs.
+    """Look up CUDA ordinals in CUDA_VISIBLE_DEVICES, a list of GPU indices or prefixes of UUIDs.
 
     Indices are used only if nsys lists GPUs that the variable hides; otherwise nsys itself may have
     run under the variable, and have counted only the visible GPUs.
@@ -256,7 +256,7 @@ def _by_uuid(entry: str, gpus: _Gpus) -> object | None:
 def _by_ordinal(
     pairs: Sequence[_Pair], gpus: _Gpus, column: str, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Take ordinals as the GPUs' indices, unless processes may disagree on their meaning."""
+    """Take each CUDA ordinal for a GPU's index (in `column`); empty if processes may disagree."""
     if len(gpus) == 1 and {ordinal for _, ordinal in pairs} == {0}:
         return dict.fromkeys(pairs, next(iter(gpus)))
     if not agreed:
@@ -268,7 +268,7 @@ def _by_ordinal(
 def _numbers(
     pairs: Sequence[_Pair], found: Mapping[_Pair, object], gpus: _Gpus
 ) -> dict[object, int]:
-    """Assign indices to GPUs: the CUDA ordinal if it is unambiguous, else by PCI bus.
+    """Assign tracekit's indices to GPUs: the CUDA ordinal if it is unambiguous, else by PCI bus.
 
     An ordinal is unambiguous if it means the same GPU in all processes. Programs and users speak of
     ordinals, so these are kept where possible.
@@ -295,7 +295,7 @@ def _bus_order(key: object, gpus: _Gpus) -> tuple[bool, str, tuple[object, ...]]
 
 
 class Places:
-    """Indices of processes, threads and GPUs for the ids of an export.
+    """Lookup of tracekit's indices of processes, threads and GPUs by the ids of an nsys export.
 
     Parameters
     ----------
@@ -328,11 +328,11 @@ class Places:
         return _position(global_ids, self._threads)
 
     def process_by_thread(self, global_ids: pl.Series) -> pl.Series:
-        """Return the index of the process of each global thread id."""
+        """Return the index of the process to which each global thread id belongs."""
         return self.process_of_thread.gather(self.thread(global_ids))
 
     def device(self, process: pl.Series, ordinals: pl.Series) -> pl.Series:
-        """Return the device of each process's ordinal."""
+        """Return the GPU's index for each process (index) and CUDA ordinal in it."""
         named = ordinals.is_not_null()
         if not named.all():
             found = pl.repeat(None, len(ordinals), dtype=pl.Int32, eager=True)
@@ -341,7 +341,7 @@ class Places:
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
     def settle(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
-        """Replace the ids of processes, threads and GPUs in all rows by indices, once for all."""
+        """Replace process, thread and GPU ids in all rows by indices, in the rows' final order."""
         _settle(ops, self._of_ops)
         _settle(calls, self._of_calls)
         _settle(ranges, self._of_ranges)
@@ -366,7 +366,7 @@ class Places:
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
     ) -> Mapping[str, Maker]:
-        """Return the computed columns of ranges: column name -> function that computes it.
+        """Return the columns of ranges that are computed on reading: name -> function.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ class Places:
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the thread that ended each range; null if it is not in the starting process."""
+        """Return the index of the thread that ended each range; null if in another process."""
         ended = ranges["end_thread_gid"]
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
@@ -409,7 +409,7 @@ class Places:
 
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
-    """Replace ids of process, thread and GPU by indices, computed once per distinct combination."""
+    """Replace the ids in the rows of `seen` by indices, computed once per distinct combination."""
     table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:
@@ -439,7 +439,7 @@ def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:
 
 
 def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
-    """Return the names for ids of a process; domain 0, as in most rows, has none."""
+    """Return names of NVTX domains or categories of ranges, by process and `ids`; null if none."""
     name = names.columns[-1]
     if names.is_empty() or any(each not in ranges.columns for each in ids):
         return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)

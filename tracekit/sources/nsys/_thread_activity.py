@@ -1,4 +1,4 @@
-"""Activity of threads beside CUDA: system calls, sampled functions, time off the CPU, profiling."""
+"""Thread activity in nsys exports besides CUDA: OS calls, CPU samples, off-CPU time, overhead."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NAMELESS = "overhead of unknown kind"
 
 
 def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> pl.DataFrame:
-    """Return rows with times since the session's start, and the indices of process and thread."""
+    """Return rows with times since the session's start, and with indices of thread and process."""
     gids = rows["globalTid"]
     return shifted(rows, export.metadata, *times).with_columns(
         thread=places.thread(gids), process=places.process_by_thread(gids)
@@ -60,15 +60,15 @@ def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> 
 
 
 def _host(rows: pl.DataFrame, library: str) -> pl.DataFrame:
-    """Return the rows whose thread is part of the run, as rows of the canonical table ``host``."""
+    """Return rows of the table ``host``; threads without CUDA, MPI or NVTX are left out."""
     columns = ("process", "thread", "start", "end", "name", "group")
     return rows.drop_nulls("thread").select(*columns, library=pl.lit(library))
 
 
 class OsWaits:
-    """Waits in the operating system, and child processes, of the run's threads.
+    """Long waits in operating system calls, and starts of child processes.
 
-    Threads that do nothing else are left out, and so not added to the run.
+    Threads with nothing else (no CUDA call, no MPI call, no NVTX range) are left out.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield rows of ``host``: a row of length 0 per sample of a thread of the run.
+    """Yield CPU samples as rows of ``host``, with length 0, for threads that have an index.
 
     A sample is named after the innermost Python file in its stack, else after the function that
     ran, else after the binary that ran.
@@ -118,7 +118,7 @@ def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]
 
 
 def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
-    """Return ``id, name`` of the wanted samples."""
+    """Return ``id, name`` of the samples with the ids `wanted`: the code that ran, by its stack."""
     symbols, modules = Texts(export.strings), Texts(export.strings)
     kept = []
     for batch in export.file.batches(FRAMES, dict.fromkeys(_FRAME, "int"), rows):
@@ -141,7 +141,7 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
 
 
 def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl.DataFrame]:
-    """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
+    """Yield rows of ``host``: intervals, from `_LONG_NS` on, in which a thread is off the CPU.
 
     An interval lasts from a switch off to the next switch on; the time before a thread's first
     switch is unknown. Threads that do not appear in the run get no rows, but they count as activity
@@ -177,7 +177,7 @@ def _named(stretches: pl.DataFrame, export: Export, places: Places) -> pl.DataFr
 
 
 class Stretches:
-    """Pairs each thread's switches off and on the CPU, given in successive chunks of time."""
+    """Finds when threads were off the CPU, from scheduling switches given chunk by chunk."""
 
     def __init__(self) -> None:
         self._threads = pl.DataFrame(schema={**_SWITCH, "ran": pl.Int64})
@@ -187,7 +187,7 @@ class Stretches:
         (`step`), and time that it ran until then, ns."""
 
     def until(self, switches: pl.DataFrame) -> pl.DataFrame:
-        """Return the intervals off the CPU that end in this chunk.
+        """Return the intervals off the CPU that end within this chunk of switches.
 
         Columns: ``process, thread, start, end`` and ``ran``, the time in which any thread of the
         process ran meanwhile, ns.
@@ -219,7 +219,7 @@ class Stretches:
 
 
 class Overhead:
-    """Profiler overhead that an export records.
+    """Intervals of profiler overhead that an nsys export records.
 
     The profiler's own threads, and programs on which it only started, do not appear in the run:
     their rows are left out and add no thread or process to it.
@@ -240,7 +240,7 @@ class Overhead:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on rows that were left out."""
+        """Warnings, one sentence each, on overhead without a thread or times, left out."""
         what = "stretches of profiler overhead have no thread or no times and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 

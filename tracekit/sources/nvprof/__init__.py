@@ -1,8 +1,8 @@
 """Databases of nvprof and the Visual Profiler (``nvprof -o FILE``), of CUDA 8 to 12.
 
 All versions have the same tables; later ones add columns. Unlike nsys, nvprof creates all tables
-from the start, so a feature is there if its table has rows. The CSV that nvprof prints for GPU
-traces is read as well.
+from the start, so a kind of data was recorded if its table has rows. The CSV that nvprof prints for
+GPU traces is read as well.
 """
 
 from typing import TYPE_CHECKING

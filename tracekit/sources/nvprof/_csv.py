@@ -177,7 +177,7 @@ def _is_banner(line: str) -> bool:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise an error with the reason if a print of nvprof is not supported."""
+    """Raise an error that tells why output of nvprof is not supported, such as a summary."""
     lines = _head(path)
     header = next((cells for line in lines if (cells := _cells(line)) >= _TELLING), None)
     if header is not None:
@@ -199,7 +199,7 @@ def _check_kind(path: Path) -> None:
 
 
 class _Work:
-    """Ops of a file, section by section.
+    """GPU work in a CSV file of nvprof, read section by section (one per process).
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class _Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Warnings on rows that were left out, and on limits of the printed times and sizes."""
+        """Warnings on rows that were left out, and on the precision of printed times and sizes."""
         notes = (
             (self._rounded, "sizes of copies and memsets are rounded, as nvprof printed them"),
             (self._coarse, "times in seconds are rounded, usually to microseconds, as printed"),
@@ -292,7 +292,7 @@ class _Work:
         self._sections += 1
 
     def _rows(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
-        """Read the lines of the open section; the first line gives the units."""
+        """Yield the rows of the current section; its first line has the units of the columns."""
         is_comment = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
         lines = lines.filter(~is_comment)
         if not self._header:
@@ -409,7 +409,7 @@ def _blocks(path: Path) -> Iterator[tuple[pl.Series, bool]]:
 
 
 def _whole_rows(lines: pl.Series, columns: int) -> pl.Series:
-    """Mask lines that have one cell per column, with all quotes closed."""
+    """Test for each line whether it is complete: one cell per column, and all quotes closed."""
     bare = lines.str.replace_all('"[^"]*"', "")
     return (bare.str.count_matches(",", literal=True) == columns - 1) & ~bare.str.contains(
         '"', literal=True
@@ -417,7 +417,7 @@ def _whole_rows(lines: pl.Series, columns: int) -> pl.Series:
 
 
 def _table(lines: pl.Series, header: list[str], path: Path) -> pl.DataFrame:
-    """Return the cells of complete rows as texts; absent columns are null."""
+    """Split complete CSV rows into texts by column; columns absent from `header` are null."""
     places = {name: header.index(name) for name in _COLUMNS if name in header}
     try:
         cells = pl.read_csv(
@@ -465,7 +465,7 @@ _ZEROS = 100
 
 
 def printed_times(texts: pl.Series, digits: int) -> pl.Expr:
-    """Return times in ns, in whichever notation nvprof printed them."""
+    """Convert printed times, in units of ``10**digits`` ns, to ns; both notations of nvprof."""
     plain = _nanoseconds(texts.name, digits)
     if not texts.str.contains("[eE]").any():
         return plain
@@ -487,7 +487,7 @@ def _nanoseconds(column: str, digits: int) -> pl.Expr:
 
 
 def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
-    """Convert decimals with an exponent, such as ``2.048000e-03``, to ns.
+    """Convert decimals such as ``2.048000e-03``, in units of ``10**digits`` ns, to ns.
 
     The decimal point is moved among the digits, padded with zeros, and the next digit rounds.
     """
@@ -503,7 +503,7 @@ def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
 
 
 def printed_bytes(unit: int | None) -> pl.Expr:
-    """Return sizes in bytes; nvprof prints rounded values."""
+    """Return printed sizes, in units of `unit` bytes, as bytes; nvprof prints rounded values."""
     text = pl.col("Size")
     if unit is None:
         return pl.lit(None, pl.Int64)

@@ -1,4 +1,4 @@
-"""Events of the host: CUDA runtime and driver calls, waits for GPU work, and NVTX ranges."""
+"""Host events of nvprof: CUDA runtime and driver calls, waits for GPU work, and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _LOST = {
 
 
 class Calls:
-    """CUDA calls of a database.
+    """CUDA calls of an nvprof database.
 
-    A runtime call and the driver call that it makes may share a correlation id, with a row each.
-    The runtime call launches the op, so the driver call gets no correlation id here.
+    A runtime call and the driver call inside it may share a correlation id, with a row each. The
+    runtime call counts as the launch of the op: the driver call gets no correlation id here.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Calls:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on rows that were left out."""
+        """Warnings, one sentence each, on CUDA calls without valid times or process."""
         what = "CUDA calls have no valid times or process and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
@@ -110,13 +110,13 @@ class Calls:
 
 
 def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
-    """Return process and correlation id (32 bits each) as one integer."""
+    """Return process id and correlation id of calls (32 bits each) as one integer per call."""
     key = thread_gid(pid_of(pl.col("thread_gid")), pl.col("correlation").fill_null(0))
     return calls.select(key.alias("key"))["key"].to_numpy()
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Test for each key whether `known` (sorted) contains it."""
+    """Test for each of `keys` whether it is in `known` (sorted)."""
     if not known.size:
         return np.zeros(keys.size, np.bool_)
     found = known[np.searchsorted(known, keys).clip(max=known.size - 1)]
@@ -124,7 +124,7 @@ def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool
 
 
 def _function(api: str) -> pl.Expr:
-    """Return the name of the function with a callback id; null if unknown."""
+    """Return the names of CUDA functions by CUPTI's callback id ``cbid``; null if unknown."""
     names = _functions(api)
     return pl.col("cbid").replace_strict(
         list(names), list(names.values()), default=None, return_dtype=pl.Categorical()
@@ -139,7 +139,7 @@ def _functions(api: str) -> dict[int, str]:
 
 
 class Syncs:
-    """Waits and event records of a database.
+    """Host waits for GPU work, and records of CUDA events, of an nvprof database.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Syncs:
     workspace
         Folder and memory budget for rows until they are sorted.
     owners
-        Process of the rows: one process id for all, or ``correlation, pid``.
+        Process id of all rows; or ``correlation, pid``, to look it up by correlation id.
     """
 
     def __init__(self, file: SqliteFile, workspace: Workspace, owners: int | pl.DataFrame) -> None:
@@ -189,7 +189,7 @@ class Syncs:
         return owned(placed, self._owners).drop("contextId", "streamId", event)
 
     def _of_contexts(self) -> pl.DataFrame:
-        """Return ``context, device`` of contexts that belong to the same GPU in all processes."""
+        """Return ``context, device`` for CUDA contexts with the same GPU in all processes."""
         rows = self._file.read(_CONTEXT, {"contextId": "int", "deviceId": "int"})
         pairs = rows.select(
             context=small(pl.col("contextId")).cast(pl.Int32),
@@ -210,7 +210,7 @@ class Syncs:
 
 
 class Markers:
-    """NVTX ranges of a database, which records them as markers.
+    """NVTX ranges of an nvprof database, which has a row (marker) for each start and end.
 
     Both kinds of ranges are recorded alike. Those of a thread are taken for push/pop ranges and
     those of a process, which have the thread id 0, for start/end ranges.
@@ -266,7 +266,7 @@ class Markers:
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 
     def _valid(self, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return markers that start or end ranges; store labels given by other markers."""
+        """Return the valid markers that start or end ranges; collect labels in other markers."""
         self.labels.add(self._strings.of(batch.filter(_has(_MARK))["name"]))
         edges = batch.filter(_has(_START | _END))
         gid = object_gid(pl.col("objectKind"), pl.col("objectId"))
@@ -293,7 +293,7 @@ class Markers:
         )
 
     def payloads(self) -> pl.DataFrame:
-        """Return the values attached to ranges, ``id, payload`` (as text).
+        """Return the numbers attached to NVTX ranges, as text: ``id, payload``.
 
         Ids are per process and MARKER_DATA names no process, so this is only for databases of one
         process. A zero payload of type float means that there is none.

@@ -1,4 +1,4 @@
-"""Shared parts of a database's tables: texts, ids of processes and threads, times.
+"""What all readers of nvprof tables need: texts, ids of processes and threads, valid times.
 
 A thread is identified by its process and CUPTI's thread id, usually a pthread handle, of which the
 tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
@@ -29,7 +29,7 @@ _TID_MASK = (1 << _TID_BITS) - 1
 
 
 def thread_gid(pid: pl.Expr, tid: pl.Expr) -> pl.Expr:
-    """Return the global id of a thread, whose recorded id may have 32 bits or more."""
+    """Return the global id of each thread: ``pid << 32`` and the lower 32 bits of `tid`."""
     return small(pid) * (1 << _TID_BITS) + tid.and_(pl.lit(_TID_MASK, pl.Int64))
 
 
@@ -50,10 +50,10 @@ def by_process(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
-    """Return the global id of the thread or process that ``objectId`` names; null for others.
+    """Return the global id of the thread or process that ``objectId`` of a row names; else null.
 
-    It has process id and thread id in 4 bytes each, and 4 unused bytes. For a process only the
-    first 4 bytes are meaningful; it gets the thread id 0.
+    ``objectId`` has process id and thread id in 4 bytes each, and 4 unused bytes. For a process
+    only the first 4 bytes are meaningful; it gets the thread id 0.
     """
     known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)
     pid, tid = (_part(object_id, place) for place in (0, 1))
@@ -75,14 +75,14 @@ def timed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
-    """Add ``pid`` to rows whose process is known, and drop others.
+    """Add the process id ``pid`` to rows of GPU work, which do not name it; drop rows without one.
 
     Parameters
     ----------
     rows
         Rows with ``correlation``.
     owners
-        Process of the rows: one process id for all, or ``correlation, pid``.
+        Process id of all rows; or ``correlation, pid``, to look it up by correlation id.
     """
     if isinstance(owners, int):
         return rows.with_columns(pid=pl.lit(owners, pl.Int64))

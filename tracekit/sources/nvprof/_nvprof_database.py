@@ -1,4 +1,4 @@
-"""Convert the tables of a database to canonical tables."""
+"""Convert the tables of an nvprof database to tracekit's tables (ops, calls, ranges, ...)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _LOST = {
 
 
 class GpuWork:
-    """All GPU work of a database, not yet joined with launching calls.
+    """All GPU work (kernels, copies, memsets, whole graphs) of an nvprof database, as ops.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class GpuWork:
     strings
         Strings of the database.
     owners
-        Process of the ops: one process id for all, or ``correlation, pid``.
+        Process id of all ops; or ``correlation, pid``, to look it up by correlation id.
     """
 
     def __init__(self, file: SqliteFile, strings: Strings, owners: int | pl.DataFrame) -> None:
@@ -96,7 +96,7 @@ class GpuWork:
         self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ops that have a time, a device and a process, table by table."""
+        """Yield the ops that have a time, a GPU and a process: all kernels, then all copies etc."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, dict.fromkeys((*_HEAD, *extra), "int"), rows):
                 self.rows[table] += batch.height
@@ -121,7 +121,7 @@ class GpuWork:
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Drop rows of the table of serial kernels that the table of concurrent kernels repeats."""
+        """Drop kernels from the table of serial kernels that the concurrent ones contain, too."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
@@ -213,7 +213,7 @@ def is_nvprof(file: SqliteFile) -> bool:
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Read a database into the canonical tables; ops have no stage or launching call yet.
+    """Read an nvprof database into tracekit's tables; ops get stage and launching call later.
 
     A database contains absolute times, but not the time of its start. Here times count from the
     first event, whose time is ``session_start`` of the report, so that adding the two gives every
@@ -298,7 +298,7 @@ _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dt
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
-    """Return ids of processes that may own the GPU work: those with CUDA calls, else all known."""
+    """Return the ids of processes that may own GPU work: those with CUDA calls, else all known."""
     named = names.filter(pl.col("kind") == PROCESS).select(pid=pid_of(pl.col("gid")))
     for known in (calls.distinct, ranges.distinct, named):
         if len(known):
@@ -307,7 +307,7 @@ def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
 
 
 def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
-    """Return the process id of all ops; for several, ``correlation, pid`` of unambiguous ids.
+    """Return the process id of all GPU work; for several, ``correlation, pid`` where unambiguous.
 
     Tables of GPU work do not name the process, and each process counts its calls from 1.
     """
@@ -325,7 +325,7 @@ def _unknown_process(callers: list[int]) -> tuple[str, ...]:
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the topology from the tables NVLINK and PCIE, and a warning if they are corrupt."""
+    """Return the machine's topology (tables NVLINK and PCIE), and a warning if it is corrupt."""
     if not any(file.has(table) and file.count(table) for table in _TOPOLOGY):
         return MACHINE.empty(), ()
     # A machine is a graph, which takes time to load.
@@ -393,7 +393,7 @@ _FEATURES = (
 
 
 def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
-    """Return the names of processes and threads: ``kind, gid, name``."""
+    """Return the names that the program gave processes and threads: ``kind, gid, name``."""
     rows = file.read(NAME, {"objectKind": "int", "objectId": "blob", "name": "int"})
     return (
         rows.select(

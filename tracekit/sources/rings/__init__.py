@@ -1,8 +1,8 @@
-"""Rings of `tracekit.annotate` and `record --print-hook --ring`: the latest ranges of a program.
+"""Files of tracekit's own recorder: ring buffers with the latest ranges of a program.
 
-Rings contain ranges with host times, and no GPU work: a head, names, and records of fixed size,
-each with a checksum. `tracekit/annotation/_ring.py` writes them, inside of programs whose Python
-may not have tracekit.
+`tracekit.annotate` and `record --print-hook --ring` make them. They contain ranges with host times,
+and no GPU work: a head, names, and records of fixed size, each with a checksum.
+`tracekit/annotation/_ring.py` writes them, inside of programs whose Python may not have tracekit.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _GPU_TIMES = (
 
 
 def is_ring(path: Path) -> bool:
-    """Test whether a file begins like a ring."""
+    """Test whether a file begins like a ring buffer of tracekit's recorder."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
-    """Read a ring file into the canonical tables; ranges have no stage yet.
+    """Read a ring file into tracekit's tables.
 
     Times count from the first range. If the ring has wrapped around, ranges that started before the
     oldest record ended are left out: parts of such ranges may have been overwritten.
@@ -82,7 +82,7 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
 
 @dataclass(frozen=True)
 class _Ring:
-    """Head, names and records of a ring file."""
+    """Content of a ring file: its head, the names of ranges, and the records of ranges."""
 
     path: Path
     pid: int
@@ -169,7 +169,7 @@ def _names(data: bytes, path: Path) -> list[str]:
 
 
 def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
-    """Return the tables: one process, and its threads in order of their indices."""
+    """Return tracekit's tables for a ring: one process, its threads and its ranges."""
     ids = rows["thread"].unique().sort()
     threads = ids.to_frame("key").with_row_index("thread").cast({"thread": pl.Int32})
     origin = int(rows["start"][0])

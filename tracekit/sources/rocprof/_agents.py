@@ -19,13 +19,13 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def whole(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
+    """Return a JSON value if it is an integer from 0 up to (not including) `most`; else None."""
     is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
     return value if is_one else None  # type: ignore[return-value]
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:
-    """Return the agents that are GPUs with an index."""
+    """Return the GPUs with an index in rocprofv3's list of agents, which has CPUs, too."""
     listed = agents if isinstance(agents, list) else []
     found = [mapping(each) for each in listed if mapping(each).get("type") == GPU]
     return [each for each in found if gpu_number(each) is not None]
@@ -37,12 +37,12 @@ def gpu_number(agent: Mapping[str, Any]) -> int | None:
 
 
 def handle(agent: Mapping[str, Any]) -> int | None:
-    """Return the handle by which records name an agent; None if it is not recorded."""
+    """Return the handle of an agent (CPU or GPU), by which records refer to it; None if absent."""
     return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the GPUs as described in the file, one row per process and GPU.
+    """Return descriptions of GPUs, one row per process and GPU.
 
     All processes describe the same machine.
     """

@@ -1,4 +1,4 @@
-"""Convert rocpd, the SQLite files of rocprofv3, to the canonical tables.
+"""Convert rocpd, the SQLite files of rocprofv3, to tracekit's tables (ops, calls, ranges, ...).
 
 A file has a set of tables for each recorded process, whose names end in the set's guid; ids are
 valid within a set. Rows are read from the tables, not from the views beside them, which leave out
@@ -79,12 +79,12 @@ _LOST = {
 
 
 def is_rocpd(file: SqliteFile) -> bool:
-    """Test whether an SQLite file is a database of rocprofv3."""
+    """Test whether an SQLite file is a database of rocprofv3 (rocpd)."""
     return bool(_endings(file))
 
 
 def _endings(file: SqliteFile) -> list[str]:
-    """Return the suffix of table names of each set of tables."""
+    """Return the suffixes of table names, one per set of tables (recorded process)."""
     found = (re.fullmatch(r"rocpd_info_node(\w*)", name) for name in file.names)
     endings = [each[1] for each in found if each]
     return sorted(e for e in endings if file.has(f"rocpd_{_DISPATCH}{e}", "start", "end"))
@@ -93,7 +93,7 @@ def _endings(file: SqliteFile) -> list[str]:
 def read_rocpd(
     file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None
 ) -> Recording:
-    """Read a database into the canonical tables; ops have no stage or launching call yet.
+    """Read a rocpd database into tracekit's tables; ops get stage and launching call later.
 
     Times are of a clock of the machine and count from the first event here. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
@@ -120,19 +120,19 @@ def read_rocpd(
 
 @dataclass(frozen=True)
 class _Set:
-    """Tables of one process; a file may contain several such sets."""
+    """The tables of one recorded process in a rocpd file; a file may contain several such sets."""
 
     file: SqliteFile
     ending: str
 
     def read(self, name: str, /, **columns: SqlType) -> pl.DataFrame:
-        """Return columns (name -> type) of a table whose rows have ids."""
+        """Return ``id`` and `columns` (name -> type) of a table of this process."""
         return self.file.read(f"rocpd_{name}{self.ending}", columns)
 
     def batches(
         self, name: str, rows: int, /, *columns: str, **texts: SqlType
     ) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table, joined with the rows of other tables that they refer to."""
+        """Yield rows of a table, at most `rows` at a time, with their process and thread ids."""
         table = f"rocpd_{name}{self.ending}"
         numbers: dict[str, SqlType] = dict.fromkeys((*columns, "event_id"), "int")
         if not self.file.has(table, "track_id"):
@@ -189,7 +189,7 @@ class _Set:
 
     @cached_property
     def agents(self) -> pl.DataFrame:
-        """``id, type, type_index``, names, and all other attributes of each agent as JSON."""
+        """Agents (CPUs and GPUs): ``id, type, type_index``, names, other attributes as JSON."""
         names: dict[str, SqlType] = dict.fromkeys(("type", "name", "product_name"), "text")
         rows = self.read("info_agent", id="int", type_index="int", extdata=self._texts, **names)
         return _once(rows.with_columns(self._text(rows["extdata"])))
@@ -218,7 +218,7 @@ class _Set:
 
     @cached_property
     def events(self) -> pl.DataFrame:
-        """``event_id, correlation, category, text`` of the events that rows refer to."""
+        """``event_id, correlation, category, text`` of events, to which rows of calls refer."""
         columns: dict[str, SqlType] = dict.fromkeys(("id", "category_id", "stack_id"), "int")
         categories = self.strings
         if self.file.has(f"rocpd_info_category{self.ending}", "id", "name"):
@@ -248,7 +248,7 @@ class _Set:
 
 
 class _Gathered:
-    """Rows of a database, with times on the machine's clock, and counts of dropped rows."""
+    """Ops, calls, ranges and memory of all processes in a rocpd file; counts of dropped rows."""
 
     def __init__(self, file: SqliteFile, workspace: Workspace) -> None:
         self._file = file
@@ -262,7 +262,7 @@ class _Gathered:
         self._memory: list[pl.DataFrame] = []
 
     def add(self, tables: _Set, rows: int) -> None:
-        """Add the rows of a set of tables, at most `rows` at a time."""
+        """Add the rows of one process's tables, at most `rows` at a time."""
         for batch in tables.batches(_REGION, rows, "start", "end", "name_id"):
             self._add_regions(tables, batch)
         for batch in tables.batches(
@@ -279,7 +279,7 @@ class _Gathered:
             self._memory.append(self._allocations(tables, batch))
 
     def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
-        """Replace process ids by indices, as processes on two machines may have the same id."""
+        """Replace process ids by indices: processes on two machines may have the same id."""
         for pid in rows["pid"].drop_nulls().unique().sort().to_list():
             self._pids.setdefault((tables.ending, pid), len(self._pids))
         numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
@@ -326,7 +326,7 @@ class _Gathered:
             ))  # fmt: skip
 
     def _work(self, tables: _Set, batch: pl.DataFrame, device: pl.Series) -> pl.DataFrame:
-        """Return the ops with known times and GPU."""
+        """Return the ops of a batch that have times and a GPU; count the others as lost."""
         ops = batch.with_columns(device.cast(pl.Int32).alias("device"), stream="stream_id")
         timed = ops.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
         placed = self._placed(tables, timed.drop_nulls(["device", "pid"]))
@@ -364,7 +364,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _allocations(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return ``pid, device, time, address, size`` of memory events; a release has size null."""
+        """Return memory events: ``pid, device, time, address, size``; a release has no size."""
         real = batch.filter(pl.col("level") == "REAL", pl.col("type").is_in(["ALLOC", "FREE"]))
         device = _known(real["agent_id"], tables.devices, known_only=True).cast(pl.Int32)
         placed = self._placed(tables, real.with_columns(device.alias("device")))
@@ -381,7 +381,7 @@ class _Gathered:
         )
 
     def recording(self, sets: list[_Set]) -> Recording:
-        """Return the recording with all added rows."""
+        """Return the recording (tracekit's tables) from all rows added."""
         ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
         if not len(ops) and not len(ranges):
             raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
@@ -419,7 +419,7 @@ class _Gathered:
         )  # fmt: skip
 
     def _programs(self, sets: list[_Set]) -> dict[int, str | None]:
-        """Return process -> name of its program, without arguments, which may be private data."""
+        """Return process index -> name of its program, without arguments, which may be private."""
         lines = {
             (each.ending, pid): command
             for each in sets
@@ -433,7 +433,10 @@ class _Gathered:
         }
 
     def _changes(self, who: Identities) -> pl.DataFrame:
-        """Return the table ``memory``: a release frees the allocation at its address."""
+        """Return the table ``memory``: changes of GPU memory in use, in bytes.
+
+        A release frees the allocation at its address.
+        """
         schema = {"pid": pl.Int64, "device": pl.Int32, "address": pl.Int64, "time": pl.Int64,
                   "size": pl.Int64}  # fmt: skip
         events = pl.concat([pl.DataFrame(schema=schema), *self._memory], how="diagonal_relaxed")
@@ -456,14 +459,14 @@ def _once(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False) -> pl.Series:
-    """Look up each number in ``id, value``; an unknown one becomes null (`known_only`) or stays."""
+    """Look up each id in ``id, value``; an unknown id becomes null (`known_only`) or stays."""
     wanted = numbers.alias("id").to_frame().cast(pl.Int64)
     found = wanted.join(values, on="id", how="left", maintain_order="left")
     return found["value"] if known_only else found.select(pl.coalesce("value", "id")).to_series()
 
 
 def _devices(sets: list[_Set]) -> pl.DataFrame:
-    """Return the GPUs as described in the file; all processes of a machine see the same."""
+    """Return descriptions of the GPUs in the file; all processes of a machine see the same ones."""
     rows = pl.concat([each.agents for each in sets]).filter(pl.col("type") == _GPU)
     agents = []
     for index, name, product, text in rows.select(
@@ -493,7 +496,7 @@ _SHORTEST_MATCH, _MORE = 4, 15
 
 
 def unpacked(packed: pl.Series) -> pl.Series:
-    """Return the unpacked texts; null if a text is empty, damaged or not packed."""
+    """Return texts decompressed (LZ4); null if a text is empty, damaged or not compressed."""
     distinct = packed.drop_nulls().unique()
     texts = [_text(each) for each in distinct]
     return packed.replace_strict(distinct, texts, default=None, return_dtype=pl.String)

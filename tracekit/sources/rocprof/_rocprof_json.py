@@ -1,4 +1,4 @@
-"""Convert the records of rocprofv3's JSON to the canonical tables."""
+"""Convert the records in rocprofv3's JSON to tracekit's tables (ops, calls, ranges, ...)."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def is_rocprof(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A batch of records from one array of the JSON of a process.
+    """A batch of records from rocprofv3's JSON, all of one process and kind.
 
     Parameters
     ----------
     process
         Number of the process in the file, counted from 0.
     array
-        Name of the array.
+        Name of the JSON array that contains the records, such as kernel dispatches.
     told
-        Lists that come before the records in the file, by name: `agents`, and `kinds` of
-        operations.
+        Lists that precede the records in the file, by name: `agents` (CPUs and GPUs), and `kinds`
+        of operations.
     piece
         Text of the records.
     """
@@ -105,10 +105,10 @@ class Part:
 
 
 class RocprofDocument(Document):
-    """Text of a JSON file of rocprofv3."""
+    """Text of rocprofv3's JSON, split into batches of records."""
 
     def parts(self) -> Iterator[Part]:
-        """Yield the records of the arrays in `FIELDS`, in batches.
+        """Yield the records of the arrays in `FIELDS` (kernels, copies, calls, ...), in batches.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class RocprofDocument(Document):
 
 
 def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
-    """Return the batch `part` and its records as a frame: columns of `FIELDS`, all texts.
+    """Parse the records of a batch into a frame with the columns in `FIELDS`, all texts.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _one_by_one(part: Part, path: Path) -> list[dict[str, Any]]:
-    """Parse records that a strict parser refuses."""
+    """Parse records singly that a strict JSON parser refuses."""
     records, at = [], part.piece.offset
     for line in part.piece.text.split(b"\n"):
         try:
@@ -219,7 +219,7 @@ _WAITING = 1
 
 
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Read a recording into the canonical tables; ops have no stage or launching call yet.
+    """Read rocprofv3's JSON into tracekit's tables; ops get stage and launching call later.
 
     Times are of a clock of the machine and count from the first event here. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
@@ -246,7 +246,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """Rows of a recording, with times on the machine's clock, and counts of dropped rows."""
+    """Ops, calls and ranges of all processes in rocprofv3's JSON, and counts of dropped records."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -262,7 +262,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, part: Part, records: pl.DataFrame) -> None:
-        """Add records; processes are named by their indices until everything is read."""
+        """Add a batch of records; processes are known by their number in the file until the end."""
         match part.array:
             case "kernel_symbols":
                 self._learn(part.process, records)
@@ -279,7 +279,7 @@ class _Gathered:
                 self._mark(part, records)
 
     def _learn(self, process: int, symbols: pl.DataFrame) -> None:
-        """Store the readable name of each kernel id of a process."""
+        """Store the readable name of each kernel of a process, by kernel id, from its symbols."""
         names = ("formatted", "demangled", "truncated")
         names_given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
@@ -321,7 +321,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
-        """Return the index of an agent among the GPUs; null for a CPU."""
+        """Return an agent's index among the machine's GPUs; null if the agent is a CPU."""
         numbers = {
             number: gpu_number(each) for each in gpus(part.told.get("agents"))
             if (number := handle(each)) is not None
@@ -343,7 +343,7 @@ class _Gathered:
         return placed.select("start", "end", "pid", "tid", "correlation", "operation")
 
     def _mark(self, part: Part, records: pl.DataFrame) -> None:
-        """Store the texts of markers; add markers as ranges, named by texts stored before."""
+        """Store texts of markers; add markers as ranges, with the texts stored under their ids."""
         texts = records.filter(pl.col("key").is_not_null()).select(
             process=pl.lit(part.process, pl.Int64),
             correlation=_whole(pl.col("key")),
@@ -363,7 +363,10 @@ class _Gathered:
         ))  # fmt: skip
 
     def _timed(self, part: Part, records: pl.DataFrame, what: str) -> pl.DataFrame:
-        """Add ``start, end, pid, tid, correlation, stream, operation``; drop rows without times."""
+        """Add times, process, thread, correlation id, stream and operation to records.
+
+        Records (called `what` in warnings) without times are dropped and counted.
+        """
         self._counts[what] += records.height
         head = records.with_columns(
             _whole(pl.col("start_timestamp")).alias("start"),
@@ -390,7 +393,7 @@ class _Gathered:
         return timed
 
     def _operation(self, part: Part) -> pl.Expr:
-        """Return the names of operations, whose ids differ between versions."""
+        """Return the name of each record's operation, by its id, which versions number anew."""
         names = {
             (str(kind), str(number)): text_of(name)
             for kind, each in enumerate(part.told.get("kinds", ()))
@@ -401,7 +404,10 @@ class _Gathered:
         return key.replace_strict(known, default=None, return_dtype=pl.String)
 
     def recording(self, processes: list[Mapping[str, Any]]) -> Recording:
-        """Return the recording; `processes` are the file's descriptions of each process."""
+        """Return the recording (tracekit's tables) from all records added.
+
+        `processes` has the metadata that the file gives for each process.
+        """
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
             raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)

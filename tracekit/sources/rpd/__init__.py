@@ -65,7 +65,7 @@ _LOST_CALLS = {
 
 
 class _Host:
-    """Table of calls: HIP calls, markers, and the tracer's own work.
+    """Host rows of an RPD file (table ``rocpd_api``): HIP calls, markers, the tracer's own work.
 
     Parameters
     ----------
@@ -112,7 +112,10 @@ class _Host:
             )  # fmt: skip
 
     def launching(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield ``id, pid, apiName_id`` of all rows, with or without times."""
+        """Yield ``id, pid, apiName_id`` of all host rows, to find the calls that launched ops.
+
+        Rows without times are included.
+        """
         columns: dict[str, SqlType] = dict.fromkeys(("id", "pid", "apiName_id"), "int")
         return self._file.batches(_API, columns, rows)
 
@@ -135,13 +138,13 @@ class _Host:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on rows that were left out."""
+        """Warnings, one sentence each, on calls and markers that were left out."""
         texts = counted(self._lost, _LOST_CALLS)
         return (*texts, *backward(self._lost["backward"], "calls and markers"))
 
 
 class _Launches:
-    """Launching call of each op, with the call's arguments.
+    """Lookup of the HIP call that launched each op of an RPD file, with the call's arguments.
 
     Parameters
     ----------
@@ -171,12 +174,15 @@ class _Launches:
 
     @property
     def pid(self) -> int:
-        """Process of ops without a recorded call: the process that launched most other ops."""
+        """Process id for ops without a recorded call: the one that launched most other ops."""
         pids = self._callers["pid"].drop_nulls()
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 
     def of(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add to ops (by ``id``) ``correlation, pid`` and more of the call that launched each."""
+        """Join ops (by ``id``) with the call that launched each.
+
+        Added are ``correlation`` (the call's row id), ``pid``, stream, launch size, bytes, kernel.
+        """
         linked = ops.join(
             self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
         )
@@ -199,9 +205,10 @@ class _Launches:
         )
 
     def _copied(self, file: SqliteFile) -> pl.DataFrame:
-        """Return ``id, copy_stream, bytes, between`` of calls that copy.
+        """Return ``id, copy_stream, bytes, between`` of HIP calls that copy.
 
-        If a call has several ops, their bytes are null, since the split is not recorded.
+        ``between``: whether source and target are different GPUs. If a call has several ops, its
+        bytes are null, since their split among ops is not recorded.
         """
         columns: dict[str, SqlType] = dict.fromkeys(
             ("api_ptr_id", "size", "srcDevice", "dstDevice"), "int"
@@ -311,7 +318,7 @@ _LOST = {
 
 
 class _GpuWork:
-    """All GPU work of a database.
+    """All GPU work of an RPD file, as ops.
 
     Parameters
     ----------

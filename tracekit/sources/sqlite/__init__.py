@@ -1,4 +1,4 @@
-"""Read columns of SQLite files, as fast as the pages of a file allow."""
+"""Read columns of SQLite files, decoding large tables from the file's pages without SQLite."""
 
 from tracekit.sources._export_tables import SqlType
 from tracekit.sources.sqlite._library import DTYPE, decoded

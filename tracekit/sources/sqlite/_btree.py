@@ -1,4 +1,4 @@
-"""List the leaf pages of a table in rowid order, from the interior pages of its tree.
+"""List the leaf pages of an SQLite table in rowid order, from the interior pages of its B-tree.
 
 Pages are read, not memory-mapped: a file that is cut short meanwhile gives a short read and not a
 signal, and memory does not grow with the file.
@@ -35,12 +35,12 @@ _WIDEST_GAP_BYTES = 1 << 14
 
 
 class MisplacedError(Exception):
-    """Rows lie outside of their page, or their rowids contradict the B-tree of their table."""
+    """Error: rows lie outside of their page, or rowids contradict the B-tree of their table."""
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Leaf pages of a table: page numbers, and the greatest rowid that may be in each page."""
+    """Leaf pages of an SQLite table: page numbers, and by page the greatest rowid it may have."""
 
     pages: _Ints
     upto: _Ints
@@ -95,9 +95,10 @@ def _level_below(
 
 
 def _contents(file: int, geometry: Geometry, pages: _Ints) -> NDArray[np.uint8] | None:
-    """Return the used bytes of each page plus a padding of zeros; None if the file is too short.
+    """Return a row of bytes per page: its used bytes, and zeros behind them.
 
-    The padding lets a varint be read past the end of its page; a later check rejects it.
+    None if the file is too short. The zeros let a varint be read past the end of its page; a later
+    check rejects it.
     """
     size = geometry.page_size
     read = [os.pread(file, size, (page - 1) * size) for page in pages.tolist()]
@@ -145,7 +146,7 @@ def _u16(rows: NDArray[np.uint8], at: int) -> _Ints:
 
 
 def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
-    """Decode the varint at the start of each row; return the integers and their sizes in bytes."""
+    """Decode the varint at the start of each row of bytes; return integers and sizes in bytes."""
     value = np.zeros(len(rows), np.uint64)
     length = np.zeros(len(rows), np.int64)
     open_ = np.ones(len(rows), np.bool_)
@@ -163,7 +164,7 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True)
 class PagesRead:
-    """Bytes of pages read from a file, each page's offset in them, and its number of cells."""
+    """Bytes of pages read from a file; each page's offset in them and number of rows (cells)."""
 
     data: _Bytes
     starts: _Ints
@@ -179,7 +180,7 @@ class PageReader:
         self._kept = threading.local()
 
     def read(self, pages: _Ints) -> PagesRead | None:
-        """Read `pages`; None if the file ends before them.
+        """Read `pages`, by number; None if the file ends before them.
 
         The result is valid until the same thread reads again.
         """
@@ -204,7 +205,7 @@ class PageReader:
         )
 
     def cells(self, page: int) -> int:
-        """Return the number of cells of a page; 0 if the file ends before it."""
+        """Return the number of rows (cells) of a page; 0 if the file ends before it."""
         at = (page - 1) * self.geometry.page_size
         return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
 
@@ -216,7 +217,7 @@ class PageReader:
 
 
 def _fill(file: int, part: _Bytes, at: int) -> bool:
-    """Fill `part` with the bytes of the file from `at`; return whether the file has enough."""
+    """Fill the buffer `part` with bytes of the file from offset `at`; False if there are fewer."""
     while part.size:
         got = os.preadv(file, [part.data], at)
         if not got:

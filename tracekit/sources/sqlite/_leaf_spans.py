@@ -1,4 +1,4 @@
-"""Read a table in spans, i.e. ranges of leaf pages: decoded here where safe, else read by SQLite.
+"""Read an SQLite table in spans (ranges of leaf pages): decoded here if safe, else by SQLite.
 
 A span is a range of rowids, so SQLite can read it, too. Successive decoded spans become one frame.
 SQLite also reads random pages for comparison; after a difference no more pages are decoded here.
@@ -109,7 +109,7 @@ def _reading(library: Library) -> Iterator[None]:
 def _reader(
     file: int, library: Library, query: Query, table: Table, warnings: list[str]
 ) -> SpanReader | None:
-    """Return a reader of leaf pages; None if the table is small or its layout uncertain."""
+    """Return a reader of a table's leaf pages; None if it is small or its layout uncertain."""
     with _reading(library):
         header, size = os.pread(file, HEADER_BYTES, 0), os.fstat(file).st_size
         division = geometry(header, size)
@@ -164,7 +164,7 @@ def _divided(places: range, width: int) -> list[range]:
 
 
 def _rows_of(columns: Columns | None) -> list[Rows]:
-    """Return the rows of columns as a list: empty without columns."""
+    """Return the decoded rows as a list of one item; empty without columns."""
     if columns is None or not columns.height:
         return []
     return [Rows(decoded(columns.rows(0, columns.height)), {})]
@@ -172,7 +172,10 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Read:
-    """Rows of a range of leaf pages (`stretch`), and whether any was decoded without SQLite."""
+    """The rows read from a range of leaf pages (`stretch`), and whether any was decoded here.
+
+    Otherwise SQLite read all of them.
+    """
 
     stretch: range
     rows: list[Rows]
@@ -184,12 +187,16 @@ class SpanReader:
 
     Parameters
     ----------
-    library, table, rowid
-        Reader through SQL, the table, and a name for its rowid.
-    pages, tree
-        Reader of pages, and the leaf pages of the table.
+    library
+        Reader through SQLite.
+    table, rowid
+        The table, and a name that SQL can use for its rowid.
+    pages
+        Reader of pages by number.
+    tree
+        The leaf pages of the table.
     decoder
-        Decoder of pages; None if it does not understand this table.
+        Decoder of leaf pages; None if it does not understand this table.
     rows_of_leaf
         Average number of rows of a leaf page.
     warnings
@@ -223,7 +230,7 @@ class SpanReader:
         which is as fast as a query for one."""
 
     def ask(self) -> None:
-        """Read a random sample of pages through SQLite, for comparison with decoded pages."""
+        """Have SQLite read a random sample of leaf pages, to compare decoded pages with."""
         pages = self._tree.pages[self._checked] if self._decoder else self._tree.pages[:0]
         with _reading(self._library):
             read = self._pages.read(pages) if pages.size else None
@@ -266,7 +273,10 @@ class SpanReader:
         return Read(stretch, parts + _rows_of(columns), is_decoded)
 
     def settled(self, read: Read) -> list[Rows]:
-        """Return the rows of a range; if decoding has failed since, read them through SQLite."""
+        """Return the rows of a range that was read.
+
+        If decoding proved wrong meanwhile, SQLite reads them again.
+        """
         if read.is_decoded and self._decoder is None:
             return [self._by_library(read.stretch, self._read_pages(read.stretch))]
         return read.rows
@@ -276,7 +286,7 @@ class SpanReader:
             return self._pages.read(self._tree.pages[span.start : span.stop])
 
     def _decoded(self, span: range, pages: PagesRead, columns: Columns) -> bool:
-        """Decode a span and add its rows to columns; return whether that succeeded."""
+        """Decode leaf pages (a span) and append their rows to columns; return whether it worked."""
         decoder, first = self._decoder, columns.height
         if decoder is None:
             return False
@@ -301,7 +311,10 @@ class SpanReader:
             self._warnings.append(warning)
 
     def _is_right(self, span: range, pages: PagesRead, columns: Columns, first: int) -> bool:
-        """Test whether decoded sample pages of a span (from row `first`) are as SQLite reads."""
+        """Test whether sample pages in a span were decoded to the same rows that SQLite reads.
+
+        The span's rows begin at row `first` of `columns`.
+        """
         ends = first + np.cumsum(pages.cells)
         for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])
@@ -324,7 +337,7 @@ class SpanReader:
         return self._library.read(self._table.name, self._table.columns, self._bounds(span))
 
     def _bounds(self, span: range) -> str:
-        """Return the SQL condition that a row is in `span`."""
+        """Return the SQL condition that a row's rowid lies in the leaf pages `span`."""
         after, upto = self._after(span), int(self._tree.upto[span.stop - 1])
         bounds = [f"{self._rowid} > {after}"] if span.start else []
         bounds += [f"{self._rowid} <= {upto}"] if upto < GREATEST else []

@@ -38,9 +38,10 @@ def quoted(name: str) -> str:
 
 
 class Connections:
-    """Connections to a file: opened as needed, kept for the next query, closed with this object.
+    """Connections to an SQLite file: opened when needed, kept for later queries.
 
-    Opening one, and reading the file's schema with it, takes ten times as long as a small query.
+    They are closed with this object. Opening one, and reading the file's schema with it, takes ten
+    times as long as a small query.
 
     Parameters
     ----------
@@ -82,8 +83,8 @@ class Library:
     path, uri
         The file, and the URI with which SQLite opens it.
     utf8
-        Whether it stores texts as UTF-8. These are read as bytes, since they may be invalid; texts
-        in other encodings are converted by SQLite.
+        Whether the file stores texts as UTF-8. These are read as bytes, since they may be invalid;
+        texts in other encodings are converted by SQLite.
     content
         The unpacked file if `path` is gzipped, else None.
     """
@@ -98,7 +99,7 @@ class Library:
         return Connections(partial(_connected, self.uri))
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
-        """Return existing columns of a table, in rowid order.
+        """Return columns that exist in a table; its rows are in rowid order.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ class Library:
     def _read_typed(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
     ) -> Rows | None:
-        """Read columns whose values all have the requested type; None if one has not."""
+        """Read columns fast; None if any value has another type than requested."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else quoted(name)
             for name, kind in columns.items()
@@ -136,7 +137,7 @@ class Library:
     def _read_coerced(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
     ) -> Rows:
-        """Read columns of mixed types: integers are kept exactly, other values become null."""
+        """Read columns with mixed types: integers stay exact, values of wrong type become null."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else _coerced(name, kind)
             for name, kind in columns.items()
@@ -169,7 +170,10 @@ class Library:
         return " UNION ALL ".join([f"SELECT {seed}", *(f"{source} WHERE {one}" for one in where)])
 
     def _query(self, sql: str) -> pl.DataFrame | None:
-        """Run `sql` and drop its first row; None if a value has another type than that row."""
+        """Run `sql`, whose first row only fixes the columns' types, and drop that row.
+
+        None if a value has another type.
+        """
         try:
             with self._connections.lent() as connection, AdbcStatement(connection) as statement:
                 statement.set_sql_query(sql)
@@ -184,7 +188,7 @@ class Library:
             raise self.damaged(error) from error
 
     def damaged(self, cause: object) -> DamagedTraceError:
-        """Return the error for a file that cannot be read, with its cause."""
+        """Return the error that tells that the file cannot be read, and why (`cause`)."""
         return DamagedTraceError(
             f"{self.path} cannot be read ({cause})", "copy it again, or export the report again"
         )
@@ -212,7 +216,7 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
-    """Decode columns of bytes, except for `blobs`, as UTF-8; invalid bytes become U+FFFD."""
+    """Decode columns of bytes as UTF-8 (not `blobs`); invalid bytes become U+FFFD."""
     texts = {s.name for s in frame if s.dtype == pl.Binary}.difference(blobs)
     return pl.DataFrame([_decoded(s) if s.name in texts else s for s in frame]) if texts else frame
 

@@ -1,4 +1,4 @@
-"""Compiled loops over the leaf pages of a table.
+"""Compiled loops that decode the leaf pages of an SQLite table.
 
 They decode only pages that they understand in full and leave all others to SQLite. Bytes come from
 a file that may be hostile: every position is compared with the end of its page before it is used.
@@ -39,7 +39,7 @@ FEWEST_CELL_BYTES = 4
 
 
 class Pages(NamedTuple):
-    """Leaf pages of a table.
+    """Leaf pages of an SQLite table, as read from the file.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class Pages(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Positions of the requested columns in the records of a table.
+    """Positions of the requested columns in the stored rows (records) of a table.
 
     Parameters
     ----------
     slots
-        By stored column, up to the last requested one: its place among the requested columns, or
+        By stored column, up to the last requested one: its index among the requested columns, or
         -1.
     whole
         By requested column: whether its values are integers.
@@ -74,12 +74,13 @@ class Layout(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Decoded rows of pages: integers, and positions of other values.
+    """Decoded rows of pages: integers, and for other values their positions in the bytes read.
 
     Parameters
     ----------
     rowids, shapes
-        By row: its rowid, and the number of its shape if that was known before, else `NONE`.
+        By row: its rowid, and the index of its record shape (see `Shapes`) if that was known
+        before, else `NONE`.
     stored
         By column and row: an integer column's value; for other columns the position of the value
         with its serial type. 0 for null, undefined if the column has only nulls.
@@ -116,7 +117,7 @@ def _u16(data: Bytes, at: int) -> int:
 
 @inner
 def _integer(data: Bytes, at: int, kind: int) -> int:
-    """Return the big-endian integer of serial type `kind` at `at`."""
+    """Return the big-endian integer of SQLite's serial type `kind` at offset `at`."""
     # The eight bytes up to its end are all there, for a page has a header. Those in front of the
     # number are shifted out.
     length: int = BYTES_OF_KIND[kind]
@@ -126,7 +127,10 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
 
 @inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
-    """Return a cell's rowid, and start and end of its record; 0 if it overflows its page."""
+    """Return rowid, start and end of the record in the cell (stored row) at `at`.
+
+    All are 0 if the record does not fit into its page and continues on another one.
+    """
     size, at = varint(data, at, end)
     rowid, at = varint(data, at, end)
     if size <= 0 or size > usable - _NOT_PAYLOAD:
@@ -138,7 +142,7 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
 def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
     data: Bytes, at: int, stop: int, layout: Layout, rows: Rows, row: int
 ) -> bool:
-    """Decode the record from `at` to `stop`; return whether it was understood completely."""
+    """Decode the record (stored row) from `at` to `stop` as row `row`; False if not understood."""
     slots, stored = layout.slots, rows.stored
     header_bytes, head = varint(data, at, stop)
     field = header_end = at + header_bytes
@@ -181,7 +185,10 @@ def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
 
 @inner
 def _note_nulls(rows: Rows, shapes: Shapes) -> None:
-    """Count nulls in rows of known shapes, and clear their bits in columns that are partly null."""
+    """Count the nulls of rows whose record shape was known, and clear their bits in `valid`.
+
+    Bits are cleared only in columns that are partly null.
+    """
     for shape in range(shapes.known[0]):
         if shapes.rows[shape]:
             for slot in range(rows.nulls.size):
@@ -199,7 +206,7 @@ def _note_nulls(rows: Rows, shapes: Shapes) -> None:
 def decode(  # noqa: C901, PLR0911 - one loop, see above
     pages: Pages, usable: int, after: int, layout: Layout, shapes: Shapes, rows: Rows
 ) -> int:
-    """Decode the cells of leaf pages: integers, and positions of other values.
+    """Decode the rows in leaf pages: integers, and positions of all other values.
 
     Parameters
     ----------
@@ -287,7 +294,10 @@ def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
 
 
 def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
-    """Compute the end of each text in their concatenation; mark nulls, return their count."""
+    """Compute where each text ends when all texts are joined; clear the bits of nulls in `valid`.
+
+    Returns the number of nulls.
+    """
     nulls = 0
     ends[0] = 0
     for row in range(places.size):
@@ -304,7 +314,10 @@ def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
 
 
 def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
-    """Copy the texts at positions `places` of `data` one after the other into `out`."""
+    """Copy the texts at positions `places` of `data` into `out`, without gaps.
+
+    `ends` has the end of each text in `out`.
+    """
     for row in range(places.size):
         start = (places[row] >> _KIND_BITS) - ends[row]
         for at in range(ends[row], ends[row + 1]):

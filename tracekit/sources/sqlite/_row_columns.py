@@ -1,4 +1,4 @@
-"""Collect the decoded rows of leaf pages in columns."""
+"""Collect the rows decoded from leaf pages of an SQLite table in columns."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _WHOLE = ("int", "narrow", "rowid")
 
 
 class Columns:
-    """Columns of a table with the rows decoded so far.
+    """Columns of an SQLite table, filled with the rows decoded so far.
 
     Parameters
     ----------
     names, roles
-        Name and role (the type of values) of each column.
+        Name of each column, and code of the type of its values.
     rows
         Expected number of rows.
     """
@@ -86,10 +86,10 @@ class Columns:
 
 
 class _Column(Protocol):
-    """Values of one column."""
+    """Values of one column of a table, for the rows decoded so far."""
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Store found values from row `first` on; return whether they have the expected type."""
+        """Store decoded values from row `first` on; False if they have not the expected type."""
 
     def rows(self, first: int, end: int) -> pl.Series:
         """Return the values of rows `first` up to `end`."""
@@ -110,7 +110,7 @@ class _NumberColumn:
         """Mask of rows that have numbers; None if all have (or, without `_values`, none has)."""
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Store found values; floating point values are decoded here."""
+        """Store decoded values from row `first` on; floating point values are decoded here."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
         if self._role == "rowid":  # which records leave out
@@ -137,7 +137,7 @@ class _NumberColumn:
         return True
 
     def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> _Numbers:
-        """Return the array of values, enlarged to `end` rows and widened to `dtype` if needed."""
+        """Return the array of values, enlarged to `end` rows, and widened to `dtype` if needed."""
         values = self._values
         if values is None and first:
             self._note(0, first, np.zeros(first, np.bool_))
@@ -153,7 +153,7 @@ class _NumberColumn:
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
-        """Record which of the rows `first` up to `end` have values."""
+        """Record which of the rows from `first` up to `end` have a value, and which are null."""
         all_valid = self._valid
         if all_valid is None or all_valid.size < end:
             room = np.ones(self._size(first, end), np.bool_)
@@ -179,14 +179,14 @@ class _NumberColumn:
 
 
 class _TextColumn:
-    """Texts of one column as bytes, one array per call of `add`."""
+    """Texts of one column as bytes, one array for each batch of decoded rows."""
 
     def __init__(self) -> None:
         self._parts: list[pl.Series] = []
         self._first: list[int] = []
 
     def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Add found texts, as bytes, from row `first` on."""
+        """Store the texts of decoded rows, as bytes, from row `first` on."""
         places, valid = found.stored[slot], found.valid[slot]
         rows, nulls = places.size, int(found.nulls[slot])
         if nulls == rows:
@@ -229,13 +229,13 @@ def _nothing(role: Role, rows: int) -> pl.Series:
 
 
 def _narrowest(reach: int) -> np.dtype[Any]:
-    """Return the narrowest signed type for integers whose value bits all lie in mask `reach`."""
+    """Return the narrowest signed type for integers that use only the bits in mask `reach`."""
     bits = reach.bit_length()
     return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
 
 
 class Decoder:
-    """Decodes columns of a table.
+    """Decodes leaf pages of an SQLite table into columns.
 
     Parameters
     ----------
@@ -263,9 +263,7 @@ class Decoder:
         return Columns(self._names, self._roles, rows)
 
     def decode(self, columns: Columns, pages: PagesRead, upto: _Ints, after: int) -> int | None:
-        """Decode leaf pages and add their rows to columns; return None if SQLite must read them.
-
-        With None no row was added.
+        """Decode leaf pages and append their rows to columns.
 
         Parameters
         ----------
@@ -278,7 +276,7 @@ class Decoder:
 
         Returns
         -------
-        Number of rows that the columns have now, or None.
+        Number of rows that the columns have now; None if SQLite must read the pages (no row added).
 
         Raises
         ------
@@ -296,7 +294,7 @@ class Decoder:
         return columns.height if is_known else None
 
     def _shapes(self) -> Shapes:
-        """Return the record layouts (shapes) that this thread has decoded, with counts set to 0."""
+        """Return this thread's record layouts (shapes) decoded so far, with row counts set to 0."""
         kept: Shapes | None = getattr(self._kept, "shapes", None)
         if kept is None:
             kept = self._kept.shapes = no_shapes(len(self._names))
@@ -304,7 +302,7 @@ class Decoder:
         return kept
 
     def _room(self, rows: int) -> _page_loops.Rows:
-        """Return arrays for decoded rows, which this thread reuses in its next call."""
+        """Return arrays for decoded rows, which this thread uses again in its next call."""
         columns = len(self._names)
         kept: _Ints | None = getattr(self._kept, "buffer", None)
         if kept is None or kept.size < (columns + 2) * rows:

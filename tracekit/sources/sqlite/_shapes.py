@@ -1,10 +1,10 @@
-"""Shapes of records: positions of values in rows that have the same header as an earlier row.
+"""Shapes of SQLite records: positions of values in rows with the same header as an earlier row.
 
-A record begins with a header: one number per column, for the type and length of its value. Most
-rows of a table share a few headers, byte for byte. So what was derived once for a header is true of
-all rows with this header and the same length: their values are read without decoding the header
-again. The content of a shape was checked when its first row was decoded, and depends on these bytes
-alone.
+A record (stored row) begins with a header: one number per column, for the type and length of its
+value. Most rows of a table share a few headers, byte for byte. So what was derived once for a
+header is true of all rows with this header and the same length: their values are read without
+decoding the header again. The content of a shape was checked when its first row was decoded, and
+depends on these bytes alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) 
 
 
 class Shapes(NamedTuple):
-    """Known shapes of records, by index.
+    """Known shapes of records: distinct headers, with the positions of the values behind them.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inner
 def ending(data: Bytes, last: int) -> int:
-    """Return the eight bytes that end at offset `last` as a big-endian number, in a single load."""
+    """Return the eight bytes that end at offset `last` as a big-endian number (one load)."""
     value = 0
     for back in range(7, -1, -1):
         value = (value << 8) | u8(data, last - back)
@@ -139,7 +139,7 @@ def _word(data: Bytes, at: int, header: int, number: int) -> int:
 
 @inner
 def _slot(data: Bytes, at: int, header: int, size: int) -> int:
-    """Return the first slot to search for the shape of the record at `at`."""
+    """Return the slot of the hash table at which to start looking for a record's shape."""
     mixed = size
     for number in range((header + 7) >> 3):
         mixed = 31 * mixed + _word(data, at, header, number)
@@ -148,7 +148,7 @@ def _slot(data: Bytes, at: int, header: int, size: int) -> int:
 
 @inner
 def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: int) -> bool:
-    """Test whether the record at `at` has this shape."""
+    """Test whether the record at `at` has the shape with index `shape`: same header and length."""
     if words[shape, _WORDS] != size:
         return False
     for number in range((header + 7) >> 3):
@@ -159,7 +159,7 @@ def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: i
 
 @inner
 def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
-    """Return the index of the known shape (header and length) of a record; `NONE` if unknown."""
+    """Return the index of a record's shape (header and length) among known ones; else `NONE`."""
     header, size = u8(data, at), stop - at
     if header < 1 or header > 8 * _WORDS or header > size:
         return NONE
@@ -174,7 +174,7 @@ def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
 
 @inner
 def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: int) -> None:
-    """Store the values of a record of a known shape, without nulls, as row `row`."""
+    """Store the values of the record at `at`, which has a known shape, as row `row`; not nulls."""
     numbers, constants, places = shapes.numbers, shapes.constants, shapes.places
     for entry in range(1, 1 + numbers[shape, 0]):
         packed = numbers[shape, entry]
@@ -217,7 +217,7 @@ def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: 
 def _note_values(
     data: Bytes, at: int, columns: Ints, whole: Bytes, shapes: Shapes, shape: int
 ) -> None:
-    """Record which values to store for rows with the shape of the record at `at`."""
+    """Store in shape `shape` where the values of the record at `at` are, and how to read them."""
     head, field = at + 1, at + u8(data, at)
     header_end = field
     for stored_column in range(columns.size):

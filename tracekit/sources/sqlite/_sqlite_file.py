@@ -119,7 +119,7 @@ class SqliteFile:
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of the views in the file, in lower case, of which no warning was given yet."""
+        """Names of the views in the file, in lower case, that no warning was given about yet."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 
@@ -149,7 +149,7 @@ class SqliteFile:
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of one integer column per table; `columns`: table -> column."""
+        """Return the first value of a time column of each table; `columns`: table -> column."""
         parts = [
             f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
             for table, name in columns.items()
@@ -266,7 +266,7 @@ def _in_sql(table: str, where: Where) -> str:
 
 
 def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
-    """Return SQL that is true if any expression in `parts` equals the text at its index."""
+    """Return SQL that is true if any of the expressions `parts` equals its text in `texts`."""
     return f"({' OR '.join(map(' = '.join, zip(parts, texts, strict=True)))})"
 
 

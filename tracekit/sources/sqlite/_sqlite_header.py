@@ -27,7 +27,7 @@ _NAMES_OF_ROWID = ("_rowid_", "rowid", "oid")
 
 @dataclass(frozen=True)
 class Geometry:
-    """Pages of a file: page size, bytes used of each page, and number of pages."""
+    """Layout of an SQLite file in pages: page size, bytes used of each page, number of pages."""
 
     page_size: int
     usable: int
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Record:
-    """Where the requested columns are in the records of a table.
+    """Positions of the requested columns in the stored rows (records) of a table.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def page_size(header: bytes) -> int:
 
 
 def pages_counted(header: bytes) -> int | None:
-    """Return the file's number of pages as its header states it; None if that is outdated."""
+    """Return the file's number of pages as its header states it; None if the header is outdated."""
     return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else None
 
 
@@ -114,7 +114,7 @@ _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def rowid_name(columns: Sequence[Column]) -> str | None:
-    """Return a name for the rowid that no column uses; None if there is none."""
+    """Return a name for the rowid that no column of the table has; None if there is none."""
     taken = {column.name for column in columns}
     return next((name for name in _NAMES_OF_ROWID if name not in taken), None)
 
@@ -122,7 +122,7 @@ def rowid_name(columns: Sequence[Column]) -> str | None:
 def record(
     columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
 ) -> Record | None:
-    """Return how to decode the wanted columns from raw records; None if only SQLite can."""
+    """Return where columns are in a table's stored rows; None if only SQLite can decode them."""
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
     names = [same_case(name) for name in wanted]
@@ -157,7 +157,7 @@ def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
 
 
 def _is_real(declared: str) -> bool:
-    """Test whether a column declared like this has real affinity in SQLite."""
+    """Test whether SQLite stores numbers in such a column as floating point (real affinity)."""
     upper = declared.upper()
     if any(part in upper for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
         return False

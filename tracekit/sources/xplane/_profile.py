@@ -1,4 +1,4 @@
-"""Convert the planes of a profile to the canonical tables."""
+"""Convert the planes of an XLA profile (GPUs, host) to tracekit's tables (ops, calls, ...)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def is_xplane(path: Path) -> bool:
 
 
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Read a profile into the canonical tables; ops have no stage or launching call yet.
+    """Read an XLA profile into tracekit's tables; ops get stage and launching call later.
 
     One plane is in memory at a time. Times are whole picoseconds, rounded to ns after offsets were
     added, and count from the first event. The path of an operation in the program, such as
@@ -101,7 +101,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """Rows of a profile, in ns on the profile's clock, and counts of dropped rows."""
+    """Ops, calls and ranges of an XLA profile, with times in ns, and counts of dropped events."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -120,7 +120,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, plane: Plane | str) -> None:
-        """Add the lines of a plane."""
+        """Add the events of a plane (a GPU or the host), stream by stream or thread by thread."""
         if isinstance(plane, str):
             self._hosts.append(plane)
         elif gpu := _GPU.match(plane.name):
@@ -219,7 +219,10 @@ class _Gathered:
             )
 
     def _timed(self, events: pl.DataFrame, line: Line, why: str) -> pl.DataFrame:
-        """Add ``start, end``; drop and count events without a length, or far from the others."""
+        """Add ``start, end`` in ns; drop events without a length, or with implausible times.
+
+        Dropped events are counted under `why`.
+        """
         known = (abs(line.timestamp) < FARTHEST) & (
             pl.col("offset").is_between(0, _MOST_PS) & pl.col("duration").is_between(0, _MOST_PS)
         )  # fmt: skip
@@ -257,7 +260,7 @@ class _Gathered:
         self._ranges.add(found.with_columns(style=_PUSH_POP))
 
     def recording(self) -> Recording:
-        """Return the recording with all added planes."""
+        """Return the recording (tracekit's tables) from all planes added."""
         self._add_steps()
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
@@ -290,7 +293,7 @@ class _Gathered:
 
     @property
     def _absences(self) -> tuple[str, ...]:
-        """Return warnings of results that cannot be trusted because the profile lacks data."""
+        """Return warnings on data that the profile lacks, so that results cannot be trusted."""
         warnings = absences(
             len(self._ops), 0, f"record with {_RECORD}",
             (len(self._calls), "no calls were recorded, so no op's launch is known", _RECORD),
@@ -354,7 +357,7 @@ _HEADER = 20
 
 @dataclass(frozen=True)
 class Line:
-    """A stream of a GPU, or a thread of the host.
+    """A line of a plane: the events of one GPU stream or one host thread.
 
     Parameters
     ----------
@@ -437,7 +440,7 @@ class Plane:
         return name, found
 
     def lines(self) -> Iterator[Line]:
-        """Yield the lines of the plane."""
+        """Yield the lines of the plane: GPU streams or host threads."""
         for begin, end in self._lines:
             numbers, values, ends = split(self._data, begin, end)
             events = (numbers == _EVENT) & (ends > 0)
@@ -455,7 +458,7 @@ class Plane:
             yield Line(number, name, timestamp, values[events], ends[events])
 
     def events(self, line: Line, *stats: str) -> pl.DataFrame:
-        """Return ``name, start_ps, end_ps`` of a line's events, and the named stats as texts.
+        """Return ``name, start_ps, end_ps`` of a line's events, and attributes `stats` as texts.
 
         Raises
         ------
@@ -490,7 +493,7 @@ class Plane:
         return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
 
     def _columns(self, stats: tuple[str, ...]) -> Ints:
-        """Return for each stat id the index of its column among `stats`, -1 for none."""
+        """Return for each id of an attribute (stat) its index in `stats`; -1 if it is not there."""
         known = {n: name for n, name in self._stat_names.items() if 0 <= n < _MOST_STATS}
         columns = np.full(max(known, default=0) + 1, -1, np.int64)
         for number, name in known.items():
@@ -499,7 +502,7 @@ class Plane:
         return columns
 
     def _texts(self, places: Ints, kinds: Bytes) -> pl.Series:
-        """Return one stat of each event as text (numbers in digits); null where it is absent."""
+        """Return one attribute (stat) of each event as text; null where it is absent."""
         values, ends = places
         kind = pl.Series(kinds)
         found = pl.Series(values).cast(pl.String)
@@ -524,7 +527,7 @@ def _decoded(texts: pl.Series) -> pl.Series:
 
 
 def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
-    """Yield a profile's planes and host names, each after the number of bytes read so far.
+    """Yield a profile's planes and host names, each with the number of bytes read so far.
 
     Raises
     ------
@@ -560,7 +563,7 @@ def damaged(path: Path, at: int) -> DamagedTraceError:
 
 
 def _next_field(file: BinaryIO, at: int, size: int) -> tuple[int, int, int]:
-    """Return the number of the field at a place in the file, and start and end of its bytes."""
+    """Return number, start and end of the Protocol Buffers field at offset `at` of the file."""
     head = os.pread(file.fileno(), _HEADER, at)
     key, used = _varint(head, 0)
     length, used = _varint(head, used)

@@ -1,4 +1,4 @@
-"""Parse Protocol Buffers messages: fields, and events with their stats as columns."""
+"""Parse Protocol Buffers messages of XLA profiles: fields, and events with their attributes."""
 
 # ruff: noqa: C901, PLR0912, PLR0915, PLR2004 - loops that are compiled, over the bits of a format
 
@@ -20,13 +20,14 @@ UNSIGNED, SIGNED, STRING, REFERENCE = 3, 4, 5, 7
 
 
 class WireError(Exception):
-    """Bytes that are no valid message."""
+    """Error: bytes are no valid Protocol Buffers message."""
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield field number, value and 0 for each integer field of a message.
+    """Yield the fields of a Protocol Buffers message.
 
-    For a field of bytes: field number, start and end of these bytes.
+    An integer field gives its number, value and 0; a field of bytes its number and the start and
+    end of its bytes.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def split(data: Bytes, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
 
 
 def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints, ends: Ints) -> int:
-    """Find the fields of a message; return their number, or -1 if it is invalid.
+    """Find the fields of a Protocol Buffers message; return how many, or -1 if it is invalid.
 
     Parameters
     ----------
@@ -103,22 +104,22 @@ def read_events(
     stats: NDArray[Any],
     kinds: NDArray[Any],
 ) -> int:
-    """Read events and some of their stats; return how many precede the first invalid one.
+    """Read events and some of their attributes (stats); return how many precede an invalid one.
 
     Parameters
     ----------
     data, begins, stops
         Bytes, and the start and end of each event's message in them.
     columns
-        By number of a kind of stat: the column it goes to, -1 for none.
+        By id of an attribute: the column it goes to, -1 for none.
     numbers
         Output, 3 rows: metadata id, offset and duration of each event.
     stats
-        Output, 2 rows per column: value of a stat that is a number, in the first row; or begin and
-        end of a text.
+        Output, 2 rows per column: value of an attribute that is a number, in the first row; or
+        begin and end of a text.
     kinds
-        Output, 1 row per column: the field of the stat with its value; 0 if absent, 1 if of
-        another kind, such as a fraction.
+        Output, 1 row per column: number of the field with the attribute's value; 0 if absent, 1 if
+        of another type, such as a fraction.
     """
     for row in range(len(begins)):
         at, end = begins[row], stops[row]
