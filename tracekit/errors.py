@@ -43,62 +43,62 @@ class TracekitError(Exception):
 
 
 class UsageError(TracekitError):
-    """The request makes no sense."""
+    """Error: the user's request makes no sense, such as a wrong option or query."""
 
 
 class RuleError(UsageError):
-    """A rules file, or a pattern in it, is wrong."""
+    """Error: a rules file, or a pattern in it, is wrong."""
 
 
 class UnknownRunError(UsageError):
-    """No run of that name or id is in the store."""
+    """Error: no run of that name or id is in the store."""
 
 
 class NameTakenError(UsageError):
-    """A run of that name is in the store already."""
+    """Error: a run of that name is in the store already."""
 
 
 class InputError(TracekitError):
-    """A file cannot be read as a trace."""
+    """Error: a file cannot be read as a trace."""
 
 
 class NotATraceError(InputError):
-    """The file is not a trace."""
+    """Error: the file is not a trace."""
 
 
 class UnsupportedTraceError(InputError):
-    """The file is a trace of a kind that is not read yet."""
+    """Error: the file is a trace of a kind that tracekit does not read yet."""
 
 
 class DamagedTraceError(InputError):
-    """The file is a trace, but it is cut short or corrupt."""
+    """Error: the file is a trace, but it is cut short or corrupt."""
 
 
 class MissingDataError(InputError):
-    """The trace lacks the data asked for."""
+    """Error: the trace lacks the data asked for."""
 
 
 class UndecidedError(InputError):
-    """The trace has too little data to decide the answer."""
+    """Error: the trace has too little data to decide the answer."""
 
     exit_code = 3
 
 
 class StoreError(TracekitError):
-    """The store or its catalogue cannot be used."""
+    """Error: the store of runs, or its catalogue, cannot be used."""
 
 
 class RecordingError(TracekitError):
-    """A program cannot be recorded."""
+    """Error: a program cannot be recorded."""
 
 
 class ProgramError(RecordingError):
-    """A program was recorded, and ended with an error.
+    """Error: a program was recorded, and ended with an error itself.
 
     Parameters
     ----------
     what, hint
-        As of any error.
+        What is wrong, and what the user can do about it, as for `TracekitError`.
     code
         The program's exit code, which becomes that of the command line.
     """

@@ -1,4 +1,4 @@
-"""Adds NVTX ranges to a PyTorch program's trace: stages, layers and iterations.
+"""Add NVTX ranges to a running PyTorch program: training stages, layers and iterations.
 
 This code runs inside the recorded program, whose Python may be older and without tracekit: modules
 here import only the standard library, each other by relative names, and packages that the program

@@ -1,4 +1,4 @@
-"""Turns annotation on, for a whole program or for chosen models and optimizers."""
+"""Turn annotation (NVTX ranges) on, for a whole program or for chosen models and optimizers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _on: list[Hooks] = []
 
 
 class Annotation:
-    """Annotations that are on until they are closed, or until the end of their ``with`` block.
+    """Annotations of a program (NVTX ranges), on until `close` or the end of their ``with`` block.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Annotation:
 
     @property
     def loader(self) -> Iterable[Any]:
-        """The loader, wrapped so that fetching each batch gets a range."""
+        """The loader given to `annotate`, wrapped so that fetching each batch gets a range."""
         if self._loader is None:
             raise ValueError("no loader was given: annotate(loader=...)")
         return _Loader(self._loader)
@@ -93,7 +93,7 @@ def annotate(
     ring: str | os.PathLike[str] | None = None,
     cuda_events: bool = False,
 ) -> Annotation:
-    """Write NVTX ranges of stages, layers and iterations, if a trace is being recorded.
+    """Write NVTX ranges of training stages, layers and iterations, if a profiler is attached.
 
     Has the effect of ``tracekit record --annotate``, requested by the program itself. Without a
     profiler and without a ring file it does nothing.
@@ -101,7 +101,7 @@ def annotate(
     Parameters
     ----------
     model
-        The network, or several, whose passes are annotated; None for all.
+        The network, or several, whose forward and backward passes are annotated; None for all.
     optimizer
         The optimizer, or several, whose steps end an iteration; None for all.
     loader
@@ -110,7 +110,8 @@ def annotate(
     layers
         Depth of layers that get ranges of their own: 1 for the model's children, 0 for none.
     ring
-        Ring file of fixed size that keeps the latest ranges, with or without a profiler; or None.
+        File of fixed size (ring buffer) that keeps the latest ranges, with or without a profiler;
+        or None.
     cuda_events
         Whether to keep stages timed by CUDA events in a second ring file, `live.gpu.ring` beside
         `live.ring`. Not tested on a GPU.
@@ -162,7 +163,7 @@ def _switch_on(
 
 
 def _windows(ranges: Ranges) -> Windows | None:
-    """Return the windows of steps that environment variables ask to record; else None."""
+    """Return which steps to record, as environment variables ask; None: all steps."""
     if folder := os.environ.get(ATTACH):
         return Windows(ranges, Requests(folder))
     text = os.environ.get(WINDOWS)
@@ -170,7 +171,7 @@ def _windows(ranges: Ranges) -> Windows | None:
 
 
 def _ranges(ring: str | None) -> Ranges:
-    """Return the writer of ranges: to the attached profiler, into a ring file, or both."""
+    """Return the writer of ranges: to the attached profiler, into a ring file, or to both."""
     library = os.environ.get(_LISTENER)
     if library:
         from ._nvtx import NvtxRanges
@@ -185,7 +186,7 @@ def _ranges(ring: str | None) -> Ranges:
 
 
 def _in_place() -> Hooks | None:
-    """Return hooks installed earlier, by `annotate` or at Python's start; None without any."""
+    """Return hooks on PyTorch that were installed earlier, by `annotate` or at Python's start."""
     first = sys.modules.get("_tracekit_annotation._annotate")
     found: list[Hooks] = getattr(first, "_on", _on) or _on
     return found[0] if found else None

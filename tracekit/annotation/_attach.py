@@ -1,8 +1,8 @@
-"""Agreement of all ranks of a running job on the steps to record.
+"""Let all ranks of a running job record the same steps, on request.
 
-The attaching program and the ranks share a folder. The file ``request`` in it is replaced
-atomically; each rank reads it between steps, and answers in a file of its own.
-`tracekit/recording/_attach_request.py` writes the requests.
+The program that requests it (``tracekit record --attach``) and the ranks share a folder. The file
+``request`` in it is replaced atomically; each rank reads it between steps, and answers in a file of
+its own. `tracekit/recording/_attach_request.py` writes the requests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Requests:
         return self._planned[2]
 
     def _look(self, number: int) -> None:
-        """Read the request file, and handle a new request."""
+        """Read the request file; answer a new request, or note the steps it asks to record."""
         with contextlib.suppress(OSError):
             found = os.stat(self._path)
             if self._seen != (found.st_ino, found.st_mtime_ns):

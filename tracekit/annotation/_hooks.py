@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 
 
 class Hooks:
-    """All hooks in a program.
+    """All hooks on PyTorch in a program, which write the ranges.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class Hooks:
     ranges
         Writer of the ranges.
     layers
-        Depth of layers that get ranges.
+        Depth of layers that get ranges: 1 for a network's children, 0 for none.
     networks
-        Networks whose passes are annotated; empty for all.
+        Networks whose forward and backward passes are annotated; empty for all.
     optimizers
         Optimizers whose steps end iterations; empty for all.
     windows
@@ -139,7 +139,7 @@ class Hooks:
             self._replace(optimizer, "step", make)
 
     def _rest(self, *, removed: bool) -> None:
-        """If `removed`, remove the hooks not needed to count steps; else install them again."""
+        """Remove the hooks that are not needed to count steps, or (not `removed`) restore them."""
         self._rests = removed
         for each in self._replaced:
             if each.rests:
@@ -173,7 +173,10 @@ class Hooks:
         *,
         rests: bool = False,
     ) -> None:
-        """Install a hook that makes a function's calls by `run`, unless inside another hook."""
+        """Replace a function by one that passes its call to `run`, unless inside another hook.
+
+        `rests`: the hook is removed while steps are only counted.
+        """
         thread = self.thread
 
         def make(original: Function) -> Function:
@@ -228,15 +231,19 @@ class Hooks:
 
     @property
     def _is_recorded(self) -> bool:
-        """True if ranges are recorded now: inside a window of steps, or if none are requested."""
+        """True if ranges are recorded now: inside a window of steps, or without windows always."""
         return self._windows is None or self._windows.is_open
 
     def _tells_sizes(self) -> bool:
-        """Test whether to write sizes: not in layers that a backward pass recomputes."""
+        """Test whether to write tensor sizes now.
+
+        Not in layers that a backward pass recomputes, outside of windows of steps to record, and in
+        workers of data loaders.
+        """
         return self._is_recorded and not self._in_backward() and not _is_worker()
 
     def _hook_scripting(self, module: ModuleType) -> None:
-        """Make TorchScript take a hook on a builtin for that builtin, which has no source."""
+        """Let TorchScript find the builtin behind a hook, as a builtin has no source to compile."""
 
         def make(original: Function) -> Function:
             def _find_builtin(function: Any) -> Any:
@@ -287,7 +294,7 @@ class Hooks:
         )
 
     def _is_trained(self, module: Any) -> bool:
-        """Test whether an optimizer has weights of the network, or a weight has a gradient."""
+        """Test whether an optimizer has a weight of the network, or a weight has a gradient."""
         if module in self._trained:
             return True
         groups = (group for each in self._optimizers for group in each.param_groups)
@@ -406,7 +413,7 @@ class Hooks:
             self._replace(module, name, self._exchanging, rests=True)
 
     def _exchanging(self, original: Function) -> Function:
-        """Wrap a collective function in a range, written if the call exchanges gradients."""
+        """Return a collective function in a range, which is written if it exchanges gradients."""
         thread, ranges = self.thread, self._ranges
 
         def collective(*args: Any, **kwargs: Any) -> Any:
@@ -421,7 +428,7 @@ class Hooks:
         return collective
 
     def _hook_exchange(self, module: ModuleType) -> None:
-        """Put ranges around communication hooks that a program registers with DDP or FSDP."""
+        """Put ranges around the communication hooks that a program gives to DDP or FSDP."""
 
         def make(original: Function) -> Function:
             def register_comm_hook(self: Any, state: object, hook: Function) -> Any:
@@ -436,7 +443,7 @@ class Hooks:
 
 
 class _Replaced(NamedTuple):
-    """A replaced function and its hook; `rests`: counting steps does not need the hook."""
+    """A function that a hook replaces; `rests`: the hook is not needed to count steps."""
 
     owner: Any
     name: str
@@ -497,7 +504,7 @@ _CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 
 
 class Layers:
-    """Names of the layers of networks, down to a depth, found once per network.
+    """Names of the layers of networks, down to a depth; each network is examined once.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ Installer = Callable[[ModuleType], None]
 
 
 def when_imported(installers: Mapping[str, Installer]) -> Callable[[], None]:
-    """Call functions with their modules: at once, or after these are imported.
+    """Call a function with each named module: at once, or right after the module is imported.
 
     Returns
     -------
@@ -30,13 +30,13 @@ def when_imported(installers: Mapping[str, Installer]) -> Callable[[], None]:
 
 
 class _Finder(MetaPathFinder):
-    """Import hook that finds the awaited modules as usual, and wraps their loader."""
+    """Import hook for modules that functions wait for: it wraps the loader that Python finds."""
 
     def __init__(self, waiting: dict[str, Installer]) -> None:
         self._waiting = waiting
 
     def give_up(self) -> None:
-        """Cancel all remaining calls."""
+        """Forget the functions whose modules have not been imported yet."""
         self._waiting.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -61,7 +61,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module by its own loader, restores that loader, and calls the function."""
+    """Loader that loads a module with its own loader, restores that one, and calls the function."""
 
     def __init__(self, own: Any, install: Installer) -> None:
         self._own = own

@@ -1,4 +1,4 @@
-"""Ranges by the C interface of NVTX, without the Python package nvtx.
+"""Write NVTX ranges through NVTX's C interface, without the Python package nvtx.
 
 A profiler listens by a library that an environment variable names. It asks for tables of function
 pointers and fills them in, as it does for the NVTX headers in C programs. Releases of the package
@@ -65,12 +65,12 @@ class _Attributes(ctypes.Structure):
 
 
 class NvtxRanges:
-    """Writer of ranges in a domain of NVTX.
+    """Writer of NVTX ranges, in a domain of tracekit's.
 
     Parameters
     ----------
     initialize
-        Function of a profiler's library that fills in the tables of slots.
+        Function of a profiler's library that fills in NVTX's tables of function pointers.
 
     Raises
     ------
@@ -96,7 +96,7 @@ class NvtxRanges:
 
     @classmethod
     def of_profiler(cls, library: str) -> NvtxRanges:
-        """Return a writer for the profiler with this library.
+        """Return a writer of ranges for the profiler whose library has this path.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class NvtxRanges:
 
 
 class _Tables:
-    """NVTX function tables that a profiler fills in; kept alive while it may use them."""
+    """NVTX tables of function pointers, which a profiler fills in; kept alive for it."""
 
     def __init__(self) -> None:
         self._slots = {module: (ctypes.c_void_p * count)() for module, count in _SLOTS.items()}
@@ -160,7 +160,7 @@ class _Tables:
         self.get = _GetTable(self._table)
 
     def function(self, slot: int, kind: Callable[[int], Any]) -> Any:
-        """Return the function in a slot as ctypes type `kind`; None if the slot is empty."""
+        """Return the function in a slot of the tables as ctypes type `kind`; None if empty."""
         address = self._slots[_CORE2][slot]
         return kind(address) if address else None
 
@@ -179,7 +179,7 @@ class _Tables:
 
 
 def _addresses(slots: Any) -> Any:
-    """Return an array of the slots' addresses; null in place of slot 0, and after the last."""
+    """Return an array of the addresses of slots, as NVTX has it: null for slot 0 and at the end."""
     size = ctypes.sizeof(ctypes.c_void_p)
     begin = ctypes.addressof(slots)
     places = [None, *(begin + size * index for index in range(1, len(slots))), None]

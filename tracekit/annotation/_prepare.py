@@ -1,4 +1,4 @@
-"""Environment variables that make a program annotate itself, and what runs at its start."""
+"""Environment variables that make a program annotate itself, and the code at its start."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _on_path(environment: Mapping[str, str], folder: str = _HERE) -> dict[str, s
 
 
 def prepare(layers: int) -> None:
-    """Install annotations for when the program imports PyTorch; others are not slowed down."""
+    """Annotate this program once it imports PyTorch; one without PyTorch is not slowed down."""
 
     def install(torch: ModuleType) -> None:
         del torch
@@ -96,7 +96,10 @@ FOLDER = "TRACEKIT_STEP_TIMES"
 
 
 def note_steps(folder: str) -> None:
-    """Write the time and optimizer of each step, once the program has imported optimizers."""
+    """Write time and optimizer of each training step into a file in `folder`.
+
+    Hooks are installed once the program has imported PyTorch's optimizers.
+    """
 
     def install(module: ModuleType) -> None:
         files: dict[int, int] = {}  # a process that is forked has one of its own

@@ -1,4 +1,4 @@
-"""Keeps the latest ranges in a file of fixed size, without a profiler.
+"""Keep the latest ranges of a program in a file of fixed size (ring buffer), without a profiler.
 
 The file is memory-mapped, so it is complete and readable even if the program is killed. After a
 header and the names of ranges come records of 56 bytes, each with a checksum; new records overwrite
@@ -91,7 +91,7 @@ class RingRanges:
         self.write(name, now, now, PUSH_POP)
 
     def _opened(self, name: str) -> tuple[str, Any] | None:
-        """Return name and start of a range being opened; None for a range that is not kept."""
+        """Return name and start of a range that begins now; None if it is not to be kept."""
         return None if name.startswith(_OPERATOR) else (name, time.perf_counter_ns())
 
     def _close(self, opened: tuple[str, Any] | None, style: int) -> None:
@@ -243,7 +243,7 @@ _MOST = 4_096
 
 
 class _Moment:
-    """An event on a GPU stream, and its time on the host's clock, ns, once it has been read."""
+    """A CUDA event on a stream, and its time on the host's clock, ns, once it has been read."""
 
     __slots__ = ("ends", "event", "time")
 
@@ -294,7 +294,10 @@ class EventRanges(RingRanges):
             self._recorded(_Timed(*opened, style, threading.get_ident()))
 
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
-        """Record an event, after which the range `ends` is written; None if it cannot be timed."""
+        """Record a CUDA event now; None if that is not possible.
+
+        Once it has been read, the range `ends`, which ends with it, is written.
+        """
         try:
             with self._lock:
                 if self._is_off or not self._may_record():
@@ -311,7 +314,7 @@ class EventRanges(RingRanges):
             return None
 
     def _may_record(self) -> bool:
-        """Test whether an event may be recorded now.
+        """Test whether a CUDA event may be recorded now.
 
         It may if CUDA is in use, in the process and on the device of the first event, captures no
         graph, and few events are pending.
@@ -324,7 +327,7 @@ class EventRanges(RingRanges):
         return here == self._place and len(self._waiting) < _MOST
 
     def _read(self) -> None:
-        """Read the events that are complete, in order, and write the ranges that end with them."""
+        """Read the CUDA events that are complete, in order; write ranges that end with them."""
         while self._waiting and self._waiting[0].event.query():
             moment, last = self._waiting.popleft(), self._last
             if last is None:

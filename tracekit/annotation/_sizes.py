@@ -1,4 +1,4 @@
-"""Writes the sizes of tensors in matrix products, for FLOPs and rooflines.
+"""Write the sizes of tensors in matrix products, from which FLOPs and rooflines are computed.
 
 A range around each multiplying function of `torch.nn.functional` has a name in the form of
 ``emit_nvtx(record_shapes=True)``: ``aten::linear, sizes = [[8, 3], [5, 3], [5]]``, followed by
@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Callable[..., Described]] = {
 
 
 class Sizes:
-    """Hooks that write ranges with sizes; each name is registered with the profiler once.
+    """Hooks on multiplying functions, which write ranges named with the sizes of tensors.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Sizes:
         self._open = _Open()
 
     def around(self, name: str) -> Callable[[Function], Function]:
-        """Return a decorator that hooks the function of this name in `FUNCTIONS`."""
+        """Return a decorator that puts a range with sizes around the function `name`."""
         describe, push, pop = FUNCTIONS[name], self._ranges.push, self._ranges.pop
 
         def make(original: Function) -> Function:
@@ -149,7 +149,7 @@ class Sizes:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> _Operator | None:
-        """Return the called operator; None if no range is to be written for it.
+        """Return a call of a multiplying function with its sizes; None if it gets no range.
 
         That is so if sizes are not wanted now, if the tensors' sizes are not those computed with
         (as under `vmap`), if the arguments are wrong, or if there are too many names.
@@ -178,7 +178,7 @@ class Sizes:
         return known
 
     def _follow(self, result: Any, operator: _Operator) -> None:
-        """Make the autograd node of a result write sizes, too."""
+        """Put a range with sizes around the backward pass of a function, by its result's node."""
         node = result.grad_fn
         kind = node.name()
         for _ in range(_DEEPEST):
@@ -200,7 +200,7 @@ class Sizes:
 
 
 class _Operator:
-    """Call of a function with the sizes of its tensors.
+    """Call of a multiplying function, with the sizes of its tensors.
 
     If autocast converts the tensors, their types are not known and not written.
     """
@@ -220,7 +220,10 @@ class _Operator:
         """Functions called before and after an autograd node: (node, layers) -> functions."""
 
     def backward_text(self, operator: str, result: Sequence[int]) -> str:
-        """Return the range name for the autograd node, given the size of the result."""
+        """Return the name of the range around the operator's backward pass.
+
+        `result`: size of the forward pass's result.
+        """
         shapes, types = self._shapes, self._types
         values: dict[int, Any] = {}
         if operator == "linear_backward":
@@ -244,7 +247,7 @@ class _Operator:
 def _text(
     operator: str, shapes: Sequence[list[int]], types: Sequence[str] | None, values: Sequence[Any]
 ) -> str:
-    """Return a range name in the form that the reader of sizes expects."""
+    """Return the name of a range: ``OPERATOR, sizes = [...]``, then types and values if known."""
     text = f"aten::{operator}, sizes = {list(shapes)}"
     if types is not None:
         text += f", types = {_strings(types)}"
@@ -262,13 +265,16 @@ def _strings(values: Iterable[str]) -> str:
 
 
 class _Open(threading.local):
-    """Number of open ranges of autograd nodes on the calling thread."""
+    """Number of open ranges around autograd nodes, per thread."""
 
     def __init__(self) -> None:
         self._depth = 0
 
     def around(self, ranges: Ranges, names: Sequence[str]) -> tuple[Function, Function]:
-        """Return functions for autograd to call before and after a node; such nodes do not nest."""
+        """Return functions that autograd calls before and after a node, to open and close ranges.
+
+        Such nodes do not nest.
+        """
 
         def leave() -> None:
             while self._depth:

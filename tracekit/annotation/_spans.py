@@ -1,4 +1,4 @@
-"""Open spans of one thread, and the ranges that are written for them."""
+"""Stack of the stages that a thread is in, and the ranges that are written for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ranges(Protocol):
 
 
 class _Span:
-    """An open span; `yields`: whether its range is closed while spans inside are open.
+    """A stage on the stack of `Spans`; `yields`: its range is closed while stages inside run.
 
     ``handle`` is that of a start/end range of the process; None for a push/pop range.
     """
@@ -61,29 +61,29 @@ class Spans:
 
     @property
     def depth(self) -> int:
-        """Number of spans open on this thread."""
+        """Number of stages open on this thread."""
         return len(self._open)
 
     @property
     def last(self) -> str | None:
-        """Name of the innermost span; None if none is open."""
+        """Name of the innermost open stage; None if none is open."""
         return self._open[-1].name if self._open else None
 
     def enter(self, name: str, *, yields: bool = False) -> None:
-        """Open a span on this thread."""
+        """Open a stage on this thread; `yields`: stages inside interrupt its range."""
         self._interrupt()
         self._ranges.push(name)
         self._open.append(_Span(name, yields=yields))
 
     def enter_process(self, name: str) -> None:
-        """Open a span that applies to all threads of the process."""
+        """Open a stage whose range applies to all threads of the process."""
         self._interrupt()
         span = _Span(name, yields=False)
         span.handle = self._ranges.start(name)
         self._open.append(span)
 
     def leave(self, depth: int) -> None:
-        """Close spans until `depth` are open; go on with the innermost, if it was interrupted."""
+        """Close stages until `depth` are open; resume the innermost one if it was interrupted."""
         while len(self._open) > depth:
             span = self._open.pop()
             if span.handle is not None:

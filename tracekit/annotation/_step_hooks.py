@@ -1,4 +1,4 @@
-"""Finds start and end of training steps: an iteration ends once each optimizer has stepped.
+"""Find where training iterations start and end: one ends once each optimizer has stepped.
 
 If no optimizer is known, or its steps are not seen, an iteration ends before the first activity
 after a backward pass.
@@ -58,16 +58,19 @@ class Steps:
 
     @property
     def has_input_alone(self) -> bool:
-        """True if an iteration is open and has only read input so far."""
+        """True if an iteration is open and has only read input (batches) so far."""
         return self._handle is not None and not self._has_passes
 
     @property
     def has_passes(self) -> bool:
-        """True if an iteration is open and has done more than read input."""
+        """True if an iteration is open and has done more than read input, such as a pass."""
         return self._has_passes
 
     def take_input(self) -> None:
-        """Note that input is read: begin an iteration, unless the input belongs to an open one."""
+        """Note that input is read, which begins an iteration if none is open.
+
+        If all optimizers of the open iteration have stepped, it ends first.
+        """
         if self._stepped or self._is_over:
             self._end()
         self._begin()
@@ -80,21 +83,25 @@ class Steps:
         self._has_forward = True
 
     def take_backward(self) -> None:
-        """Note a backward pass; after two without a forward pass between, steps are unknown."""
+        """Note a backward pass.
+
+        After two without a forward pass between and without optimizers, it is marked in the trace
+        that iterations cannot be told apart.
+        """
         if self._is_over and not self._has_forward:
             self._say(UNKNOWN)
         self.take_pass()
         self._has_backward, self._has_forward = True, False
 
     def take_pass(self) -> None:
-        """Begin an iteration with an activity other than input, if none is open."""
+        """Note an activity other than reading input; begin an iteration if none is open."""
         self._begin()
         self._has_passes = True
 
     def take_clear(self, *, compiles: bool) -> None:
-        """Note that gradients are cleared: end the iteration if an unseen step has used them.
+        """Note that gradients are cleared: end the iteration if a step not seen has used them.
 
-        A step is unseen if it is done by hand, or by a compiled optimizer.
+        That is a step done by hand, or by a compiled optimizer (`compiles`).
         """
         if self._is_over or (compiles and self._has_backward and not self._last_step):
             self._end()
@@ -115,17 +122,20 @@ class Steps:
         self._stepped.add(id(optimizer))
 
     def close(self) -> None:
-        """End the iteration if all optimizers have stepped."""
+        """End the iteration if all optimizers in use have stepped."""
         if self._stepped and self._all() - self._unused <= self._stepped:
             self._end(is_closed=True)
 
     @property
     def are_counted(self) -> bool:
-        """True while nothing is recorded and each step of the only optimizer is an iteration."""
+        """True if steps are only counted: nothing is recorded, and there is a single optimizer.
+
+        Each of its steps is then an iteration.
+        """
         return self._windows is not None and self._windows.rests and len(self._optimizers) == 1
 
     def count(self) -> None:
-        """Count an iteration that is not recorded."""
+        """Count an iteration outside of the windows of steps to record."""
         self._number += 1
         if self._windows is not None:
             self._windows.count(self, self._number)
@@ -133,7 +143,8 @@ class Steps:
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
 
-        An iteration that only read input does not count: its number goes to the next one.
+        Only if it is over, or has only read input. One that only read input does not count: its
+        number goes to the next one.
         """
         if self.has_input_alone or self._stepped or self._is_over:
             self._end()
@@ -171,7 +182,11 @@ class Steps:
             self._windows.end(self, self._number, is_told=self._closed >= _SURE)
 
     def _say(self, how: str) -> None:
-        """Write a marker on how steps are found (by optimizers, ...), if that has changed."""
+        """Write a marker into the trace that names how the ends of iterations are found.
+
+        They are found by optimizers' steps, by passes, or not at all (`how`). It is written only
+        when that has changed.
+        """
         if self._known_by not in {how, UNKNOWN}:
             self._known_by = how
             self._ranges.mark(how)

@@ -1,4 +1,4 @@
-"""Recording windows: some steps of a long program, in ranges that start and stop the profiler."""
+"""Windows: the steps of a long program to record, in ranges that start and stop the profiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_HANDLE = -1
 
 
 class Schedule(Protocol):
-    """Decides which steps begin a window: `Every` by their number, `Requests` on request."""
+    """Interface: decides at which steps recording windows begin. See `Every` and `Requests`."""
 
     def length_at(self, number: int) -> int:
         """Return the number of steps of the window that begins at step `number`; 0 if none does."""
@@ -27,7 +27,7 @@ class Schedule(Protocol):
 
 
 class Every:
-    """Recording windows at equal distances; the first begins after that many steps.
+    """Schedule of recording windows at equal distances; the first begins after one distance.
 
     Parameters
     ----------
@@ -89,9 +89,9 @@ class Windows:
         return True
 
     def end(self, owner: Any, number: int, *, is_told: bool) -> None:
-        """Close the window of this thread if step `number` is the first one after it.
+        """Close this thread's window if step `number` is the first one after it.
 
-        Until the next window hooks may be removed, if optimizers count steps (`is_told`).
+        If optimizers' steps count iterations (`is_told`), hooks are removed until the next window.
         """
         if self._open is not None and self._open[0] is owner and number >= self._open[1]:
             self._ranges.end(self._open[2])
@@ -103,13 +103,16 @@ class Windows:
             self.rest(removed=is_told and not is_next)
 
     def count(self, owner: Any, number: int) -> None:
-        """Note that `owner` begins step `number`; install hooks again if it begins a window."""
+        """Note that the thread's `Steps` (`owner`) begin step `number`, while hooks are removed.
+
+        If a window begins there, the hooks are installed again.
+        """
         if self._schedule.length_at(number):
             self._next = owner
             self.rest(removed=False)
 
     def rest(self, *, removed: bool) -> None:
-        """If `removed`, remove the hooks not needed to count steps; else install them again."""
+        """Remove the hooks that are not needed to count steps, or (not `removed`) restore them."""
         if self.on_rest is not None and removed != self.rests:
             self.rests = removed
             self.on_rest(removed=removed)
@@ -121,12 +124,12 @@ class Windows:
 
 
 class WithinWindows:
-    """Writer of ranges that passes them on inside recording windows only.
+    """Writer of ranges that passes ranges on to another writer inside recording windows only.
 
     Parameters
     ----------
     ranges
-        Writer that they are passed on to.
+        The other writer.
     windows
         The windows.
     """

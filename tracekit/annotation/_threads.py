@@ -1,4 +1,4 @@
-"""Activity of each thread of a training program, derived from its calls."""
+"""What each thread of a training program is doing (stage, evaluation), derived from its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Call = Callable[[], Any]
 
 
 class Roles:
-    """Purpose of each data set, by `id`: true if used for training, false if only for evaluation.
+    """What each data set is used for, by `id`: true for training, false only for evaluation.
 
     Both kinds of loaders may be read while gradients are enabled.
     """
@@ -33,19 +33,20 @@ class Roles:
         """Whether parts of the program are compiled, inside which no hooks are called."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
-        """Remember the purpose of a data set; once it is training, it stays so."""
+        """Remember whether a data set is used for training; once it is, it stays so."""
         if data is not None and not self._trains.get(data, False):
             self._trains[data] = trains
 
     def of(self, data: int | None) -> bool | None:
-        """Return the purpose of a data set; None if not known."""
+        """Return whether a data set is used for training; None if not known."""
         return None if data is None else self._trains.get(data)
 
 
 class Thread(threading.local):
-    """What the calling thread does in training (passes, steps, evaluation); thread-local.
+    """What the calling thread does in training (forward and backward passes, steps, evaluation).
 
-    Most methods run the function they are given, inside the ranges that apply to it.
+    Most methods run the function they are given, inside the ranges that apply to it. State is
+    thread-local.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class Thread(threading.local):
     optimizers
         Optimizers that exist now, each with an ordinal in order of creation.
     roles
-        Purpose of each data set.
+        What each data set is used for.
     windows
         Windows of steps to record; None records all.
     """
@@ -85,7 +86,7 @@ class Thread(threading.local):
 
     @property
     def evaluates(self) -> bool:
-        """True while metric evaluation is open."""
+        """True while the thread is in metric evaluation."""
         return self._spans.last == EVALUATION
 
     @property
@@ -126,11 +127,11 @@ class Thread(threading.local):
         return self._within(LOSS, call)
 
     def replica(self, call: Call) -> Any:
-        """Run the forward pass for a part of a batch, on a thread that serves one replica."""
+        """Run the forward pass of one replica (`DataParallel`), on a thread of its own."""
         return self._within(FORWARD, call)
 
     def backward(self, call: Call) -> Any:
-        """Run a backward pass, in which other threads take part."""
+        """Run a backward pass in a range that applies to all threads: others take part in it."""
         if self._evaluated is not None:  # it was none
             self._roles.trained_in_evaluation.add(self._evaluated)
         self._resume()
@@ -174,12 +175,15 @@ class Thread(threading.local):
             self._steps.close()
 
     def scaled_step(self, call: Call) -> Any:
-        """Run a step by a gradient scaler, whose own update follows after all optimizers."""
+        """Run an optimizer's step through a gradient scaler, in a range.
+
+        The iteration ends only with the scaler's update, which follows after all optimizers.
+        """
         self._is_scaled = True
         return self.update(SCALER, call)
 
     def scaler_update(self, call: Call) -> Any:
-        """Run the update of a gradient scaler, which ends a step."""
+        """Run the update of a gradient scaler, in a range; it may end the iteration."""
         self._is_scaled = False
         try:
             return self.update(SCALER, call)
@@ -187,7 +191,7 @@ class Thread(threading.local):
             self._steps.close()
 
     def clear(self, call: Call) -> Any:
-        """Clear gradients, which may end a step."""
+        """Run the clearing of gradients (``zero_grad``), in a range; it may end an iteration."""
         if not self._in_step:
             self._steps.take_clear(compiles=self._roles.compiles)
         return self.update(CLEAR, call)
@@ -218,7 +222,7 @@ class Thread(threading.local):
             raise
 
     def load(self, call: Call, *, has_grad: bool) -> Any:
-        """Fetch input in a range of stage IO, or in the range of an evaluation (ME).
+        """Fetch input in a range of the stage IO, or inside the range of an evaluation (ME).
 
         Fetching without gradients begins an evaluation, if the program has trained before.
         """
@@ -229,17 +233,17 @@ class Thread(threading.local):
         return self._within(INPUT, call)
 
     def record_gradients(self) -> None:
-        """End an evaluation without gradients, since these are enabled again."""
+        """End an evaluation that ran without gradients, since they are enabled again."""
         if self._evaluated is None and not self.is_inside:
             self._resume()
 
     def train(self) -> None:
-        """End an evaluation with gradients, since a network is put in `train()`."""
+        """End an evaluation that ran with gradients, since a network is put in `train()`."""
         if self._evaluated is not None and not self.is_inside:
             self._resume()
 
     def finish(self) -> None:
-        """Close all open ranges when the program ends."""
+        """End the open iteration when the program ends."""
         self._steps.finish()
 
     def _is_evaluation(
@@ -270,7 +274,7 @@ class Thread(threading.local):
 
     @property
     def _trains(self) -> bool:
-        """True if the program has trained before."""
+        """True if the program trains: it ran a backward pass, or has an optimizer."""
         return self._has_trained or bool(self._optimizers)
 
     def _begin_evaluation(self) -> None:
@@ -286,7 +290,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def _run(self, call: Call, depth: int) -> Any:
-        """Run a function inside the open spans, then close spans until `depth` are open."""
+        """Run a function, then close stages until `depth` are open."""
         self.is_inside = True
         try:
             return call()

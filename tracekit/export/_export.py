@@ -1,4 +1,4 @@
-"""Export of a run, or of some of its steps, to a file for another program."""
+"""Export a run, or some of its steps, to a file for another program (Perfetto, Chrome)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ _LONG = 80
 
 
 def _write_chrome(tracks: Iterable[Track], file: IO[bytes]) -> None:
-    """Write tracks; ``otherData`` maps the short names of slices and ranges to the long ones."""
+    """Write tracks as Chrome events; long names are shortened.
+
+    ``otherData`` of the file maps short names to long ones.
+    """
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     separator, names = b"", _Names()
     for event in _events(tracks, names):
@@ -99,7 +102,7 @@ def _write_chrome(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 class _Names:
-    """Short names of slices and paths of ranges, made unique."""
+    """Unique short names for long kernel names and range paths."""
 
     def __init__(self) -> None:
         self.long: dict[str, str] = {}
@@ -203,7 +206,7 @@ def _write_perfetto(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 def _before_zero(tracks: Iterable[Track]) -> int:
-    """Return by how many ns the earliest time is before 0, such as after a clock correction.
+    """Return how many ns the earliest time lies before 0, as after a clock correction; else 0.
 
     Perfetto does not allow negative times.
     """
@@ -212,7 +215,10 @@ def _before_zero(tracks: Iterable[Track]) -> int:
 
 
 class _Writer:
-    """Writes packets of one sequence; a text is written once, and referred to by id afterwards."""
+    """Writes Perfetto's packets; a text is written once, and referred to by id afterwards.
+
+    All packets are one sequence in Perfetto's sense, which has one table of texts.
+    """
 
     def __init__(self, messages: Any, file: IO[bytes], later: int) -> None:
         self._messages, self._file, self._later = messages, file, later
@@ -227,7 +233,7 @@ class _Writer:
         self._write(first)
 
     def add(self, track: Track) -> None:
-        """Write a track with its slices or counter values."""
+        """Write a track: its slices, in nested rows, or its counter values."""
         group = self._group(track.group)
         if track.unit is not None:
             self._counter(track, group)
@@ -317,7 +323,7 @@ class _Writer:
 def _numbered(
     known: dict[str, int], entries: Any, text: str, fields: Mapping[str, object] | None = None
 ) -> int:
-    """Return the id of a text, adding the text to the packet's entries if it is new."""
+    """Return the id of a text among the `known`; a new text is added to a packet's `entries`."""
     if text not in known:
         known[text] = len(known) + 1
         entries.add(iid=known[text], **(fields or {"name": text}))

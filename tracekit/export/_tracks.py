@@ -1,4 +1,4 @@
-"""A run as tracks of slices and counters, independent of the format."""
+"""A run as Perfetto-like tracks of slices and counters, for any export format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLICE = ("start", "end", "name", "category", "args", "flows_out", "flow_in")
 
 @dataclass(frozen=True)
 class Track:
-    """One track of slices, or of a counter's values.
+    """One track of an export: slices (intervals with a name), or values of a counter.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Track:
 def tracks_of(
     trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame, *, is_whole: bool
 ) -> Iterator[Track]:
-    """Yield the tracks of a run, limited to intervals of time.
+    """Yield all tracks of a run: steps, stages, idle time, streams, counters and threads.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def tracks_of(
 
 
 def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Return rows with the columns of slices; columns not among `columns` are null."""
+    """Return rows as slices of a track; `columns` computes columns, others are null."""
     absent = {
         "category": pl.lit(None, pl.String),
         "args": pl.lit(None),
@@ -79,7 +79,7 @@ def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 def _gpu_names(trace: Trace) -> dict[int, str]:
-    """Return the display names of GPUs; a GPU on an unaligned clock is marked."""
+    """Return the display name of each GPU, marked if its clock is not aligned with the others."""
     devices = trace.read("devices").select("device", "name", "report")
     clocks = trace.read("reports").select("report", "clock")
     several = clocks.height > 1
@@ -146,7 +146,10 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges open during `spans`, or since the first launch of `ops`, by process."""
+    """Return the ranges that are open at some time in `spans`, by process.
+
+    For each process that is the time from its first launch of `ops`, if earlier, to the end.
+    """
     whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
     whole = whole.join(begun, on="process", how="left").with_columns(
@@ -182,13 +185,19 @@ def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 class Lanes:
-    """Assigns the slices of a track to rows of nested slices; slices come by start, outer first."""
+    """Puts the slices of a track into display rows, so that slices of a row nest or are disjoint.
+
+    Slices come by start, outer first.
+    """
 
     def __init__(self) -> None:
         self._open: list[list[int]] = []
 
     def place(self, start: int, end: int) -> int:
-        """Return the first row with room for a slice: none is open there, or it fits inside."""
+        """Return the index of the display row for a slice.
+
+        It is the first row in which no slice is open at `start`, or in which it fits inside.
+        """
         for lane, ends in enumerate(self._open):
             while ends and ends[-1] <= start:
                 ends.pop()

@@ -1,6 +1,6 @@
-"""Topologies of multi-GPU machines: links between GPUs, their bandwidths, routes of copies.
+"""Topologies of multi-GPU machines: links between GPUs, their bandwidths, and routes of copies.
 
-Names are imported on first use, since the graph library that a machine needs is slow to import.
+Names are imported on first use, since the graph library (networkx) is slow to import.
 """
 
 from typing import TYPE_CHECKING

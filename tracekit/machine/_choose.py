@@ -1,4 +1,4 @@
-"""Choose the machine that a user names or that a run was recorded on, and match its GPUs."""
+"""Choose the machine (topology) for a run, and find which GPU of it each device of the run is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRACES = (b"SQLite format 3\0",)
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine, and the GPU of it that each device of a run is.
+    """A machine (topology), and which of its GPUs each device of a run is.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Placed:
         Number of a device in the run -> number of its GPU in the machine. GPUs of the machine that
         are not in the run map to themselves, unless a device has their number.
     by
-        What devices were matched by: ``uuid``, ``pci_bus`` or ``number``.
+        Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
     warnings
         Sentences to display about the machine and the match.
     """
@@ -58,7 +58,7 @@ class Placed:
 
 
 def is_topology(reference: str) -> bool:
-    """Test whether a user's argument names a preset or a topology file, and not a run."""
+    """Test whether a user's argument names a topology (preset or file) instead of a run."""
     path = Path(reference)
     return is_preset(reference) or (path.is_file() and not _is_trace(path))
 
@@ -80,7 +80,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def find_machine(reference: str) -> Machine:
-    """Return the preset of this name, or the machine that a topology file describes.
+    """Return the preset machine named `reference`, or the machine in a topology file of that path.
 
     Raises
     ------
@@ -156,7 +156,10 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Count devices that share a PCI address with another device of the host; no MIG slices."""
+    """Count devices that share their PCI address with another device of the host.
+
+    MIG slices do not count.
+    """
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
@@ -195,7 +198,7 @@ def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
 
 
 def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) -> Placed:
-    """Join the machines of several hosts (see `machine_of`) into one without links between them."""
+    """Join the machines of several hosts (see `machine_of`) into one; links between are unknown."""
     numbers = [devices["device"] for devices in hosts.values()]
     # A topology of each host numbers its GPUs from 0.
     own = [
@@ -229,7 +232,7 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 
 
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
-    """Fill in the NVLinks of a machine's GPUs, if the machine has no information about NVLinks.
+    """Fill in the NVLinks of a machine whose description has no information about NVLinks.
 
     If GPUs of this product are sold on a board in exactly this number, they get the NVLinks of the
     board's preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none.
@@ -282,7 +285,7 @@ def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
 
 
 def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, list[int]]:
-    """Join machines into one without links between them; node indices continue across machines.
+    """Join machines into one without links between them; GPUs and other nodes are renumbered.
 
     Parameters
     ----------
@@ -339,14 +342,14 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """For each device of a run, the GPU of a machine that it is.
+    """Which GPU of a machine (topology) each device of a run is.
 
     Parameters
     ----------
     gpus
         Number of the run's device -> number of the machine's GPU.
     by
-        What devices were matched by: ``uuid``, ``pci_bus`` or ``number``.
+        Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
     warnings
         Sentences to display about the match.
     """
@@ -357,7 +360,7 @@ class Placing:
 
 
 def place(machine: Machine, devices: pl.DataFrame) -> Placing:
-    """Match each device of a run to a GPU of a machine.
+    """Find the GPU of a machine (topology) that each device of a run is.
 
     Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
     the machine has those of all active devices; else by index. If both have UUIDs (or locations)
@@ -396,14 +399,20 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
 
 
 def _by_number(machine: Machine, devices: list[int]) -> dict[int, int]:
-    """Return device -> GPU with the same number; if the machine was recognised, in order."""
+    """Return device -> GPU of the same number.
+
+    GPUs of a recognised or assumed machine have no meaningful numbers: devices get them in order.
+    """
     if machine.origin in ("recognised", "assumed"):
         return dict(zip(sorted(devices), machine.gpus, strict=False))
     return {device: device for device in devices if device in set(machine.gpus)}
 
 
 def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, ...]:
-    """Return a warning if UUIDs or PCI addresses show that the topology is of another machine."""
+    """Return a warning that the topology is of another machine, if `other` is not empty.
+
+    `other` names what differs from the run (UUIDs, PCI addresses); `by`: how GPUs were matched.
+    """
     what = " and ".join(other)
     text = (
         f"the GPUs of the topology {machine.name} have other {what} than those of the run: "
@@ -415,9 +424,10 @@ def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, .
 def _matched(
     machine: Machine, devices: pl.DataFrame, key: str, plain: Callable[[object], str | None]
 ) -> tuple[dict[int, int], bool]:
-    """Return device -> GPU with an equal value of `key`, and whether run and machine have values.
+    """Return device -> GPU with the same value of `key` (``uuid`` or ``pci_bus``).
 
-    `plain` brings a value, such as a PCI address, into one notation, or returns None.
+    Also returned: whether both run and machine have any such value. `plain` brings a value into one
+    notation, or returns None.
     """
     nodes = machine.graph.nodes(data=key)
     places = {plain(value): number_of(node) for node, value in nodes if node.startswith("GPU")}

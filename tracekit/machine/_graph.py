@@ -45,7 +45,7 @@ _HOPS: Mapping[LinkType, int] = {
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two nodes.
+    """A link between two nodes of a machine (GPU, switch, CPU, NIC, network).
 
     Parameters
     ----------
@@ -75,13 +75,13 @@ class Link:
 
     @property
     def is_peer(self) -> bool:
-        """Whether the link is of a type that joins two GPUs directly."""
+        """Whether the link is of a type that joins GPUs to each other (NVLink, xGMI)."""
         return self.type in PEER_LINKS
 
 
 @dataclass(frozen=True)
 class Route:
-    """The links that a transfer crosses, in order.
+    """The path of a transfer through a machine: the links that it crosses, in order.
 
     Parameters
     ----------
@@ -110,9 +110,8 @@ class Route:
     def type(self) -> str:
         """Slowest kind of link on the route: `network`, `socket`, `pcie`, `c2c`, `xgmi`, `nvlink`.
 
-        It is `local` if the route has no links. A `socket` link joins CPU sockets.
-
-        `pcie` stays within a socket; `socket` crosses sockets.
+        They are listed from slow to fast. `socket` is a link between CPU sockets; a route of type
+        `pcie` stays within one socket. A route without links is `local`.
         """
         types = {link.type for link in self.links}
         order = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
@@ -121,7 +120,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Relay:
-    """A GPU through which two GPUs without a common NVLink reach each other in two hops.
+    """A GPU over which two GPUs without a common NVLink are joined by two NVLink hops.
 
     Parameters
     ----------
@@ -150,11 +149,11 @@ class Machine:
         Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product``
         and ``numa``; edges have ``link`` (`Link`).
     origin
-        Source of the machine, which decides how certain it is: a ``file`` from the user, the
+        Source of the description, which decides how certain it is: a ``file`` from the user, the
         ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number
         of the GPUs, or ``assumed`` without evidence.
     warnings
-        Sentences to display about it.
+        Sentences to display about the machine.
     source
         Reference for the data, such as a data sheet, in words; None if the output of a tool was
         read.
@@ -212,7 +211,7 @@ class Machine:
         return {kind: self._of_type(kind, self.graph) for kind in PREFIXES}
 
     def _of_type(self, kind: NodeType, nodes: Iterable[str]) -> list[str]:
-        """Filter node names by type; return them in order of their numbers."""
+        """Return those of `nodes` (names) that have a type, in order of their numbers."""
         known = self.graph.nodes
         return sorted((n for n in nodes if known[n].get("type") == kind), key=number_of)
 
@@ -228,12 +227,12 @@ class Machine:
         return sorted(found, key=lambda link: [(len(end), end) for end in link.ends])
 
     def link(self, one: str, other: str) -> Link | None:
-        """Return the link between two nodes, or None."""
+        """Return the link between two nodes, given by name; None if nothing joins them."""
         found: Link | None = self.graph.get_edge_data(one, other, {}).get("link")
         return found
 
     def known(self, link: Link) -> Known:
-        """Return how a link is known: stated in a file or trace, recognised, or assumed."""
+        """Return the evidence for a link: stated in a file or trace, recognised, or assumed."""
         return link.known or _KNOWN[self.origin]
 
     def bricks(self, src: int, dst: int) -> int:
@@ -281,7 +280,10 @@ class Machine:
 
     @cached_property
     def hosts(self) -> list[frozenset[str]]:
-        """The nodes of each host, ordered by GPU; a single set if the machine has no fabric."""
+        """The names of the nodes of each host, ordered by GPU.
+
+        A machine without a network between hosts (fabric) is a single host.
+        """
         inside = self.graph.subgraph(set(self.graph) - set(self.nodes("fabric")))
         parts = [frozenset(part) for part in nx.connected_components(inside)]
         if not self.nodes("fabric"):
@@ -295,7 +297,7 @@ class Machine:
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:
-        """Return NIC number -> node name for a host; numbers count per host, as in NCCL logs.
+        """Return the NICs of a host: NIC number, counted per host as in NCCL logs -> node name.
 
         A NIC whose attribute ``index`` is None has no number and is left out.
         """
@@ -341,7 +343,10 @@ class Machine:
         return self._routes[key]
 
     def relays(self, src: int, dst: int) -> list[Relay]:
-        """Return two-hop NVLink relays between GPUs without a direct NVLink, best first."""
+        """Return the relays between two GPUs (GPUs joined to both by NVLink), best first.
+
+        Empty if the two have a direct NVLink.
+        """
         if src == dst or self.bricks(src, dst):
             return []
         found = []
@@ -393,7 +398,11 @@ class Machine:
         return self._along([*up, *down[-2::-1]]) if up and down else None
 
     def _to_fabric(self, gpu: str, nic: int | None, *, sends: bool) -> list[str] | None:
-        """Return the nodes from a GPU to the fabric, through the given NIC or the nearest one."""
+        """Return the nodes from a GPU to the network between hosts (fabric).
+
+        The path leads through the NIC of the given number, else through the nearest one. `sends`:
+        whether the GPU sends (else it receives).
+        """
         fabric = self.nodes("fabric")[0]
         host = self.host_of[gpu]
         joined = {
@@ -411,7 +420,7 @@ class Machine:
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
     def _by_memory(self, way: list[str]) -> list[str]:
-        """Detour a path from a GPU to a NIC through the host memory (CPU) nearest to the GPU."""
+        """Return a path from a GPU to a NIC through the host memory that is nearest to the GPU."""
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
         return way if up is None or across is None else [*up.nodes, *across[1:]]
@@ -431,7 +440,7 @@ class Machine:
 
     @cached_property
     def _nvlink_paths(self) -> nx.Graph:
-        """Graph of those NVLinks that a copy between GPUs may use."""
+        """Graph of the NVLinks and xGMI links that a copy between GPUs may use."""
         return _weighted(link for link in self.links if self._joins_gpus(link))
 
     @cached_property
@@ -443,7 +452,10 @@ class Machine:
         )
 
     def _joins_gpus(self, link: Link) -> bool:
-        """Test whether an NVLink joins GPUs; on POWER9 some lead to a CPU instead."""
+        """Test whether an NVLink or xGMI link leads to no CPU (on POWER9 some NVLinks do).
+
+        False for links of other types.
+        """
         return link.type in PEER_LINKS and not self._of_type("host", link.ends)
 
 
@@ -482,9 +494,10 @@ def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
 
 
 def with_fabric(machine: Machine) -> Machine:
-    """Add a fabric node, linked to each host's NICs, or to its GPUs if it has no NICs.
+    """Add the network between hosts (a fabric node), linked to each host's NICs.
 
-    The peak bandwidth of these links is the attribute ``bandwidth`` of the NICs.
+    A host without NICs has its GPUs linked to it. The peak bandwidth of these links is the
+    attribute ``bandwidth`` of the NICs.
     """
     nodes = dict(machine.graph.nodes(data=True))
     parts = [set(part) for part in nx.connected_components(machine.graph)]
@@ -537,7 +550,10 @@ def with_nics(
 
 
 def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machine:
-    """Renumber NICs as in an NCCL log, on hosts whose NICs have the names in the log."""
+    """Give NICs the numbers that an NCCL log uses, on hosts where NIC names occur in the log.
+
+    `names`: host -> number in the log -> NIC name.
+    """
     graph = machine.graph.copy()
     for host, listed in names.items():
         known = {node: graph.nodes[node].get("name") for node in machine.nics(host).values()}
@@ -551,7 +567,10 @@ def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machi
 def _with_used(
     machine: Machine, used: Set[tuple[int, int]], staged: Set[tuple[int, int]]
 ) -> Machine:
-    """Add NICs for (GPU, NIC) pairs, linked to the GPU or, for `staged` pairs, to its CPU."""
+    """Add NICs that an NCCL log mentions and the machine lacks, for pairs of GPU and NIC number.
+
+    A NIC is linked to the GPU in `used` pairs, and to the GPU's CPU in `staged` pairs.
+    """
     by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for gpu, nic in used | staged:
         by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))

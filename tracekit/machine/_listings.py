@@ -27,7 +27,7 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return a matrix of how each pair of GPUs is connected, as ``nvidia-smi topo -m`` prints it.
+    """Return how each pair of GPUs is connected, as a matrix like that of ``nvidia-smi topo -m``.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def adjacency(machine: Machine) -> pl.DataFrame:
 
 
 def link_table(machine: Machine) -> pl.DataFrame:
-    """Return the links of a machine.
+    """Return a table of the links of a machine (NVLink, PCIe, between sockets, network).
 
     Returns
     -------
@@ -84,12 +84,13 @@ def route_table(machine: Machine) -> pl.DataFrame:
 
 
 def relay_table(machine: Machine) -> pl.DataFrame:
-    """Return the two-hop relays between GPUs that no NVLink joins.
+    """Return the relays of GPU pairs without a common NVLink: GPUs joined to both by NVLink.
 
     Returns
     -------
-    ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` and ``best``: whether no other
-    relay of this pair has more NVLinks on its hop with the fewest; one row per pair and relay.
+    One row per pair and relay: ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` (peak
+    of the slower hop, GB/s) and ``best``: whether the hop with fewer NVLinks has at least as many
+    as with any other relay of this pair.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):
@@ -158,7 +159,7 @@ def problems(machine: Machine) -> tuple[str, ...]:
 
 
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
-    """List the types of links with unknown bandwidth, a sentence per type.
+    """Return a sentence for each type of link with unknown bandwidth.
 
     This is not one of the `problems`: few inputs give the bandwidth of links between sockets, and
     `nvidia-smi topo -m` gives none at all, though product names of GPUs in a run imply some.

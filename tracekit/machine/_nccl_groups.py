@@ -43,7 +43,7 @@ host."""
 
 
 class Member(NamedTuple):
-    """One rank of one communicator in one process: the fields of its Init line."""
+    """One rank of one communicator in one process, as its Init line in the NCCL log states it."""
 
     member: int
     line: int
@@ -61,12 +61,15 @@ class Member(NamedTuple):
 
     @property
     def seat(self) -> Hashable:
-        """Identity of the member's GPU: host, process id and CUDA device."""
+        """The member's GPU, in comparable form: host, process id and CUDA device."""
         return self.host, self.pid, self.cuda_device
 
     @property
     def name(self) -> str:
-        """Name for a communicator whose log lines have no commId: ``host:pid:pointer``."""
+        """Name for a communicator of this member whose log lines have no commId.
+
+        It is ``host:pid:pointer``.
+        """
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
@@ -79,7 +82,7 @@ class Member(NamedTuple):
 
 @dataclass
 class _Group:
-    """Members of one communicator, with the ranks and GPUs that are already taken."""
+    """Members (ranks) put into one communicator so far; no rank or GPU may occur twice."""
 
     members: list[Member] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
@@ -100,7 +103,7 @@ class _Group:
 
 
 class Communicators:
-    """The communicators of a log.
+    """The communicators in an NCCL log, and lookup of the one that a log line is about.
 
     Parameters
     ----------
@@ -121,7 +124,7 @@ class Communicators:
         self.warnings = tuple(dict.fromkeys(warnings))
 
     def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add ``communicator``, found by the pointer in each row; null if it is unknown."""
+        """Add ``communicator`` to log lines with a pointer to one; null if its Init is missing."""
         found = _pointed(_lower(table), self.members)
         known = self.members.select("member", "communicator")
         return found.join(known, on="member", how="left").drop("member")
@@ -131,8 +134,8 @@ class Communicators:
 
         It is the communicator of the Init or call during which the thread wrote the line. If there
         is none, or its ranks contradict the line, it is the only communicator of the process with a
-        member on the line's GPU whose rank fits; null if there are several. A log without any Init
-        has one communicator.
+        member (rank) on the line's GPU that fits the line; null if there are several. A log without
+        any Init has one communicator.
 
         Parameters
         ----------
@@ -168,7 +171,7 @@ class Communicators:
 
 
 def _members(inits: pl.DataFrame) -> pl.DataFrame:
-    """Return the members, with fields of the first Init line of each and its thread."""
+    """Return a row per member (rank of a communicator): its first Init line, and its thread."""
     before = pl.col("stage").shift(1).over(_POINTER)
     begins = (pl.col("stage") == "START") | (before.fill_null("COMPLETE") == "COMPLETE")
     numbered = inits.with_columns(member=begins.cum_sum().over(_POINTER))
@@ -192,7 +195,7 @@ def _lower(table: pl.DataFrame) -> pl.DataFrame:
 def _communicators(
     members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 ) -> tuple[list[str], list[str]]:
-    """Return the name of each member's communicator, and warnings about ambiguous ones."""
+    """Return the name of each member's (rank's) communicator, and warnings on ambiguous members."""
     rows = [_member(row) for row in members.iter_rows(named=True)]
     names = _named(rows)
     waiting = [each for each in rows if each.member not in names]
@@ -228,9 +231,10 @@ def _ids(members: Iterable[Member]) -> set[int]:
 
 
 def _named(members: list[Member]) -> dict[int, str]:
-    """Return member -> commId in its Init line; without an entry if none or 0 is printed.
+    """Return member (rank of a communicator) -> commId in its Init line, as ``0x...``.
 
-    A member that repeats commId, rank and GPU of another one gets a numbered name.
+    Members without a commId, or with 0, are left out. One that repeats commId, rank and GPU of
+    another gets a numbered name.
     """
     seen: Counter[Hashable] = Counter()
     names = {}
@@ -248,7 +252,11 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return member -> its parent in ncclCommSplit: the latest member with the parent's pointer."""
+    """Return member -> the member that it was split off from by ncclCommSplit.
+
+    It is the latest member before with the pointer that the Init line calls parent. A member is a
+    rank of a communicator.
+    """
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)
@@ -260,7 +268,7 @@ def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
 
 
 def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame) -> Peers:
-    """Return for each member the ranks that it connects to and their GPUs, from log lines."""
+    """Return for each member (rank of a communicator) the ranks it connects to, and their GPUs."""
     ends = connections.with_columns(receives=pl.col("side").eq_missing("receive"))
     own, other = (
         {
@@ -292,7 +300,7 @@ def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 
 
 def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
-    """Group members with equal size, parent and colour into communicators.
+    """Group members (ranks) that state the same size, parent and colour into communicators.
 
     Returns
     -------
@@ -314,7 +322,7 @@ def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
 
 
 def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
-    """Group members linked by connections, in log order; no group has a rank or GPU twice."""
+    """Group members (ranks) that connections link; no group has a rank or a GPU twice."""
     by_rank: dict[int, list[Member]] = defaultdict(list)
     for each in kind:
         by_rank[each.rank].append(each)
@@ -335,13 +343,13 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:
-    """Split a group into single members if a rank or GPU is in it twice."""
+    """Split a group of members into single ones if it has a rank or a GPU twice."""
     ranks, seats = {each.rank for each in part}, {each.seat for each in part}
     return [part] if len(ranks) == len(part) == len(seats) else [[each] for each in part]
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Test whether connection lines allow two members to share a communicator.
+    """Test whether connection lines allow two members (ranks) to be in one communicator.
 
     Their GPUs, hosts and common peers must not contradict each other.
     """
@@ -367,7 +375,7 @@ def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:
 
 
 def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``, which a row's pointer refers to; null if its Init is not in the log."""
+    """Add ``member``: the rank whose Init line has the pointer in a row; null if there is none."""
     return table.sort("line").join_asof(
         members.select("line", *_POINTER, "member").sort("line"),
         on="line",
@@ -390,7 +398,7 @@ def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
-    """Add ``member``: the one whose Init or call the thread was in when it wrote each line.
+    """Add ``member``: the rank of a communicator for which the thread wrote each line.
 
     If the next Init line of the thread is a COMPLETE, the line belongs to that Init: before NCCL
     2.17 there is no START, and since then no other line comes between. Otherwise it belongs to the

@@ -1,4 +1,4 @@
-"""Read the useful lines of an NCCL_DEBUG=INFO log as columns.
+"""Parse the lines of an NCCL_DEBUG=INFO log that are of use into columns.
 
 Every line of NCCL begins with ``host:pid:tid [device] NCCL INFO``; launchers may put anything
 before it, and lines of ranks interleave with each other and with the program's own output. The
@@ -32,7 +32,7 @@ _VERSION = r"[NR]CCL version[ :]+(\d[\w.+\-]*)"
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of log line: a text that occurs in it, its pattern, and which groups are integers."""
+    """A kind of log line: a text it contains, its pattern, and which groups are integers."""
 
     having: str
     pattern: str
@@ -127,7 +127,7 @@ _WRITER = ("line", "host", "pid", "tid", "device")
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of all log files, one table per kind of line.
+    """Lines of all log files of NCCL, one table per kind of line.
 
     Every table begins with ``line`` (a running number over all files), ``host``, ``pid``, ``tid``
     and ``device`` (the CUDA device of the thread that wrote the line).
@@ -199,7 +199,7 @@ def _blocks(file: Path) -> Iterator[str]:
 
 
 def _numbered(text: str, first: int) -> pl.DataFrame:
-    """Return ``line, text`` of the lines with a known text; lines are numbered from `first`."""
+    """Return ``line, text`` of the lines that may be of a known kind, numbered from `first`."""
     every = pl.Series("text", [text], dtype=pl.String).str.split("\n").explode()
     lines = every.to_frame().with_row_index("line", offset=0)
     return lines.select(pl.col("line").cast(pl.Int64) + first, "text").filter(
@@ -213,7 +213,10 @@ def _versions(lines: pl.DataFrame) -> list[str]:
 
 
 def _written(lines: pl.DataFrame) -> pl.DataFrame:
-    """Split lines into writer (``host, pid, tid, device``), ``message``, ``whole`` (not cut)."""
+    """Split log lines into ``host, pid, tid, device`` of the writer, ``message``, and ``whole``.
+
+    ``whole``: the line is not cut at NCCL's limit.
+    """
     plain = pl.col("text").str.replace_all(_ANSI, "").str.strip_chars_end()
     return (
         lines.select("line", plain.str.extract_groups(_PREFIX).alias("groups"))

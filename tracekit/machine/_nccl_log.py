@@ -48,7 +48,7 @@ _NAMED = r"\[(?P<nic>\d{1,4})\](?P<name>[^\s\[\]:]{1,64}):"
 
 @dataclass(frozen=True)
 class NcclLog:
-    """Contents of an NCCL log; communicators are named as in `read_nccl_log`, ``0x...``."""
+    """Contents of an NCCL_DEBUG=INFO log as tables; `read_nccl_log` tells how to read them."""
 
     path: str
     """Names of the files, separated by commas."""
@@ -200,10 +200,10 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 
 
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the connections with their communicator; ``ring`` is whether one is part of a ring.
+    """Return the connections between ranks with their communicator, and warnings.
 
-    Since NCCL 2.8 a thread's "Connected" line gives the kind of the connections that it made since
-    its previous one. ``ring`` is null if no such line follows.
+    ``ring``: whether a connection is part of a ring. Since NCCL 2.8 a thread's "Connected" line
+    tells it for the connections that the thread made since its previous one; null without one.
     """
     keys = ["host", "pid", "tid"]
     ranks = pl.col("from_rank", "to_rank")
@@ -291,7 +291,10 @@ Successors = dict[tuple[str, int], dict[int, int | None]]
 
 
 def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[Order]]:
-    """Return (communicator, channel) -> orders of ranks in the ring, as printed by rank 0."""
+    """Return (communicator, channel) -> orders of ranks in the ring that rank 0 prints.
+
+    There is one if the log does not contradict itself.
+    """
     dots = pl.col("dots").is_not_null()
     # The last number before the dots may have lost digits, if none but them comes after it.
     text = pl.when(dots).then(pl.col("order").str.replace(r"\d+$", "")).otherwise("order")
@@ -326,7 +329,7 @@ def _neighbours(lines: Lines, known: Communicators) -> Successors:
 
 
 def _ring_connections(connections: pl.DataFrame) -> Successors:
-    """Return the ring's connections: for each rank the next one.
+    """Return, for each rank of a ring, the rank that it sends to, from connections.
 
     Without a "Connected all rings" line, the first connection on which a rank sends in a channel is
     part of the ring, since NCCL connects the ring before the trees. The first connection on which
@@ -358,11 +361,10 @@ def _channels(
     printed: Mapping[tuple[str, int], list[Order]],
     successors: list[Successors],
 ) -> list[tuple[str, int]]:
-    """Return the (communicator, channel) pairs with a ring: up to the printed channel count.
+    """Return the (communicator, channel) pairs that have a ring.
 
-    If that is unknown, all channels that occur.
-
-    Send and receive calls may use further channels.
+    These are as many channels as the log prints, else all that occur: send and receive calls may
+    use further channels, without a ring.
     """
     tables = [
         known.placed(lines[kind].with_columns(own_rank=own, top_rank=None)).select(
@@ -385,10 +387,11 @@ def _channels(
 def _ring(
     size: int | None, printed: list[Order], successors: list[dict[int, int | None]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return a ring's ranks in order from rank 0 and an empty text; or no ranks and the reason.
+    """Return a ring's ranks in order from rank 0, and an empty text; or no ranks and the reason.
 
     The ring is the order that rank 0 prints, if complete. Otherwise it is derived from printed
-    neighbours, or else from connections; it must begin with the part that was printed.
+    neighbours, or else from connections (`successors`, in this order); it must begin with the part
+    that was printed.
     """
     ranks, cut = printed[0] if printed else ((), True)
     size = size or (0 if cut else len(ranks))
@@ -418,7 +421,10 @@ def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
 
 
 def _walk(after: Mapping[int, int | None], start: int, length: int) -> tuple[int, ...]:
-    """Follow successors from `start`; return the ring, empty if it has not `length` ranks."""
+    """Follow the next ranks (`after`) from `start` round the ring.
+
+    Returns no ranks if it does not come back after `length` ranks.
+    """
     if length < 1 or len(after) < length:
         return ()
     found = [start]
@@ -435,7 +441,7 @@ def _from_zero(ring: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the trees, from ``Trees`` and ``Tree`` lines, which each rank prints; and warnings."""
+    """Return the trees (``communicator, channel, rank, parent``) that ranks print, and warnings."""
     elements = pl.col("elements").str.extract_all(r"\[\d{1,4}\] [^\s\[]+")
     whole = pl.col("whole")
     lists = lines["trees"].with_columns(
@@ -494,7 +500,7 @@ def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
-    """Return communicator, algorithm and protocol that rank 0 chose for each collective."""
+    """Return the algorithm and protocol that rank 0 chose for each collective of a communicator."""
     # Of a process's members, only one of rank 0 can have written it.
     table = lines["tunings"].with_columns(
         own_rank=pl.lit(0, pl.Int64), top_rank=pl.lit(None, pl.Int64)
@@ -552,13 +558,19 @@ def _nics(lines: Lines) -> pl.DataFrame:
 
 
 def _collective(name: pl.Expr) -> pl.Expr:
-    """Translate NCCL's name of a collective to ours; ``unknown`` for others, null for null."""
+    """Translate NCCL's name of a collective to tracekit's (``AllReduce``: ``all_reduce``).
+
+    ``unknown`` for others, null for null.
+    """
     known = name.replace_strict(_COLLECTIVES, default="unknown")
     return pl.when(name.is_not_null()).then(known)
 
 
 def _choice(column: str, names: tuple[str, ...]) -> pl.Expr:
-    """Translate NCCL's number or name of an algorithm or protocol; unknown values give null."""
+    """Translate an algorithm or protocol, by its name or NCCL's number, to one of `names`.
+
+    Unknown ones give null.
+    """
     plain = pl.col(column).str.to_lowercase().str.replace_all("_", "")
     known = {name.replace("_", ""): name for name in names}
     known |= {str(number): name for number, name in enumerate(names)}

@@ -35,7 +35,7 @@ _Hanging = tuple[ET.Element, str, int | None]
 
 @dataclass
 class _Found:
-    """What has been read of the XML so far: nodes, links, PCIe slots and warnings."""
+    """Nodes, links, PCIe slots and warnings read from NCCL's XML so far."""
 
     nodes: dict[str, dict[str, object]] = field(default_factory=dict)
     wires: dict[str, Wire] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class _Found:
     warnings: list[str] = field(default_factory=list)
 
     def bus(self, bridge: str) -> str | None:
-        """Return the PCI address of a bridge or device as Linux writes it; None if invalid."""
+        """Return the PCI address of a bridge in Linux's form (`0000:06:00.0`); None if invalid."""
         return pci_bus(self.bridges.get(bridge, ""))
 
 
 def parse_nccl_xml(text: str, source: str, name: str) -> Machine:
-    """Return the machine that NCCL's XML describes.
+    """Return the machine that NCCL's topology XML (NCCL_TOPO_DUMP_FILE) describes.
 
     `cpu` elements are hosts; `pci` elements are bridges and devices, nested as they are plugged in.
     `nvlink` elements of a GPU give the PCI address at the other end and its class: 0x068000 is an
@@ -145,7 +145,7 @@ def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
 
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
-    """Return a number for each `cpu` element: its NUMA node, else an unused integer."""
+    """Return a number for each `cpu` element: its NUMA node, else a number not in use."""
     numa_ids = [_integer(cpu.get("numaid")) for cpu in cpus]
     taken: set[int] = set()
     numbers: list[int | None] = []
@@ -160,7 +160,7 @@ def _host_numbers(cpus: list[ET.Element]) -> list[int]:
 def _place(
     element: ET.Element, wire: Wire, host: str, found: _Found, source: str
 ) -> Iterator[_Hanging]:
-    """Record an XML element; yield the elements nested in it, which are plugged into it.
+    """Add an XML element (bridge, GPU, NIC) to `found`; yield the elements plugged into it.
 
     `wire` is the PCIe slot that the element is plugged into.
     """
@@ -204,7 +204,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add GPUs and NICs from `pci` elements with such a class that contain no `gpu` or `net`."""
+    """Add GPUs and NICs for `pci` elements of such a PCI class that the XML does not name."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")
@@ -242,7 +242,10 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
 
 
 def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
-    """Return (GPU, node at the other end) -> number of links of a kind; add warnings to `found`."""
+    """Return (GPU, node at the other end) -> number of links of a kind, such as NVLinks.
+
+    Warnings are added to `found`.
+    """
     joined: Counter[tuple[str, str]] = Counter()
     lost, back = 0, Counter[str]()
     for gpu, element in found.gpus.items():
@@ -268,7 +271,15 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Test whether to use the entry `one`-`other` or skip it, as GPUs list each other's links."""
+    """Test whether to make a link of the entry `one`-`other`, as GPUs list their links twice.
+
+    Of two GPUs the entry of the lower one counts.
+
+    Raises
+    ------
+    InputError
+        If the two entries give different numbers of links.
+    """
     if not other.startswith("GPU"):
         return True
     here, there = joined.get((one, other)), joined.get((other, one))
@@ -290,7 +301,10 @@ def _target(nvlink: ET.Element, by_bus: Mapping[str, str]) -> str | None:
 
 
 def _bond(gpus: Mapping[str, ET.Element], bricks: int, *ends: str) -> int | None:
-    """Return the bandwidth of bonded NVLinks: their number times that of the slower end's links."""
+    """Return the bandwidth of `bricks` bonded NVLinks, bytes/s; None if an end's is unknown.
+
+    A link has the bandwidth of its slower end.
+    """
     each = [brick_bandwidth(_integer(gpus[end].get("sm"))) for end in ends if end in gpus]
     widths = [width for width in each if width is not None]
     return bricks * min(widths) if len(widths) == len(each) else None

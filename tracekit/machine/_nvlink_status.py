@@ -21,7 +21,7 @@ _INACTIVE = re.compile(r"<?(inactive|disabled)>?", re.IGNORECASE)
 
 @dataclass
 class Brick:
-    """One NVLink of a GPU; fields are None if they were not printed.
+    """One NVLink of a GPU, as `nvidia-smi nvlink` prints it; fields not printed are None.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Brick:
 
 @dataclass
 class GpuBricks:
-    """A GPU: product name, UUID, and link number -> its NVLink."""
+    """A GPU in the output of `nvidia-smi nvlink`: product name, UUID, and its NVLinks by number."""
 
     product: str
     uuid: str
@@ -53,7 +53,7 @@ class GpuBricks:
 
     @property
     def bandwidth(self) -> int | None:
-        """Bandwidth of the slowest active NVLink, bytes/s; None if it was not printed."""
+        """Bandwidth of the slowest active NVLink per direction, bytes/s; None if not printed."""
         widths = [brick.bandwidth for brick in self.active if brick.bandwidth is not None]
         return min(widths, default=None)
 
@@ -63,7 +63,7 @@ Status = Mapping[str, GpuBricks]
 
 
 def parse_status(text: str, source: str) -> Status:
-    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty if the text contains no such output.
+    """Parse output of `nvidia-smi nvlink -s`, `-R` or `-p`: GPU -> its NVLinks; may be empty.
 
     Several outputs of one machine may follow each other and are combined, as is the list of
     `nvidia-smi -L`, which names GPUs but not their NVLinks.
@@ -110,7 +110,7 @@ def active_bricks(status: Status) -> dict[str, int]:
 
 
 def machine_of_status(status: Status, name: str) -> Machine:
-    """Return the machine whose NVLinks were printed; it has no PCIe links.
+    """Return the machine with the NVLinks that `nvidia-smi nvlink` printed, without PCIe links.
 
     `-s` alone does not show where NVLinks lead: then GPUs have the attribute ``bricks`` (their
     number of links), but no links. `-R` and `-p` print the PCI address at the other end. If each
@@ -186,9 +186,10 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
 
 
 def _own_buses(status: Status) -> dict[str, str]:
-    """Return PCI address -> GPU if NVLinks join the GPUs directly; otherwise empty.
+    """Return PCI address -> GPU, derived from the remote ends of NVLinks between GPUs.
 
-    nvidia-smi numbers GPUs in the order of their addresses.
+    nvidia-smi numbers GPUs in the order of their addresses. Empty if NVLinks do not join the GPUs
+    directly.
     """
     linked = [gpu for gpu in _by_number(status) if _remotes(status[gpu])]
     buses = sorted({bus for gpu in linked for bus, _ in _remotes(status[gpu])}, key=_bus_key)
@@ -232,7 +233,7 @@ def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
 
 
 def _is_switched(status: Status) -> bool:
-    """Test whether NVLinks lead to switches: two GPUs' remote devices are the same or disjoint.
+    """Test whether NVLinks lead to switches: any two GPUs have equal or disjoint remote devices.
 
     At least two GPUs must have the same remote devices.
     """

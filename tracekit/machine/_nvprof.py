@@ -1,4 +1,4 @@
-"""Read the topology in an nvprof database: tables NVLINK, PCIE and DEVICE."""
+"""Read the machine's topology from an nvprof database: tables NVLINK, PCIE and DEVICE."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _bonds(
 
 
 def _npus(rows: Sequence[_Row]) -> dict[object, str]:
-    """Map the id of each CPU with NVLinks (POWER9) to the name of its node."""
+    """Return the id of each CPU with NVLinks (POWER9) in the database -> its node's name."""
     ids = {
         row[f"idDev{side}"]
         for row in rows
@@ -224,7 +224,10 @@ def _wires(
     first: int,
     warnings: list[str],
 ) -> tuple[dict[str, Wire], list[str]]:
-    """Return the PCIe slot of each GPU and bridge, and the names of the hosts."""
+    """Return the PCIe slot of each GPU and bridge, and node names of hosts, from PCIE's rows.
+
+    `first`: number of the first host. Devices in `skipped` are ignored.
+    """
     bridges = {_bus_below(row) for row in rows if row["type"] == _PCIE_BRIDGE}
     plugged: dict[str, tuple[tuple[int, int], int | None]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""PCIe side of a machine: hosts, the switches below them, and the devices below those."""
+"""PCIe tree of a machine: hosts, the switches below them, and the devices below those."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BRICKS = {60: 20e9, 70: 25e9, 75: 25e9, 80: 25e9, 86: 14.0625e9, 90: 25e9, 100:
 
 @dataclass(frozen=True)
 class Wire:
-    """Slot that a device or a bridge is plugged into.
+    """PCIe slot that a device or a bridge is plugged into.
 
     Parameters
     ----------
     parent
-        Name of the bridge or host (`CPU0`) that it is plugged into.
+        Name of the bridge or host (`CPU0`) that the slot belongs to.
     bandwidth
         Peak per direction, bytes/s; None where unknown.
     """
@@ -36,7 +36,7 @@ class Wire:
 
 
 def known(**attributes: object) -> dict[str, object]:
-    """Return the attributes of a node that are not None."""
+    """Return the given attributes of a node as a dict, without those that are None."""
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -52,7 +52,7 @@ def pcie_bandwidth(rate: float, width: int) -> int | None:
 
 
 def brick_bandwidth(capability: int | None) -> int | None:
-    """Return the nominal peak of one NVLink per direction, bytes/s, by compute capability x 10.
+    """Return the nominal peak of one NVLink per direction, bytes/s, by the GPU's `capability`.
 
     It is 20 GB/s for P100, 25 GB/s from V100 to H100, 50 GB/s for B200 (the NVLink page of
     nvidia.com), and 14.0625 GB/s for the GA102 boards (from the RTX A6000).
@@ -62,7 +62,7 @@ def brick_bandwidth(capability: int | None) -> int | None:
 
 
 def pci_bus(text: str) -> str | None:
-    """Return a PCI address as Linux writes it (`0000:06:00.0`); None for another text."""
+    """Return a PCI address in Linux's notation (`0000:06:00.0`); None if `text` is none."""
     found = _BUS.fullmatch(text.strip())
     if not found:
         return None

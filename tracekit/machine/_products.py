@@ -1,4 +1,4 @@
-"""Known GPU products (NVLinks, PCIe, peaks), presets of machines, and recognition by GPU names."""
+"""Known GPU products (NVLinks, PCIe, peaks), presets of machines, and recognition by GPU name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Product:
 
 
 def nvlink_of(product: str | None) -> Product | None:
-    """Return NVLinks, PCIe and bandwidths of a GPU product, such as `Tesla V100-SXM2-16GB`.
+    """Return NVLinks, PCIe and bandwidths of a GPU by product name, such as `Tesla V100-SXM2-16GB`.
 
     The known values are in ``schemas/machines/products.toml``, with sources. Slices of a GPU (MIG,
     virtual GPUs) and mobile parts count as unknown, though they share a name with a known GPU.
@@ -101,7 +101,7 @@ def _times(bandwidth: int | None, bricks: int | None) -> int | None:
 
 
 def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> frozenset[int]:
-    """Return the GPUs whose NVSwitch can reduce and multicast: those of Hopper and later.
+    """Return the GPUs whose NVSwitch can reduce and multicast (NVLink SHARP): Hopper and later.
 
     A GPU of unknown name counts if it has more than 12 NVLinks, as no GPU before Hopper has more.
     """
@@ -118,7 +118,7 @@ def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> froze
 
 
 def products_of(machine: Machine) -> dict[int, str | None]:
-    """Return GPU index -> product name, as stated by the machine."""
+    """Return GPU number -> product name that the machine's description states."""
     names = machine.graph.nodes(data="product")
     return {number_of(node): names[node] for node in machine.nodes("gpu")}
 
@@ -142,7 +142,7 @@ def _product(entry: Mapping[str, object]) -> Product:
 
 
 def peak_flops(product: str | None) -> Mapping[str, int]:
-    """Return precision -> peak of a GPU of this name, FLOP/s; empty if it is unknown.
+    """Return precision -> peak FLOP/s of a GPU of this product name; empty if it is unknown.
 
     The peaks are those of dense matrices in data sheets: ``schemas/machines/peaks.toml`` has the
     numbers and their sources. Slower variants that share a GPU's name count as unknown.
@@ -153,7 +153,7 @@ def peak_flops(product: str | None) -> Mapping[str, int]:
 
 
 def peak_memory_bandwidth(product: str | None) -> int | None:
-    """Return the peak memory bandwidth of a GPU of this name, bytes/s; None if it is unknown."""
+    """Return the peak memory bandwidth of a GPU by product name, bytes/s; None if it is unknown."""
     if product is None or not peak_flops(product):  # slices and mobile parts have none of either
         return None
     return next((each["peak"] for name, each in _peaks("memory") if name.search(product)), None)
@@ -180,7 +180,7 @@ _PLAIN_LISTED = ("pcie-1", "pcie-2", "pcie-4", "pcie-8")
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets; ``pcie-3`` and other numbers are presets too."""
+    """Return the names of the preset machines; ``pcie-N`` is one for any number N of GPUs."""
     return sorted([*_files(), *_PLAIN_LISTED])
 
 
@@ -241,9 +241,9 @@ def _is_on_a_board(product: str) -> bool:
 
 
 def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
-    """Return the warnings for GPUs that match no preset, so that only PCIe is assumed.
+    """Return warnings that GPUs of these products match no preset, so that only PCIe is assumed.
 
-    `boards` names boards with more such GPUs.
+    `boards` names boards that have such GPUs, but more of them.
     """
     if len(products) == 1:
         return ()
@@ -267,7 +267,10 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
 
 
 def _recognisable(gpus: int) -> Iterator[tuple[str, re.Pattern[str], str]]:
-    """Yield the presets that have this number of GPUs and are recognised by product name."""
+    """Yield the presets that have this number of GPUs and are recognised by GPU names.
+
+    A preset comes with the pattern of these names, and a text for users.
+    """
     for preset, content in _files().items():
         if "recognise" in content and content["nodes"]["GPU"] == gpus:
             rule = content["recognise"]

@@ -1,4 +1,4 @@
-"""Machines as TOML: ours, shipped as presets, and those that users write.
+"""Machines as TOML: the presets that tracekit ships, and descriptions that users write.
 
     version = 1
     title = "Two GPUs"                  # optional, as are name, source and warnings
@@ -15,7 +15,8 @@
     [attributes.GPU0]                   # or "NIC*"; uuid, pci_bus, product, numa, name, bandwidth
     uuid = "GPU-86e60957-0cc5-7959-855b-28f0d7bac243"
 
-Bandwidths are peaks per direction in bytes/s, and absent where they are not known.
+A brick is one NVLink. Bandwidths are peaks per direction in bytes/s, and absent where they are not
+known.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ _RATES = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def pcie_interface(text: str) -> int | None:
-    """Return the peak per direction of ``generation x lanes`` such as ``3x16``; None if invalid.
+    """Return the peak per direction, bytes/s, of PCIe such as ``3x16`` (generation x lanes).
 
-    The unit is bytes/s.
+    None if the text is invalid.
     """
     found = _PCIE.fullmatch(text)
     return pcie_bandwidth(_RATES[int(found[1]) - 1], int(found[2])) if found else None
 
 
 def read_machine_toml(path: Path) -> Machine:
-    """Read a machine that a user described, in the format of the presets.
+    """Read a machine that a user described in a TOML file, in the format of the presets.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def read_machine_toml(path: Path) -> Machine:
 
 
 def machine_of_text(text: str) -> Machine:
-    """Return the machine from text that `machine_toml` wrote into a report."""
+    """Return the machine from the TOML that `machine_toml` wrote."""
     return machine_of(parse_toml(text), "machine", "the recorded machine", "trace")
 
 
@@ -131,7 +132,7 @@ def _untold(
 
 
 def machine_toml(machine: Machine) -> str:
-    """Return a machine as TOML, from which all but its topology matrix can be read back."""
+    """Return a machine as TOML text; only its topology matrix (`given`) is not kept."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
     if not machine.tells_peers:
         lines.append("tells_peers = false")

@@ -39,7 +39,7 @@ _Pair = tuple[str, str]
 
 @dataclass
 class _Block:
-    """A topology matrix found in a text: its header, and the rows below it."""
+    """A topology matrix in the output of `nvidia-smi topo -m`: its header and the rows below it."""
 
     devices: list[str]
     columns: list[str]
@@ -48,7 +48,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Content of topology matrices: links between GPUs and NICs, and CPU affinities.
+    """Content of the matrices of `nvidia-smi topo -m`: links between GPUs and NICs, affinities.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str) -> Matrix | None:
-    """Parse the topology matrices in a text; None if there are none.
+    """Parse matrices of `nvidia-smi topo -m` in a text; None if there are none.
 
     Other text may come before and after. Several matrices of one machine are combined: `topo -mp`
     shows PCIe relations of GPUs for which `topo -m` shows NVLinks.
@@ -124,7 +124,7 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
 def machine_of_matrix(
     matrix: Matrix, name: str, active: Mapping[str, int] | None = None
 ) -> Machine:
-    """Return the machine that a matrix describes; its warnings list what the matrix leaves open.
+    """Return the machine that a topology matrix describes, with warnings on what it leaves open.
 
     NV4 between two GPUs means that four NVLinks join them, or that four lead from each to
     NVSwitches, shared by all pairs; the matrix does not distinguish the two. A switch is inferred
@@ -202,7 +202,7 @@ def _blocks(lines: Iterable[str], source: str) -> list[_Block]:
 
 
 def _header(words: Sequence[str]) -> _Block | None:
-    """Return a new block if the line is the header of a matrix, else None."""
+    """Return a new, empty matrix if `words` are the header line of one, else None."""
     if not _GPU.fullmatch(words[0]):
         return None
     ends = (
@@ -286,7 +286,13 @@ def _of_peers(block: _Block) -> bool:
 
 
 def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
-    """Yield each pair of devices, in both orders, and its cell; check that both cells agree."""
+    """Yield each pair of devices, in both orders, with its cell in the matrix.
+
+    Raises
+    ------
+    InputError
+        If the two cells of a pair differ.
+    """
     for device in block.devices:
         if device not in block.rows and _GPU.fullmatch(device):
             raise InputError(
@@ -343,7 +349,7 @@ def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str
 
 
 def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
-    """Return sets of devices connected, perhaps via others, by relations such as `PIX`."""
+    """Return sets of devices that `relations` such as `PIX` connect, also by way of others."""
     graph = nx.Graph()
     graph.add_nodes_from(matrix.devices)
     graph.add_edges_from(pair for pair, each in matrix.relations.items() if each in relations)
@@ -386,7 +392,7 @@ def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -
 
 
 def _by_cpus(matrix: Matrix) -> dict[str, int]:
-    """Return GPU -> CPU socket by its CPU affinity; empty if all GPUs have the same affinity."""
+    """Return GPU -> CPU socket, one per distinct CPU affinity; empty if all GPUs have the same."""
     lists = sorted(set(matrix.cpus.values()), key=lambda cpus: int(re.split("[,-]", cpus)[0]))
     if len(lists) < 2:  # noqa: PLR2004
         return {}
@@ -430,10 +436,10 @@ def _nvlinks(matrix: Matrix, active: Mapping[str, int], warnings: list[str]) -> 
 
 
 def _could_be_switched(rows: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the NVLinks per GPU if all of them could lead to a switch, else None.
+    """Return the NVLinks per GPU if all of them could lead to an NVSwitch, else None.
 
-    That is so for more than two GPUs if each pair has the same number, and some GPU product has
-    this number of NVLinks in total.
+    That is so for more than two GPUs if each pair has the same number (in `rows`), and some GPU
+    product has this number of NVLinks in total.
     """
     counts = {count for row in rows.values() for count in row}
     every = all(len(row) == len(rows) - 1 for row in rows.values())
@@ -458,9 +464,10 @@ def _wires(matrix: Matrix, hosts: Mapping[str, int]) -> dict[str, Wire]:
 
 
 def _hides_switches(matrix: Matrix, hosts: Mapping[str, int]) -> bool:
-    """Test whether some pair of GPUs on a socket has no known PCIe relation, hidden by NVLinks.
+    """Test whether the PCIe relation of some pair of GPUs on one socket is unknown.
 
-    A relation between other GPUs or NICs below the same two PCIe switches makes it known.
+    The matrix prints NVLinks in its place; a relation between other GPUs or NICs below the same two
+    PCIe switches makes it known.
     """
     groups = _groups(matrix, _SWITCHES)
     known = {

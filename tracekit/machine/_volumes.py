@@ -1,4 +1,4 @@
-"""Compute the bytes of a collective on each edge, by algorithm, and find rings over NVLinks.
+"""Compute the bytes that a collective moves between GPUs, by algorithm; find rings over NVLinks.
 
 Bytes are given as shares of S, the size of a collective as nccl-tests counts it: count x size for
 all-reduce, broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter,
@@ -68,7 +68,7 @@ class Edge:
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction | None:
-    """Return bus bandwidth over algorithm bandwidth (S over time) of a collective; None if unknown.
+    """Return bus bandwidth / algorithm bandwidth (S over time) of a collective; None if unknown.
 
     These are the factors of nccl-tests (``doc/PERFORMANCE.md``), with n ranks: 2(n-1)/n for
     all-reduce; (n-1)/n for reduce-scatter, all-gather, all-to-all, gather and scatter; 1 for
@@ -96,7 +96,7 @@ def shares(
     bidirectional: bool = False,
     islands: Sequence[Sequence[int]] = (),
 ) -> list[Edge]:
-    """Return the bytes of a collective on each edge between GPUs, as shares of S.
+    """Return the bytes that a collective moves between each two GPUs, as shares of its size S.
 
     n is the number of GPUs, S the bytes of the larger buffer (for an all-gather, the output).
 
@@ -196,7 +196,7 @@ def _check(
 
 
 def _parts(rings: Sequence[Ring], *, bidirectional: bool) -> Iterator[tuple[Ring, Fraction]]:
-    """Yield each ring, in one or both directions, with the share of S that it carries."""
+    """Yield each ring, in one or both directions, with the share of the data that it carries."""
     widths = [ring.bricks or 0 for ring in rings]
     if not all(widths):
         widths = [1] * len(rings)
@@ -234,7 +234,7 @@ def _over_trees(trees: Sequence[_Tree]) -> Iterator[Edge]:
 
 
 def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield the transfers between each two GPUs, for algorithms with direct stores and reads.
+    """Yield the bytes between each two GPUs, for algorithms with direct stores and reads.
 
     With a one-shot algorithm a GPU sends all its data to each other GPU. With a two-shot algorithm
     it first sends each other GPU a part of its input, then the part that it has reduced.
@@ -247,7 +247,7 @@ def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
 def _through_switch(
     algorithm: str, collective: str, islands: Sequence[Sequence[int]]
 ) -> Iterator[Edge]:
-    """Yield the transfers between GPUs and their switches.
+    """Yield the bytes between GPUs and the NVSwitches that reduce or multicast for them.
 
     A part that the switch reduces is read from every GPU, including the one that requests it; a
     part that it multicasts is stored at every GPU. With several switches, the i-th GPU at each
@@ -301,7 +301,10 @@ def _parent(node: int, nodes: int) -> int:
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield PAT's transfers: each rank's data along a binomial tree, most distant ranks first."""
+    """Yield the transfers of NCCL's PAT algorithm, between ranks whose distance is a power of 2.
+
+    Each rank's data go along a binomial tree, to the most distant ranks first.
+    """
     ranks = len(gpus)
     direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
     if direction is None:
@@ -340,14 +343,15 @@ Bricks = dict[frozenset[int], int]
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring that visits each GPU once, and returns to the first.
+    """A ring of GPUs for a collective: it visits each GPU once, and returns to the first.
 
     Parameters
     ----------
     gpus
         The GPUs in their order.
     bricks
-        Number of NVLinks of each edge that the ring uses; None if its edges are not direct NVLinks.
+        Number of NVLinks that the ring uses between two neighbours; None if its edges are not
+        direct NVLinks.
     """
 
     gpus: tuple[int, ...]
@@ -409,7 +413,7 @@ def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
 
 @dataclass
 class _Search:
-    """Depth-first search for the set of rings that uses the most NVLinks, from greedy rings on."""
+    """Depth-first search for the set of rings that uses the most NVLinks; it starts greedily."""
 
     members: list[int]
     steps: int = _STEPS
@@ -435,13 +439,16 @@ class _Search:
                     return
 
     def _bound(self, left: Bricks) -> int:
-        """Return an upper bound for the NVLinks of further rings: each ring takes two per GPU."""
+        """Return an upper bound of the NVLinks (`left`: unused ones) that further rings can use.
+
+        Each ring takes two per GPU.
+        """
         return min(
             sum(width for pair, width in left.items() if gpu in pair) // 2 for gpu in self.members
         )
 
     def _cycles(self, left: Bricks, width: int) -> Iterator[tuple[int, ...]]:
-        """Yield rings whose edges all have `width` or more unused NVLinks, in order of GPUs."""
+        """Yield rings whose neighbours all have `width` or more unused NVLinks between them."""
         self.steps -= 1
         wide = {
             gpu: [

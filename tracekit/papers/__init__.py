@@ -1,4 +1,4 @@
-"""Questions of published papers, written against public names of tracekit only.
+"""Questions of published papers, answered through public names of tracekit only.
 
 The DGX-1 study: its questions answered by recorded or simulated runs, beside the published values.
 """

@@ -1,4 +1,4 @@
-"""`tracekit study dgx1`: the questions of the DGX-1 study, of recorded or of simulated runs."""
+"""Command `tracekit study dgx1`: answer the questions of the DGX-1 study for recorded runs."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -70,8 +70,9 @@ def dgx1(
 ) -> "Answer":
     """Answer the questions of the DGX-1 study, published values beside yours.
 
-    Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
-    that ends in .html is a page with a table, a figure and a sentence for each question.
+    The study compares the training of networks on 1 to 8 GPUs. Runs are those with the label
+    study=dgx1, as `tracekit record --study dgx1` gives it. An output that ends in .html is a page
+    with a table, a figure and a sentence for each question.
     """
     return study_dgx1.answer(
         runs or (), where=where, store=store, say=partial(typer.echo, err=True), **asked

@@ -33,12 +33,12 @@ def number_of_gpus(number: object) -> str:
 
 
 def number_of(value: object, form: str) -> str:
-    """Return a value formatted such as ``{:.1f} %``, or a word for unknown."""
+    """Return `value` formatted by `form`, such as ``{:.1f} %``; `an unknown number` for None."""
     return _UNKNOWN if value is None else form.format(value)
 
 
 def ends(rows: pl.DataFrame, name: str, form: str) -> str:
-    """Return as text the least and greatest value of a column, each with its configuration."""
+    """Return the least and greatest value of column `name` as text, each with its configuration."""
     known = rows.drop_nulls(name).sort(name)
     if known.is_empty():
         return _UNKNOWN
@@ -50,26 +50,32 @@ def ends(rows: pl.DataFrame, name: str, form: str) -> str:
 
 
 def _of(row: Mapping[str, object]) -> str:
-    """Return the configuration of a row: network, method and batch, where known."""
+    """Return the configuration in a row as text: network, method and batch size, where known."""
     words = [str(row[key]) for key in ("network", "method") if row.get(key) is not None]
     words += [f"batch {row['batch']}"] if row.get("batch") is not None else []
     return f" ({', '.join(words)})" if words else ""
 
 
 def holds(values: pl.Series, claim: Callable[[pl.Series], bool]) -> bool | None:
-    """Return whether values confirm a claim; None if there are no values."""
+    """Return whether the known values satisfy `claim` (a function); None if there are none."""
     known = values.drop_nulls()
     return bool(claim(known)) if known.len() else None
 
 
 def _all_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Test whether all overheads satisfy a claim; None if some are unknown and none contradicts."""
+    """Test whether a claim is true of all rows; None if undecided or without rows.
+
+    It is undecided if it is unknown for some rows, and false for none.
+    """
     shown = overheads.select(said=claim)["said"]
     return shown.all(ignore_nulls=False) if shown.len() else None
 
 
 def _any_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Test whether any overhead satisfies a claim; None if some are unknown and none does."""
+    """Test whether a claim is true of any row; None if undecided or without rows.
+
+    It is undecided if it is unknown for some rows, and true for none.
+    """
     shown = overheads.select(said=claim)["said"]
     return shown.any(ignore_nulls=False) if shown.len() else None
 
@@ -111,15 +117,15 @@ _OVERHEADS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements by which the DGX-1 questions are answered.
+    """Measured (or simulated) values from which the DGX-1 questions are answered.
 
     Parameters
     ----------
     study
         The table of a study, from `study`.
     memory
-        Memory of each GPU of each run: ``network, method, batch, gpus, gpu, source, pre_bytes,
-        training_bytes``.
+        Memory of each GPU of each run, bytes, before and in training: ``network, method, batch,
+        gpus, gpu, source, pre_bytes, training_bytes``.
     routes
         Copies between GPUs by type of route: ``network, batch, gpus, method, route_type, transfers,
         bytes, busy_ns``.
@@ -139,16 +145,22 @@ class Measured:
 
     @property
     def most(self) -> int:
-        """The largest number of GPUs of any run."""
+        """The largest number of GPUs of any run in the study."""
         return max(self.study["gpus"].drop_nulls(), default=0)
 
     def epochs(self) -> pl.DataFrame:
-        """Return `scaling` (epoch times, speedups) for the published data set, based on one GPU."""
+        """Return epoch times for the published data set, and speedups over one GPU.
+
+        They come from `scaling`; configurations without a run on several GPUs are left out.
+        """
         rows = scaling(self.strong, images=self.published.images).rows
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
 
     def overheads(self) -> pl.DataFrame:
-        """Return the overhead of NCCL or Gloo over P2P, for configurations with both."""
+        """Return how much longer steps take with NCCL (or Gloo) than with P2P, in percent.
+
+        Only configurations with both methods have a row.
+        """
         study = self.strong.filter((pl.col("method") == "p2p") | _COLLECTIVE)
         if study["method"].n_unique() < len({"p2p", "nccl"}):
             return pl.DataFrame(schema=_OVERHEADS)
@@ -220,7 +232,7 @@ def _scales(measured: Measured) -> Answer:
 
 
 def _off_lenet(rows: pl.DataFrame) -> pl.Series:
-    """Return by how many percent alexnet's speedups differ from lenet's, up or down."""
+    """Return by how many percent alexnet's speedups differ from lenet's (absolute values)."""
     lenet, alexnet = (rows.filter(network=name).select(*_KEY[1:], "speedup") for name in _SMALL)
     both = alexnet.join(lenet, on=_KEY[1:], nulls_equal=True, suffix="_of_lenet")
     ratio = both["speedup"] / both["speedup_of_lenet"]
@@ -228,7 +240,7 @@ def _off_lenet(rows: pl.DataFrame) -> pl.Series:
 
 
 def _agreement(rows: pl.DataFrame) -> str:
-    """Return a sentence that compares published values and bounds with measured ones."""
+    """Return a sentence on how far measured values are from published values and bounds."""
     errors, bounds = rows["error_percent"].drop_nulls().abs(), rows["within"].drop_nulls()
     parts = []
     if errors.len():
@@ -300,7 +312,10 @@ def _network_size(measured: Measured) -> Answer:
 
 
 def _bars(stages: pl.DataFrame) -> pl.DataFrame:
-    """Return the figure's rows, without run names if other columns distinguish the bars."""
+    """Return the rows for the figure of stages, one per bar.
+
+    Run names are dropped if network, batch, GPUs and method distinguish the bars.
+    """
     bars = stages.drop("run")
     is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()
     return bars if is_told else stages
@@ -380,7 +395,11 @@ def _memory(measured: Measured) -> Answer:
 
 
 def _memory_rows(measured: Measured) -> pl.DataFrame:
-    """Return extra memory and growth of GPU 0 on the most GPUs, with published values."""
+    """Return the memory of GPU 0 with the most GPUs, by network, method and batch.
+
+    ``extra_percent``: by how much it exceeds that of the other GPUs; ``increase_percent``: growth
+    with the batch size. Published values are beside them.
+    """
     points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
     growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
     grown = beside(growth, known.memory_growth, "increase_percent").select(
@@ -392,7 +411,7 @@ def _memory_rows(measured: Measured) -> pl.DataFrame:
 
 
 def _apart(rows: pl.DataFrame) -> pl.Series:
-    """Return by how many percent the memory of methods differs, per network and batch."""
+    """Return by how many percent GPU 0's memory differs between methods, per network and batch."""
     used = pl.col("root_bytes")
     apart = 100 * (used.max() / used.min() - 1)
     pairs = rows.group_by("network", "batch").agg(apart=apart, both=pl.len())

@@ -1,4 +1,4 @@
-"""The DGX-1 study, with runs of the store or simulated runs."""
+"""The DGX-1 study: its questions, asked of runs in the store or of simulated runs."""
 
 import hashlib
 import json
@@ -149,7 +149,7 @@ def _overview(parts: Mapping[str, "Answer"], source: str) -> "Answer":
 
 
 def _of(chosen: Sequence["OpenedRun"]) -> str:
-    """Return a text such as ``56 runs, 4 simulated``."""
+    """Return the number of runs as text, such as ``56 runs, 4 simulated``."""
     count = sum(map(is_simulated, chosen))
     of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
     return f"{len(chosen):,} run{'' if len(chosen) == 1 else 's'}{of}"
@@ -201,11 +201,11 @@ def _routes(
 
 
 def _silent(text: str) -> None:
-    """Ignore a message, in place of printing it."""
+    """Ignore a message; used in place of a function that prints it."""
 
 
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
-    """Simulate the study's runs that the store lacks, and add them."""
+    """Simulate those of the study's runs that the store lacks, and store them."""
     from tracekit.runs import ingest
     from tracekit.store import Store
 
@@ -226,7 +226,7 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
 
 
 def _labels() -> dict[str, str]:
-    """Return the labels of runs from the current version of the simulator."""
+    """Return the labels of simulated runs: the study, and a hash of the simulator's files."""
     files = sorted(each for each in _SIMULATOR.rglob("*") if each.suffix in {".py", ".toml"})
     files.append(schemas() / "machines" / f"{_MACHINE}.toml")
     made_of = hashlib.sha256(b"\0".join(each.read_bytes() for each in files))

@@ -1,6 +1,6 @@
-"""Sensitivity of the simulated DGX-1: speedups over the range of each assumption.
+"""Sensitivity of the simulated DGX-1: speedups as each assumption is varied over its range.
 
-Steps come from the simulator, which does not use published values; these are listed beside.
+Step times come from the simulator, which does not use published values; these are listed beside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARIANT = ("assumption", "value")
 def sensitivity(
     steps: pl.DataFrame, assumptions: pl.DataFrame, known: Published
 ) -> dict[str, Answer]:
-    """Return which assumptions can reach published speedups, and predictions of one fit.
+    """Return which assumptions of the simulator can reach published speedups, and a fit.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def sensitivity(
 
 
 def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the speedup of each variant: images per second over the rate on one GPU."""
+    """Return speedups: images per second over those on one GPU, with the same assumptions."""
     ones = steps.filter(pl.col("gpus") == 1).select(*_VARIANT, "network", one="step_ns")
     several = steps.filter(pl.col("gpus") > 1)
     joined = several.join(ones, on=[*_VARIANT, "network"], nulls_equal=True)
@@ -63,7 +63,10 @@ def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _figures(known: Published) -> pl.DataFrame:
-    """Return published speedups; alexnet's, published as similar to lenet's, repeat those."""
+    """Return the published speedups; lenet's stand for alexnet's, too.
+
+    Alexnet's were published only as similar to lenet's (relation ``~``).
+    """
     speedups = known.speedups.select(*_FIGURE, "published", "relation")
     alike = speedups.filter(network="lenet").with_columns(
         network=pl.lit("alexnet"), relation=pl.lit("~")
@@ -72,7 +75,11 @@ def _figures(known: Published) -> pl.DataFrame:
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
-    """Test whether a range of speedups, widened by `slack` percent, reaches the published."""
+    """Test whether the range from `low` to `high` contains the published speedup.
+
+    The range is widened by `slack` percent (more where ``relation`` is ``~``); a published bound is
+    reached if `low` is below it.
+    """
     published, relation = pl.col("published"), pl.col("relation")
     near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
     between = (low <= published * (1 + near)) & (high >= published * (1 - near))
@@ -103,7 +110,7 @@ def _over_ranges(
 
 
 def _names(rows: pl.DataFrame) -> str:
-    """Return published speedups in words, such as ``lenet nccl 2, 4``."""
+    """Return which published speedups are in `rows` as text, such as ``lenet nccl 2, 4`` (GPUs)."""
     texts = [
         f"{network} {method} {', '.join(map(str, sorted(own['gpus'])))}"
         for (network, method), own in rows.group_by("network", "method", maintain_order=True)
@@ -143,9 +150,9 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
 
 
 def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
-    """Fit the host's cost of a collective to one published speedup, and predict the others.
+    """Fit the host's cost of a collective, ns, to one published speedup, and predict the others.
 
-    There is one fit per assumption whose value is that cost.
+    There is one fit per assumption of the simulator that is such a cost.
     """
     network, method, gpus = _POINT
     wanted = figures.filter(network=network, method=method, gpus=gpus)["published"]

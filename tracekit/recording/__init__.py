@@ -1,4 +1,4 @@
-"""Records programs with Nsight Systems (nsys)."""
+"""Record programs with Nsight Systems (nsys)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Makes all ranks of a running job record the same steps."""
+"""Ask all ranks of a running job to record the same steps, and wait for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWER = re.compile(rf"(\S+) ({IS_AT}|{LATE}|{DONE}) (\d{{1,18}})")
 
 @dataclass(frozen=True)
 class _Job:
-    """Shared folder of a running job, through which it gets requests."""
+    """A running job, by the shared folder through which its ranks get requests and answer."""
 
     folder: Path
     patience: float
@@ -38,7 +38,10 @@ class _Job:
         return identity
 
     def answers(self, identity: str | None = None) -> dict[str, tuple[str, int] | None]:
-        """Return each rank's answer: rank -> (kind, step); None if it is to another request."""
+        """Return the answer of each rank: rank -> (kind, step).
+
+        None instead if its answer is to another request than `identity`.
+        """
         found: dict[str, tuple[str, int] | None] = {}
         for path in self.folder.iterdir():
             answer = (
@@ -52,7 +55,10 @@ class _Job:
         return found
 
     def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
-        """Return the answers of all ranks, once each has answered with one of these kinds."""
+        """Return the answers of all ranks, once each has answered with one of `kinds`.
+
+        Raises an error if a rank does not answer within `seconds`.
+        """
         until = time.monotonic() + seconds
         while True:
             found = self.answers(identity)
@@ -129,7 +135,12 @@ def attach(
 def _recorded(
     job: _Job, length: int, report: Callable[[str], None]
 ) -> tuple[int, dict[str, tuple[str, int]]]:
-    """Request future steps; return the first step, and the answers of the ranks."""
+    """Ask the ranks to record `length` steps in the near future.
+
+    Returns
+    -------
+    The first step, and the answers of the ranks: rank -> (kind, step).
+    """
     first = _steps(job)
     since = time.monotonic()
     time.sleep(_BETWEEN)

@@ -1,4 +1,4 @@
-"""Measures the cost of recording: short runs of a program, alternately with and without nsys."""
+"""Measure how much recording slows a program down: short runs, in turn with and without nsys."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Timing:
 
 @dataclass(frozen=True)
 class Cost:
-    """Slowdown of a program by recording.
+    """Slowdown of a program by recording it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Cost:
     alone_ns
         Median time without nsys, ns.
     has_steps
-        Whether the times are of steps; otherwise of the whole program, which is always known.
+        Whether the times are of training steps; otherwise of the whole program.
     """
 
     ratios: tuple[float, ...]
@@ -74,9 +74,9 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order of pairs of runs of two kinds, A B B A A B ...; true means B.
+    """Return the order of `times` pairs of runs of two kinds, A B B A A B etc.; true means B.
 
-    With an even number of pairs (`times`), the effect of a steady drift cancels out.
+    With an even number of pairs, the effect of a steady drift cancels out.
     """
     return [is_second for pair in range(times) for is_second in (pair % 2 == 1, pair % 2 == 0)]
 
@@ -134,7 +134,10 @@ def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
 
 
 def _timed(plan: Plan, folder: Path) -> Plan:
-    """Return a plan that also times the program and its steps, with all files in `folder`."""
+    """Return a plan that also measures the times of the program and its steps.
+
+    All its files are in `folder`.
+    """
     watch = (sys.executable, "-I", "-S", _stopwatch.__file__, str(folder))
     at = plan.launch.local_rank_at
     launch = replace(
@@ -148,7 +151,10 @@ def _timed(plan: Plan, folder: Path) -> Plan:
 
 
 def _period(lines: str) -> float | None:
-    """Return the median time between steps of the first optimizer, ns; None if too few."""
+    """Return the median time between steps of the first optimizer in `lines`, ns.
+
+    None if there are too few steps.
+    """
     steps = [line.split() for line in lines.splitlines()]
     times = [int(at) for at, optimizer in steps if optimizer == steps[0][1]]
     if len(times) < _FEWEST_STEPS:
@@ -157,7 +163,10 @@ def _period(lines: str) -> float | None:
 
 
 def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
-    """Compute the cost from pairs of runs: per step if all runs have step times, else in total."""
+    """Compute the slowdown from pairs of runs, `alone` and with nsys (`recorded`).
+
+    It is per step if all runs have step times, else of the whole program.
+    """
     known = [
         (one.step_ns, other.step_ns)
         for one, other in zip(alone, recorded, strict=True)

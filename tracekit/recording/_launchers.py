@@ -1,4 +1,4 @@
-"""Launchers of jobs: where the program is among their arguments, and which variable has the rank.
+"""Launchers of jobs, such as torchrun: where the program begins, and which variable has the rank.
 
 nsys has to be between a launcher and its program to write one report per rank.
 """
@@ -195,12 +195,15 @@ def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
 
 
 def _spelt(option: str) -> str:
-    """Return an option spelt with hyphens, without its value."""
+    """Return an option's name with hyphens in place of underscores, without its value."""
     return option.partition("=")[0].replace("_", "-")
 
 
 def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launch:
-    """Change the options of a launcher of Python scripts, so that it can run nsys."""
+    """Return the parts of a command whose launcher runs Python scripts (such as torchrun).
+
+    Its options are changed so that it runs nsys instead.
+    """
     options = list(command[begin:end])
     runs_program = any(_spelt(each) == "--no-python" for each in options)
     is_module = {"-m", "--module"} & set(options)
@@ -235,7 +238,7 @@ def _python_of(command: Sequence[str]) -> str:
 
 
 def implementation(launcher: str) -> str:
-    """Return the MPI of a launcher: ``openmpi``, or ``mpich`` and those compatible with it."""
+    """Return the MPI that a launcher belongs to: ``openmpi``, or ``mpich`` with its relatives."""
     output = PurePath(launcher).name
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user is about to run

@@ -1,4 +1,4 @@
-"""The installed nsys: its abilities, parsed from its help and status, and its command line."""
+"""The installed nsys: what it can record, parsed from its help and status; its command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUOTED = re.compile(r"'([a-z][a-z0-9-]*)'")
 
 @dataclass(frozen=True)
 class Nsys:
-    """An installed nsys and its abilities.
+    """An installed nsys: its version, and what it can record.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Nsys:
 
     @classmethod
     def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:
-        """Parse the abilities of an nsys from its outputs.
+        """Parse from an nsys's output what it can record.
 
         `version`, `profile_help` and `status` are the outputs of ``nsys --version``, ``nsys profile
         --help`` and ``nsys status --environment``.
@@ -177,7 +177,7 @@ def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
 
 
 def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
-    """Yield options to record one range, and let the program go on after it."""
+    """Yield nsys options to record one range of the program, which goes on after it."""
     if capture_range == CUDA_RANGE:
         yield f"--{_has(nsys, 'capture-range')}=cudaProfilerApi"
     else:
@@ -190,7 +190,7 @@ def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
 
 
 def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
-    """Yield options that record each annotated window into a separate report."""
+    """Yield nsys options that record each window of steps into a separate report."""
     if wanted.capture_range is not None:
         raise UsageError(
             "windows of steps are the capture range, and annotations mark the steps",

@@ -1,4 +1,4 @@
-"""Runs a planned recording to its end; after an interrupt nsys still writes its report.
+"""Run a planned recording to its end; after an interrupt nsys still writes its report.
 
 Unless started on a terminal, the program is a process group of its own, for three reasons. An
 interrupt reaches it exactly once, whoever it was sent to: after a second one nsys would not write
@@ -39,7 +39,7 @@ _LOCK = ".lock"
 
 
 def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]:
-    """Run a plan and return the reports, which are moved to its folder once all are complete.
+    """Run a planned recording; return its reports, moved to the plan's folder once complete.
 
     Output of the program goes to standard error, since standard output is for results.
 
@@ -89,7 +89,7 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Lock a folder against recordings of the same name, until this process ends."""
+    """Lock a folder of reports until this process ends, against a second recording into it."""
     with (folder / _LOCK).open("w") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(
@@ -127,7 +127,7 @@ def _record(plan: Plan, wait: str) -> None:
 
 
 def _recorder(plan: Plan) -> str:
-    """Return the first program of the command: the launcher if there is one, else nsys."""
+    """Return the program that a plan's command starts with: the launcher if any, else nsys."""
     return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 
@@ -222,7 +222,7 @@ def _start(
 
 
 def _stderr_number() -> int:
-    """Return the descriptor of Python's stderr, else of the process's; without any, DEVNULL."""
+    """Return the file descriptor of Python's stderr, else of the process's, else DEVNULL."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):  # in a notebook, say
@@ -230,7 +230,10 @@ def _stderr_number() -> int:
 
 
 def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
-    """Wait for the end of the program, and return its exit code."""
+    """Wait for the supervisor process to end, and return the exit code.
+
+    Raises an error if it could not run `program`.
+    """
     code = process.wait()
     if answer := ours.recv(_LONGEST_NUMBER):
         raise RecordingError(f"{program} does not run ({os.strerror(int(answer))})")
@@ -240,7 +243,7 @@ def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) 
 
 
 def _end_all(variable: str) -> None:
-    """End all processes that have a variable in their environment, and wait for them."""
+    """End all processes with `variable` (``NAME=VALUE``) in their environment, by SIGKILL."""
     while pids := [pid for pid in _others() if variable in _environment(pid)]:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
@@ -268,11 +271,11 @@ def _signal_group(group: int, sent: int) -> None:
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, handled as an interrupt so that the program is not left running."""
+    """Error: SIGTERM or SIGHUP was received; as an interrupt, it ends the program, too."""
 
 
 class _Interrupts:
-    """Holds back interrupts until the program to forward them to is known.
+    """Delays interrupts while a program is being started, until they can be forwarded to it.
 
     Signals that this process ignores stay ignored; but a program started meanwhile gets SIGINT if
     `others_hear`: a child inherits ignored signals, not handlers.

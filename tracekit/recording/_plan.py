@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """End of the command: the words that nsys runs."""
+        """End of the command: the words that nsys runs, i.e. the program with its arguments."""
         launch = self.launch
         return (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
 
@@ -188,7 +188,7 @@ def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
-    """Return the program's command with its local rank inserted as an argument at word `at`."""
+    """Return a program's command with the local rank as an argument at word `at`, if not None."""
     if at is None:
         return program
     before, behind = shlex.join(program[:at]), shlex.join(program[at:])
@@ -206,7 +206,10 @@ def _by_nvtx(wanted: Wanted) -> bool:
 
 
 def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
-    """Group reports by window, whose number is in their name: ``rank0.2.nsys-rep`` -> 2."""
+    """Group reports by recording window (range of steps), by the number in their name.
+
+    ``rank0.2.nsys-rep`` is of window 2; a report without a number is of window 1.
+    """
     found: dict[int, list[Path]] = {}
     for path in reports:
         number = path.stem.rpartition(".")[2]

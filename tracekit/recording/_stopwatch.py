@@ -1,4 +1,4 @@
-"""Runs a program and writes its duration to a file: ``FOLDER PROGRAM...``.
+"""Run a program and write its duration to a file: ``FOLDER PROGRAM...``.
 
 It is started as a separate process, and imports nothing of tracekit.
 """

@@ -1,4 +1,4 @@
-"""Studies: one program recorded with each combination of options that a machine can run."""
+"""Studies: a program recorded with each combination of options that the machine can run."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Configuration:
-    """One combination of options, which also are labels of its run: option -> value.
+    """One combination of options of a study, which also are labels of its run: option -> value.
 
-    Options that all combinations share are labels, too, but not part of the name.
+    Options that all combinations share (`fixed`) are labels, too, but not part of the name.
     """
 
     study: str
@@ -61,14 +61,17 @@ class Configuration:
         return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
-        """Return the fixed options in a run's labels, if they are not these; else None."""
+        """Return the shared options in a run's `labels` if they differ from this study's.
+
+        None if they are the same, or the run has none.
+        """
         recorded = labels.get(_FIXED)
         return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
 
 
 @dataclass(frozen=True)
 class Study:
-    """Grid of configurations of one program.
+    """Grid of configurations (combinations of options) with which a program is recorded.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ class Study:
     fixed
         Options with the same value in all configurations: option -> value.
     only_gpus, only_cpu
-        Methods that run only on GPUs, and only on the CPU.
+        Values of the option ``method`` that run only on GPUs, and only on the CPU.
     arguments
         Words that replace an option's value in the command: option -> value -> words.
     without
@@ -126,7 +129,7 @@ class Study:
         return found
 
     def strangers(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Return the names of runs labelled with the study that match no configuration of it.
+        """Return the names of runs that are labelled with this study, but match no configuration.
 
         Parameters
         ----------
@@ -155,7 +158,7 @@ class Study:
         return (*itertools.chain.from_iterable(words), *device)
 
     def _words(self, part: str, options: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the words for one part of the command, with placeholders replaced."""
+        """Return the words for one word of the command, with options' values in placeholders."""
         key = part.strip("{}")
         if key in self.arguments:
             return self.arguments[key][str(options[key])]
@@ -331,7 +334,7 @@ def _program(
 
 
 def file_name(name: str) -> str:
-    """Return a folder name for `name`: itself if it is safe, else a unique replacement."""
+    """Return a folder name for `name`: itself if it is a safe file name, else a unique one."""
     safe = "".join(each if each.isalnum() or each in _HARMLESS else "_" for each in name)
     if safe == name and not name.startswith(".") and len(name) <= _LONGEST:
         return name

@@ -1,4 +1,4 @@
-"""Runs a command, ends idle processes that its program leaves behind, and leaves none itself.
+"""Run a command, end idle processes that its program leaves behind, and leave none itself.
 
 It runs as a program of its own, and imports nothing of tracekit. Orphans of the command become its
 children, even if they have detached themselves (`PR_SET_CHILD_SUBREAPER`), so that it can end them.
@@ -76,7 +76,7 @@ _Processes = dict[int, _Process]
 
 
 class _Signals:
-    """Handler of signals sent to this process. An interrupt reaches the command by itself."""
+    """Records the signals sent to this process; an interrupt reaches the command by itself."""
 
     def __init__(self) -> None:
         self.came = False
@@ -125,7 +125,10 @@ def main(words: list[str]) -> int:
 def _wait(
     command: subprocess.Popen[bytes], starter: socket.socket, program: _Program
 ) -> int | None:
-    """Wait for the command's end and return its code; None if our starter ended before it."""
+    """Wait for the command's end and return its exit code.
+
+    None if the process that started this one (at the other end of `starter`) ended before.
+    """
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -148,9 +151,10 @@ class _Program:
     Parameters
     ----------
     notes
-        Folder with files that name their process ids.
+        Folder with files whose names are their process ids.
     wait
-        Which processes to wait for after the program's end.
+        Which processes to wait for after the program's end: ``work``, ``all``, ``primary`` or
+        seconds.
     tools
         Processes of nsys that are known from the start.
     """
@@ -179,7 +183,10 @@ class _Program:
         self._progress_at = time.monotonic()
 
     def look(self) -> None:
-        """End processes that the ended program left behind, if idle or not to be waited for."""
+        """Once the program has ended, end processes that it left behind, unless to be waited for.
+
+        They are waited for while they work, or as `wait` says. To be called again and again.
+        """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
             return
@@ -202,7 +209,10 @@ class _Program:
             self._end(tools)
 
     def finish(self) -> None:
-        """End the program if its launcher or its nsys has ended, and let each nsys finish."""
+        """End what is left of the program after its launcher or nsys has ended.
+
+        Each nsys is given time to write its report.
+        """
         processes = _processes()
         self._is_cut = self._runs(processes)
         self._progress_at = time.monotonic()
@@ -296,7 +306,7 @@ class _Program:
         ]
 
     def _is_over(self, now: float) -> bool:
-        """Test whether the time to wait for remaining processes is over."""
+        """Test whether the time to wait for processes that the program left behind is over."""
         if self._wait == "work":
             return bool(self._ending) or now - self._worked_at > _IDLE_S
         longest = float({"all": "inf", "primary": "0"}.get(self._wait, self._wait))
@@ -382,7 +392,7 @@ def _process(name: str) -> _Process | None:
 
 
 def _below(roots: set[int], processes: _Processes) -> set[int]:
-    """Return the descendants of the processes `roots`, without these."""
+    """Return the descendants of the processes `roots`, without `roots`."""
     found = set(roots)
     while more := {pid for pid, each in processes.items() if each.parent in found} - found:
         found |= more
@@ -401,7 +411,7 @@ def _variable(pid: int, name: bytes) -> bytes:
 
 
 def _installed(pid: int) -> str:
-    """Return the parent folder of the folder with a process's executable."""
+    """Return the installation folder of a process: two levels above its executable."""
     return os.path.dirname(os.path.dirname(_link(f"/proc/{pid}/exe")))  # noqa: PTH120
 
 

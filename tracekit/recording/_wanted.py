@@ -179,18 +179,24 @@ class Wanted:
 
     @property
     def is_annotated(self) -> bool:
-        """True if the program annotates itself, which recording windows of steps needs."""
+        """True if the program writes NVTX ranges by tracekit's hooks.
+
+        Recording windows of steps needs that.
+        """
         return self.annotate or self.has_windows
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """The names in `trace`."""
+        """The APIs to trace (cuda, nvtx, ...): the names in `trace`, which are joined by commas."""
         names = (self.trace or "").split(",")
         return tuple(name.strip() for name in names if name.strip())
 
     @property
     def windows(self) -> tuple[int, int] | None:
-        """Distance between the starts of windows, and their length, in steps; None without."""
+        """Distance between the starts of recording windows, and their length, in steps.
+
+        None if everything is recorded.
+        """
         if self.every is None:
             return None
         return self.every, STEPS if self.length is None else self.length
@@ -207,9 +213,9 @@ class Wanted:
             raise UsageError("--cuda-events are kept in a ring", "add --ring live.ring")
 
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that make Python programs annotate themselves; empty if not wanted.
+        """Return environment variables that make Python programs annotate themselves.
 
-        The hooks are copied first if `hook_folder` names a folder.
+        Empty if that is not wanted. The hooks are copied first if `hook_folder` names a folder.
         """
         if not self.is_annotated:
             return {}

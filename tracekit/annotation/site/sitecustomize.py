@@ -1,4 +1,4 @@
-"""Runs when Python starts with this folder on its path, as in `tracekit record`.
+"""Start annotation when Python starts with this folder on its path, as in `tracekit record`.
 
 Another sitecustomize on the path still runs. Without `--calibrate`, a profiler or a ring file,
 nothing else happens.
@@ -9,7 +9,7 @@ import sys
 
 
 def _run_the_next() -> None:
-    """Run the sitecustomize that this file hides, and leave no trace of its own."""
+    """Run the next sitecustomize on the path, which this one hides; forget this one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     own = sys.modules.pop("sitecustomize")
@@ -23,7 +23,7 @@ def _run_the_next() -> None:
 
 
 def _call(function: str, argument: object) -> None:
-    """Call a function in the package of this folder, imported under a unique name."""
+    """Call a function of tracekit's annotation package, imported under a unique name."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

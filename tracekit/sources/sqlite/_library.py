@@ -68,7 +68,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table, and column -> number of values that did not fit its type."""
+    """Rows read from a table; column -> number of values nulled, as they do not fit its type."""
 
     frame: pl.DataFrame
     lost: Mapping[str, int]
