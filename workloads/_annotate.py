@@ -1,4 +1,4 @@
-"""NVTX annotations: ranges, marks and labels, all in the domain ``tracekit``.
+"""Write NVTX annotations of a training program: ranges, marks, labels, in the domain ``tracekit``.
 
 Names of ranges state the stage of the work inside; ``README.md`` beside this file lists them.
 Without annotations nothing is imported, created or hooked.
@@ -34,7 +34,7 @@ _PAYLOADS_SINCE = (0, 2, 12)
 
 
 class Annotations:
-    """Writer of a program's annotations into a trace; this base class writes none."""
+    """Writer of a program's NVTX annotations into a trace; this base class writes none."""
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         """Return a push/pop range around work of the calling thread."""
@@ -53,12 +53,12 @@ class Annotations:
         """Mark a point in time."""
 
     def labels(self, labels: Mapping[str, object]) -> None:
-        """Write labels of the run, which tracekit adopts when it ingests the trace."""
+        """Write labels (name -> value) of the run, which tracekit stores with the run."""
         for key, value in labels.items():
             self.mark(f"{LABEL} {key}={value}")
 
     def rank(self, rank: int, size: int) -> None:
-        """Write the rank of this process, unknown to a trace if another process started it.
+        """Write the rank of this process into its trace, for traces that do not record it.
 
         Nothing is written for a job of one process.
         """
@@ -66,14 +66,14 @@ class Annotations:
             self.mark(f"{RANK} {rank} of {size}")
 
     def layers(self, module: nn.Module) -> None:
-        """Put a range around the forward pass of each layer of a network, if these are wanted.
+        """Put a range around the forward pass of each layer of a network, if layers are wanted.
 
         Layers are the modules without children, and the network's immediate children: its blocks.
         """
 
 
 class NvtxAnnotations(Annotations):
-    """Annotations by the package ``nvtx``, which cost little if no profiler is attached.
+    """Writer of annotations through the package ``nvtx``; cheap if no profiler is attached.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class NvtxAnnotations(Annotations):
         self._nvtx.mark(name, domain=DOMAIN)
 
     def layers(self, module: nn.Module) -> None:
-        """Put a range around the forward pass of each layer of a network, if these are wanted."""
+        """Put a range around the forward pass of each layer of a network, if `layers` is set."""
         if self._layers:
             for name, layer in named_layers(module):
                 self._enclose(layer, layer_name(name, layer))
@@ -129,7 +129,7 @@ class NvtxAnnotations(Annotations):
 
 
 class _ProcessRange:
-    """A start/end range as a context."""
+    """A start/end range of NVTX as a context manager."""
 
     def __init__(self, nvtx: Any, name: str) -> None:
         self._nvtx = nvtx
@@ -143,7 +143,7 @@ class _ProcessRange:
 
 
 def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
-    """Return a writer of annotations, with or without layers; one that writes none if not `wanted`.
+    """Return a writer of annotations; if they are not `wanted`, it writes nothing.
 
     Raises
     ------
@@ -154,7 +154,10 @@ def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
 
 
 def named_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a network without children, and its immediate children, with names."""
+    """Yield the layers of a network with their names.
+
+    Layers are the modules without children, and the network's immediate children.
+    """
     for name, layer in module.named_modules():
         is_leaf = next(layer.children(), None) is None
         if name and (is_leaf or "." not in name):

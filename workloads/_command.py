@@ -1,4 +1,4 @@
-"""Common parts of commands: an error becomes one message and an exit code."""
+"""What all commands share: an error becomes one message and an exit code."""
 
 from __future__ import annotations
 

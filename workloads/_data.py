@@ -1,4 +1,4 @@
-"""Synthetic samples, and the distribution of batches among the processes of a job.
+"""Synthetic samples, and which part of each batch every process of a job trains on.
 
 Samples come as global batches that depend only on the seed and on the number of the step. Each
 process takes its parts of them, so that any number of devices sharing a batch sees the same samples
@@ -27,10 +27,10 @@ _PATTERN = 4
 
 
 class Data(Protocol):
-    """Training data of a process."""
+    """Interface: the batches that a process trains on, synthetic or from disk."""
 
     def step(self, number: int) -> Sequence[Part]:
-        """Return this process' parts of the global batch of a step."""
+        """Return this process' parts of the global batch for step `number`."""
         ...
 
     def evaluation(self) -> Sequence[Part]:
@@ -66,12 +66,12 @@ class Share:
         return [slice(part * size, (part + 1) * size) for part in self.own]
 
     def keep(self, part: Part) -> Part:
-        """Return a part in pinned memory, if requested."""
+        """Return a part of a batch, in pinned memory if `pin` is set."""
         return Part(part.inputs.pin_memory(), part.labels.pin_memory()) if self.pin else part
 
 
 class Synthetic:
-    """A few global batches, created once and used repeatedly.
+    """A few global batches of random samples, created once and used in turn.
 
     The batch for evaluation is a separate one.
     """
@@ -88,7 +88,7 @@ class Synthetic:
         *self._steps, self._evaluation = map(make, range(_DISTINCT + 1))
 
     def step(self, number: int) -> Sequence[Part]:
-        """Return this process' parts of the global batch of a step."""
+        """Return this process' parts of the global batch for step `number`."""
         return self._steps[number % _DISTINCT]
 
     def evaluation(self) -> Sequence[Part]:
@@ -99,7 +99,7 @@ class Synthetic:
 def find_network(
     name: str, image_size: int | None = None, *, auxiliary: bool = True
 ) -> Network:  # fmt: skip
-    """Return a network, optionally for synthetic images of another height and width.
+    """Return a network by name, optionally for synthetic images of another height and width.
 
     Without `auxiliary` its auxiliary classifiers are left out.
 
@@ -149,7 +149,7 @@ def check_images(network: Network, batch: int) -> None:
 
 
 def sample(network: Network, batch: int, generator: torch.Generator) -> Part:
-    """Return random labelled samples that a network can learn.
+    """Return random labelled samples with a pattern per class, so that a network can learn them.
 
     Images are noise over a coarse pattern specific to their class; tokens are drawn from the half
     of the vocabulary that starts at a position specific to their class.

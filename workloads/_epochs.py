@@ -1,4 +1,4 @@
-"""Arithmetic of batches, epochs and steps."""
+"""How many steps a run has: computed from batch size, images and epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 @dataclass(frozen=True)
 class Plan:
-    """Amount of training: batch, steps, and images of an epoch.
+    """How much a run trains: batch size, steps, and images of an epoch.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Plan:
 
 
 def plan(options: Options, stored: int | None = None) -> Plan:
-    """Return the amount of training that options request.
+    """Return how much a run trains (batch size, steps, images), as its options ask for.
 
     An epoch has ceil(images / batch) steps, each with a full batch. With strong scaling the GPUs
     share `images`; with weak scaling each adds as many.

@@ -33,18 +33,18 @@ class WorkloadError(Exception):
 
 
 class OptionError(WorkloadError):
-    """Options are invalid, or exclude each other."""
+    """Error: options are invalid, or exclude each other."""
 
 
 class MissingError(WorkloadError):
-    """A requested device, library or file does not exist."""
+    """Error: a requested device, library or file does not exist."""
 
 
 class DataError(WorkloadError):
-    """A data set does not fit the network."""
+    """Error: a data set does not fit the network."""
 
 
 class RankError(WorkloadError):
-    """A process of the job failed."""
+    """Error: a process of the job failed."""
 
     exit_code = 3

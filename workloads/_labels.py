@@ -1,4 +1,4 @@
-"""Labels of a run, for its trace and its summary."""
+"""Labels (name -> value) that describe a run, for its trace and its summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a job, and handles the failure of any of them."""
+"""Start the processes of a job, and handle the failure of any of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _join(method: type[Method], options: Options, place: Place) -> Summary | Non
 
 
 def _start(starter: Sequence[str], options: Options) -> None:
-    """Run another program that starts the processes, each with the same options."""
+    """Run a launcher such as mpiexec, which starts the processes, each with the same options."""
     own = (sys.executable, "-m", "workloads.train", *as_arguments(options))
     code = subprocess.run(  # noqa: S603
         [*starter, *own],
@@ -156,7 +156,7 @@ def _spawn(options: Options, count: int, store: Path) -> Summary:
 
 
 def _outcome(workers: Sequence[_Worker]) -> Summary:
-    """Wait for all processes, or for the first failure."""
+    """Wait for the results of all processes; return that of rank 0, or raise the first failure."""
     results: dict[int, Summary] = {}
     waiting = {worker.outcome: worker for worker in workers}
     while waiting:
@@ -185,7 +185,7 @@ def _first_cause(seen: Failure, others: Sequence[_Worker]) -> WorkloadError:
 
 
 def _heard(workers: Sequence[_Worker]) -> Iterator[Failure]:
-    """Yield the failures that arrive within a short time."""
+    """Yield the failures that `workers` report within a short time."""
     until = time.monotonic() + _GRACE_S
     waiting = {worker.outcome: worker for worker in workers}
     while waiting and (left := until - time.monotonic()) > 0:

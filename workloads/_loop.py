@@ -1,4 +1,4 @@
-"""Training loop, which every process of a job runs."""
+"""The training loop, which every process of a job runs."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def train(options: Options, world: World) -> Summary:
 
 
 class Loop:
-    """Runs the steps of one run.
+    """Runs the training steps of a run in one process of the job.
 
     Parameters
     ----------
     options, much, network
-        Options of the run, amount of training, and the network.
+        Options of the run, how much it trains, and the network.
     method, data
         Method of training, and the data.
     notes
@@ -134,7 +134,7 @@ class Loop:
         return seconds
 
     def _run_steps(self, numbers: range) -> float:
-        """Run these steps, wait for the devices, and return the duration in seconds."""
+        """Run the steps `numbers`, wait for the devices, and return the duration in seconds."""
         shares = []
         self._wait()
         begun = time.perf_counter()
@@ -147,7 +147,10 @@ class Loop:
         return seconds
 
     def _tell(self, number: int, stop: int) -> None:
-        """Report progress from time to time, without waiting for the devices' losses."""
+        """Print progress from time to time, without the loss.
+
+        The host would have to wait for the devices to know it.
+        """
         done, steps = number + 1 - self._options.warm_up, self._much.steps
         if done > 0 and done % -(-steps // _REPORTS) == 0 and number + 1 < stop:
             self._say(f"step {done} of {steps}")
@@ -175,7 +178,7 @@ class Loop:
         return self._method.total(torch.tensor(own, dtype=torch.float64)) / self._method.parts
 
     def _exchanged(self) -> Tensor:
-        """Return the bytes exchanged by all processes: gradients, weights, activations."""
+        """Return the bytes that all processes have exchanged: gradients, weights, activations."""
         now = self._method.exchanged
         counts = torch.tensor([now.gather, now.scatter, now.activations], dtype=torch.int64)
         return self._method.total(counts)

@@ -1,4 +1,4 @@
-"""MPI, imported only when needed: importing mpi4py.MPI joins the processes of a job."""
+"""Access to MPI, imported only when needed: importing mpi4py.MPI joins the processes of a job."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_mpi() -> Any:
 
 
 def _warn_of_crash() -> None:
-    """Warn if nsys traces MPI and the program loads its library too late for it."""
+    """Warn that nsys may crash the program, if it traces MPI and the library is loaded later."""
     is_traced = _TRACER.search(os.environ.get("LD_PRELOAD", "")) is not None
     if is_traced and not hasattr(ctypes.CDLL(None), "PMPI_Init"):
         tell(

@@ -22,7 +22,7 @@ class Scaling(StrEnum):
 
 
 class Precision(StrEnum):
-    """Number format of the passes; parameters always have 32 bits."""
+    """Number format of forward and backward passes; parameters always have 32 bits."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -39,7 +39,10 @@ class DeviceKind(StrEnum):
 
 
 class Root(StrEnum):
-    """Where `p2p` averages gradients and updates weights: at device 0, or spread by parameter."""
+    """Where `p2p` averages gradients and updates weights: all at device 0, or spread over devices.
+
+    Spread means that each parameter has its own root device.
+    """
 
     FIRST = "0"
     SPREAD = "spread"
@@ -54,7 +57,7 @@ class Exchange(StrEnum):
 
 
 class Compiler(StrEnum):
-    """Compiler of the network; ``eager`` is a backend that traces and runs it uncompiled."""
+    """Backend of torch.compile; ``eager`` traces the network and runs it uncompiled."""
 
     INDUCTOR = "inductor"
     AOT_EAGER = "aot_eager"
@@ -69,7 +72,7 @@ class Schedule(StrEnum):
 
 
 class Staging(StrEnum):
-    """Whether `mpi` copies through host memory, or passes device memory to MPI."""
+    """How `mpi` gives gradients to MPI: through host memory, or in device memory."""
 
     AUTO = "auto"
     HOST = "host"

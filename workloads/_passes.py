@@ -1,4 +1,4 @@
-"""Computation shared by all methods: loss, gradients, and update of parameters."""
+"""Computation that all methods share: loss, gradients, and update of parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_network(options: Options, network: Network) -> nn.Module:
 def make_ready(
     module: nn.Module, options: Options, notes: Annotations, *, part: nn.Module | None = None
 ) -> None:
-    """Annotate the layers of a network, or compile it: compiled code has no layers.
+    """Put ranges around a network's layers, or compile it (compiled code has no layers).
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Passes:
         self._scaler = torch.amp.GradScaler(kind, enabled=options.precision is Precision.AMP)
 
     def loss(self, module: nn.Module, part: Part) -> Tensor:
-        """Return the mean loss of a part, auxiliary losses included."""
+        """Return the mean loss of a part of the batch, auxiliary losses included."""
         with self._autocast():
             return total_loss(module(part.inputs), part.labels, self._weights)
 
@@ -100,7 +100,7 @@ class Passes:
         optimizer.zero_grad(set_to_none=True)
 
     def evaluate(self, module: nn.Module, part: Part) -> Tensor:
-        """Return the mean loss and the share of correct answers, shape (2,)."""
+        """Return mean loss and share of correct answers for a part of a batch; shape (2,)."""
         module.eval()
         with torch.no_grad(), self._autocast():
             logits = module(part.inputs)
@@ -115,7 +115,10 @@ class Passes:
 
 
 def _multiply(precision: Precision, kind: str) -> None:
-    """Set how 32-bit numbers are multiplied (TF32 or in full); PyTorch's default mixes the two."""
+    """Set how 32-bit matrices are multiplied, with TF32 or in full precision.
+
+    PyTorch's default mixes the two.
+    """
     is_tf32 = precision is Precision.TF32
     if is_tf32 and (kind != "cuda" or torch.cuda.get_device_capability() < _HAS_TF32):
         raise OptionError(

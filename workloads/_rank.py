@@ -1,4 +1,4 @@
-"""A process of a job on this host, started by the first process.
+"""Code of a process of a job on this host, which the first process (rank 0's starter) starts.
 
 Nothing large is imported before this process watches the first one: importing PyTorch takes
 seconds, in which the first one may end.
@@ -23,7 +23,7 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 @dataclass(frozen=True)
 class Failure:
-    """Reason why a process failed.
+    """The error for which a process of the job failed.
 
     `trace` is the traceback of an unexpected error; `is_silent` is true if the process ended
     without a message.
@@ -35,7 +35,7 @@ class Failure:
 
 
 def work(options: Options, rank: int, count: int, store: str, outcome: Connection) -> None:
-    """Train as one process of the job, and send the result."""
+    """Train as one process of the job; send the summary, or the failure, to the first process."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     _stay_on_this_host(count)
 

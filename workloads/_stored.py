@@ -66,7 +66,7 @@ class Shards:
         return replace(self._network, input=replace(image, height=height, width=width))
 
     def take(self, samples: Numbers) -> Part:
-        """Return the samples with these numbers."""
+        """Return the samples with the numbers `samples`, counted across all files."""
         owners = np.searchsorted(self.starts, samples, side="right") - 1
         inputs, labels, places = [], [], []
         for shard in np.unique(owners):
@@ -99,7 +99,7 @@ class Shards:
 
 
 class Stored:
-    """Batches of samples on disk, in a different order in each epoch.
+    """Batches of samples on disk, shuffled anew in each epoch.
 
     The network is evaluated on the first batch, which is also used for training.
     """
@@ -111,7 +111,7 @@ class Stored:
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def step(self, number: int) -> Sequence[Part]:
-        """Return this process' parts of the global batch of a step."""
+        """Return this process' parts of the global batch for step `number`."""
         first = number * self._share.batch
         return [
             self._part(np.arange(first + part.start, first + part.stop))
@@ -123,13 +123,13 @@ class Stored:
         return self.step(0)
 
     def _part(self, places: Numbers) -> Part:
-        """Return the samples at these positions in the endless sequence of epochs."""
+        """Return the samples at positions `places` of all epochs one after the other."""
         epochs, within = np.divmod(places, self._shards.count)
         chosen = [self._order(int(epoch))[within[epochs == epoch]] for epoch in np.unique(epochs)]
         return self._share.keep(self._shards.take(np.concatenate(chosen)))
 
     def _shuffled(self, epoch: int) -> Numbers:
-        """Return the samples of an epoch in order: file by file, so that each file is read once."""
+        """Return the shuffled order of an epoch's samples: file by file, to read each file once."""
         random = np.random.default_rng([self._seed, epoch])
         starts = self._shards.starts
         orders = [

@@ -1,4 +1,4 @@
-"""Key-value stores by which the processes of a job find each other."""
+"""Key-value stores (of torch.distributed) by which the processes of a job find each other."""
 
 from __future__ import annotations
 

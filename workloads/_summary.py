@@ -14,7 +14,7 @@ from workloads._errors import MissingError
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality of the network after a step.
+    """Loss and accuracy of the network after a step.
 
     `step` is the number of measured steps before it; `accuracy` is the share of correct answers.
     """
@@ -66,7 +66,7 @@ class Summary:
     evaluations: Sequence[Evaluation]
 
     def write(self, file: Path) -> None:
-        """Write everything as JSON."""
+        """Write the whole summary as JSON."""
         file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     def as_text(self) -> str:

@@ -31,10 +31,11 @@ class Operation(StrEnum):
 
 
 class Latency(NamedTuple):
-    """Duration of an operation, in ns.
+    """Durations of an MPI operation at one message size, ns: least, median, mean, most.
 
-    For each repetition it is the mean over the processes. A ping-pong is between the first two
-    processes, and half of its time counts, since it is two messages.
+    These are over the repetitions; the duration of a repetition is the mean over the processes. A
+    ping-pong is between the first two processes, and half of its time counts, since it is two
+    messages.
     """
 
     operation: Operation

@@ -191,7 +191,10 @@ def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
 
 
 def _crossing(costs: Sequence[float], values: Sequence[float], wanted: float) -> float | None:
-    """Return the least cost at which the interpolated values reach `wanted`; None if none."""
+    """Return the least cost at which the interpolated `values` (speedups) equal `wanted`.
+
+    None if there is none.
+    """
     for (cost, a), (next_cost, b) in pairwise(zip(costs, values, strict=True)):
         if min(a, b) <= wanted <= max(a, b) and a != b:
             return cost + (wanted - a) / (b - a) * (next_cost - cost)

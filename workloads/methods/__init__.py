@@ -1,4 +1,4 @@
-"""Methods of training on several devices, each a module that is imported on demand."""
+"""Ways of training on several devices (methods), each a module that is imported on demand."""
 
 from __future__ import annotations
 

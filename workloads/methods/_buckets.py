@@ -18,7 +18,7 @@ from workloads.methods._replicas import gradient
 
 
 class Bucket:
-    """Parameters, and one vector for their gradients or weights.
+    """Several parameters, and one vector into which their gradients or weights are packed.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Bucket:
         return self.vector
 
     def give_gradients(self) -> None:
-        """Make slices of the vector the gradients, until the optimizer clears them."""
+        """Make each parameter's slice of the vector its gradient, until the optimizer clears it."""
         for parameter, piece in zip(self.parameters, self._pieces, strict=True):
             parameter.grad = piece
 
@@ -70,7 +70,7 @@ class Bucket:
         return self.vector
 
     def give_weights(self) -> None:
-        """Make slices of the vector the weights."""
+        """Make each parameter's slice of the vector its weights."""
         torch._foreach_copy_([one.detach() for one in self.parameters], self._pieces)
 
 
@@ -80,7 +80,7 @@ def bucket_bytes(options: Options) -> int:
 
 
 def fill_buckets(parameters: Sequence[nn.Parameter], enough: float) -> list[Bucket]:
-    """Return parameters in buckets, last one first; a bucket is closed at `enough` bytes."""
+    """Divide parameters into buckets, last one first; each is closed once it has `enough` bytes."""
     filled: list[list[nn.Parameter]] = [[]]
     for parameter in reversed(parameters):
         if sum(one.nbytes for one in filled[-1]) >= max(enough, 1):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy that has been started.
+    """A copy of a tensor to another device, which has been started.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def fetch(source: Tensor, device: torch.device) -> Copy:
 
 
 def send(source: Tensor, target: Tensor) -> Copy:
-    """Start copying a tensor into another one, once the other's device no longer uses that."""
+    """Start copying `source` into `target`, once the work queued on the target's device is done."""
     if target.is_cuda:
         _, here = _streams(source.device, target.device)
         here.wait_stream(torch.cuda.current_stream(target.device))
@@ -60,7 +60,7 @@ def send(source: Tensor, target: Tensor) -> Copy:
 
 
 def _begin(source: Tensor, device: torch.device, copy: Callable[[], Tensor]) -> Copy:
-    """Copy on the streams of a pair, once the source has been computed."""
+    """Start `copy` on the two streams of the pair of devices, once the source is computed."""
     if not source.is_cuda:
         return Copy(copy(), source, None)
     there, here = _streams(source.device, device)
@@ -76,6 +76,6 @@ def _begin(source: Tensor, device: torch.device, copy: Callable[[], Tensor]) -> 
 def _streams(
     source: torch.device, target: torch.device
 ) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Return the two streams of a pair, on the source and on the target."""
+    """Return the streams for copies between two devices, one on the source, one on the target."""
     there, here = (torch.cuda.Stream(end) for end in (source, target))  # type: ignore[no-untyped-call]
     return there, here

@@ -1,4 +1,4 @@
-"""Division of a network into the stages of a pipeline."""
+"""Divide a network into the stages of a pipeline, of about equal cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.networks import Image, Tokens, blocks
 
 
 class Block(NamedTuple):
-    """Cost and output of one block of a network.
+    """Cost and output shape of one block (consecutive layers) of a network.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def survey(network: nn.Module, takes: Image | Tokens) -> list[Block]:
-    """Return cost and output of each block of a network, found by running it on zeros.
+    """Return cost and output shape of each block of a network, found by running it on zeros.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def cut(costs: Sequence[int], stages: int) -> list[range]:
 
     @cache
     def best(stages: int, last: int) -> tuple[int, tuple[int, ...]]:
-        """Return the largest cost, and the begins of the stages, for the blocks before `last`."""
+        """Divide the blocks before `last` into stages; return the largest cost, and begins."""
         if stages == 1:
             return sums[bounds[last]], (0,)
         ways = ((best(stages - 1, middle), middle) for middle in range(stages - 1, last))
@@ -97,7 +97,7 @@ def cut(costs: Sequence[int], stages: int) -> list[range]:
 
 
 def _zeros(takes: Image | Tokens) -> Tensor:
-    """Return one sample."""
+    """Return one sample of zeros, as input for a network."""
     if isinstance(takes, Image):
         return torch.zeros(1, takes.channels, takes.height, takes.width)
     return torch.zeros(1, takes.length, dtype=torch.long)

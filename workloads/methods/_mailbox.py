@@ -23,7 +23,7 @@ _DIRECT = [("grpc.enable_http_proxy", 0)]
 
 
 class Mailbox:
-    """Data put and published in a round, and the server by which other processes access them.
+    """gRPC server for data exchanged in rounds: others put data, it publishes data, they take it.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Mailbox:
         self._server.start()
 
     def await_all(self, patience_s: float) -> None:
-        """Wait until all other processes have joined.
+        """Wait until all other processes have joined, at most `patience_s` seconds.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def close(self, patience_s: float = 0) -> None:
-        """Stop the server once all other processes have left, or after that time."""
+        """Stop the server once all other processes have left, or after `patience_s` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._lost) == self._others, patience_s)
             self._is_open = False
@@ -97,7 +97,7 @@ class Mailbox:
         self._server.stop(grace=1).wait()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, unless it cannot become true any more."""
+        """Wait until a condition is true, a process is lost, or the server has stopped."""
         self._changed.wait_for(lambda: condition() or bool(self._lost) or not self._is_open)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -147,7 +147,7 @@ class Mailbox:
 
 
 class Courier:
-    """Connection of another process to the mailbox.
+    """gRPC client by which another process puts data into a `Mailbox` and takes data from it.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A part of a global batch."""
+    """A part of a global batch: inputs and labels of some of its samples."""
 
     inputs: Tensor
     labels: Tensor
@@ -41,7 +41,7 @@ class Launch(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Meaning of a number of exchanged bytes."""
+    """What a number of exchanged bytes counts: bytes ``copied``, or in ``message`` buffers."""
 
     COPIED = "copied"  # what was moved between devices or processes, each copy counted once
     MESSAGE = "message"  # what was handed to a collective, whatever that moves over links
@@ -97,7 +97,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a method is made from."""
+    """Everything that `Method.open` needs: options, network, processes, annotations."""
 
     options: Options
     network: Network
@@ -176,7 +176,10 @@ class Method(ABC):
 
     @abstractmethod
     def load(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Return the process' parts, copied to its devices; called in a range ``IO`` or ``ME``."""
+        """Return this process' parts of a batch, copied to its devices.
+
+        It is called in a range ``IO`` or ``ME``.
+        """
 
     @abstractmethod
     def step(self, parts: Sequence[Part]) -> Sequence[Tensor]:

@@ -1,4 +1,4 @@
-"""Data parallelism: each device has the whole network, and a part of the batch."""
+"""Data parallelism: each device has the whole network (a replica), and a part of the batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Replicas(Method):
         ]
 
     def step(self, parts: Sequence[Part]) -> Sequence[Tensor]:
-        """Run the passes of each replica, then update."""
+        """Run forward and backward pass of each replica, then exchange gradients and update."""
         with self._notes.range("FP"):
             losses = [
                 self._passes.loss(module, part)
@@ -77,7 +77,7 @@ class Replicas(Method):
 
 
 def gradient(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient of a parameter after the backward pass."""
+    """Return the gradient of a parameter, which the backward pass has computed."""
     if parameter.grad is None:
         raise RuntimeError("a parameter of the network has no gradient")
     return parameter.grad

@@ -9,14 +9,14 @@ from workloads._options import Schedule
 
 
 class Pass(StrEnum):
-    """A direction through the network."""
+    """Direction of a pass through the network: forward or backward."""
 
     FORWARD = "F"
     BACKWARD = "B"
 
 
 class Action(NamedTuple):
-    """Pass of a stage for one micro-batch."""
+    """Forward or backward pass of a pipeline stage for one micro-batch."""
 
     which: Pass
     micro_batch: int

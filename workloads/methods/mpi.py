@@ -122,7 +122,7 @@ class Mpi(Replicas):
 
 
 class Message:
-    """Gradients of a bucket, on their way through MPI.
+    """Gradients of one bucket on their way to MPI_Allreduce and back.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class Message:
         return self._bucket.nbytes
 
     def pack(self) -> None:
-        """Start moving the gradients to where MPI takes them."""
+        """Start copying the gradients into the buffer that MPI gets, in device or host memory."""
         packed = self._bucket.take_gradients()
         if self._staged:
             self._sent.copy_(packed, non_blocking=True)

@@ -15,7 +15,7 @@ from workloads.methods._replicas import Replicas
 
 
 class Single(Replicas):
-    """One replica, without exchange."""
+    """Method of training on one device: one replica, no exchange."""
 
     launch = Launch.ALONE
 

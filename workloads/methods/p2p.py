@@ -1,4 +1,4 @@
-"""Copies between the devices of one process, as by MXNet's key-value store ``device``."""
+"""Gradients and weights copied between devices of one process, like MXNet's store ``device``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from workloads.methods._replicas import Replicas
 
 
 class Exchange(NamedTuple):
-    """The same parameters on each device: on the root that updates them, and on the others."""
+    """Buckets with the same parameters on each device.
+
+    `root` is on the device that updates them; `others` are on the other devices.
+    """
 
     root: Bucket
     others: Sequence[Bucket]
@@ -117,7 +120,7 @@ class PeerToPeer(Replicas):
 def _exchanges(
     replicas: Sequence[Sequence[nn.Parameter]], root: int, enough: float
 ) -> list[Exchange]:
-    """Return the buckets of a root's parameters, on each device."""
+    """Divide the parameters that a root device updates into buckets, one set per bucket."""
     filled = zip(*(fill_buckets(parameters, enough) for parameters in replicas), strict=True)
     return [Exchange(buckets[root], [*buckets[:root], *buckets[root + 1 :]]) for buckets in filled]
 

@@ -97,7 +97,7 @@ class Pipeline(Method):
         return cls(setup, device)
 
     def load(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Copy the inputs to the first stage's device, and the labels to the last's."""
+        """Copy inputs to the device of the first stage, and labels to that of the last stage."""
         ((inputs, labels),) = parts
         device = self.devices[0]
         return [
@@ -194,20 +194,20 @@ class Pipeline(Method):
             return self._next.send(outputs.detach())
 
     def _settle(self) -> None:
-        """Wait until the neighbours have received all that was sent to them."""
+        """Wait until the stages before and after have received all that was sent to them."""
         self._previous.settle()
         self._next.settle()
 
 
 class Flight(NamedTuple):
-    """A micro-batch between its passes: inputs and outputs of the stage."""
+    """Inputs and outputs of a stage for a micro-batch between its forward and backward pass."""
 
     inputs: Tensor
     outputs: Tensor
 
 
 class Neighbour:
-    """Process with the stage before or after this one.
+    """Connection to the process with the pipeline stage before or after this one.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class Neighbour:
         self._sending: tuple[dist.Work, Tensor] | None = None
 
     def send(self, tensor: Tensor) -> int:
-        """Start sending a tensor, once the one before has been sent, and return its bytes."""
+        """Start sending a tensor, once the one before has been sent; return its bytes."""
         self.settle()
         whole = tensor.contiguous()
         work = dist.isend(whole, self._rank, group=self._sends)

@@ -145,7 +145,7 @@ class HostVector:
 
 
 class Server:
-    """The weights, and the server for all workers but its own.
+    """The weights in the server process, and the gRPC server for the workers of other processes.
 
     Parameters
     ----------
@@ -171,33 +171,36 @@ class Server:
         self._mailbox.await_all(_PATIENCE_S)
 
     def push(self, gradients: HostVector) -> None:
-        """Average the gradients of all workers, its own being `gradients`, in order of ranks."""
+        """Average the gradients of all workers; `gradients` are those of the server's own worker.
+
+        They are added in order of ranks.
+        """
         for _ in gradients.pieces():
             pass  # each is waited for
         self._weights.grad = self._add(gradients.host).div_(self._size)
 
     def update(self) -> None:
-        """Update the weights."""
+        """Update the weights with the averaged gradients."""
         self._passes.update(self._optimizer)
 
     def pull(self) -> Iterable[memoryview]:
-        """Return the weights, and send them to the other workers."""
+        """Return the weights to the server's own worker, and send them to the others."""
         weights = _bytes(self._weights.detach())
         self._mailbox.publish(weights)
         return [weights]
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum over all processes; the values of its own are `own`."""
+        """Return the sum of `values` over all processes; `values` are those of this process."""
         summed = self._add(values.clone())
         self._mailbox.publish(_bytes(summed))
         return summed
 
     def close(self, patience_s: float) -> None:
-        """Stop serving once all workers have left, or after that time."""
+        """Stop serving once all workers have left, or after `patience_s` seconds."""
         self._mailbox.close(patience_s)
 
     def _add(self, own: Tensor) -> Tensor:
-        """Add the data that the others put, in order of ranks whatever their order of arrival."""
+        """Add the vectors that the other workers have sent to `own`, in order of ranks."""
         for data in self._mailbox.collect():
             own += _tensor(data, own)
         return own
@@ -235,12 +238,12 @@ class Worker:
             yield chunk
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum over all processes; the values of its own are given."""
+        """Return the sum of `values` over all processes; `values` are those of this process."""
         self._courier.put(_bytes(values))
         return _tensor(bytearray(b"".join(self._courier.take())), values)
 
     def close(self, patience_s: float) -> None:
-        """Leave the server at once."""
+        """Leave the server at once, without waiting for others."""
         del patience_s
         self._courier.close()
 

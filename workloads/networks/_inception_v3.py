@@ -54,7 +54,7 @@ def inception_v3(classes: int) -> nn.Module:
 
 
 def _squares(inputs: int, pooled: int) -> Branches:
-    """Return a module with branches of kernels of 1x1, 5x5, and 3x3 twice."""
+    """Return an inception module with branches of square kernels: 1x1, 5x5, and 3x3 twice."""
     return Branches(
         single=conv(inputs, 64, 1),
         five=chain(reduce=conv(inputs, 48, 1), conv=conv(48, 64, 5, padding=2)),
@@ -68,7 +68,7 @@ def _squares(inputs: int, pooled: int) -> Branches:
 
 
 def _halve_first(inputs: int) -> Branches:
-    """Return the module that goes from 35x35 to 17x17."""
+    """Return the inception module that reduces 35x35 pixels to 17x17."""
     return Branches(
         three=conv(inputs, 384, 3, stride=2),
         twice=chain(
@@ -81,7 +81,7 @@ def _halve_first(inputs: int) -> Branches:
 
 
 def _lines(inputs: int, width: int) -> Branches:
-    """Return a module whose 7x7 kernels are factored into 1x7 and 7x1."""
+    """Return an inception module whose 7x7 kernels are factored into 1x7 and 7x1."""
     return Branches(
         single=conv(inputs, 192, 1),
         seven=chain(
@@ -101,7 +101,7 @@ def _lines(inputs: int, width: int) -> Branches:
 
 
 def _halve_second(inputs: int) -> Branches:
-    """Return the module that goes from 17x17 to 8x8."""
+    """Return the inception module that reduces 17x17 pixels to 8x8."""
     return Branches(
         three=chain(reduce=conv(inputs, 192, 1), conv=conv(192, 320, 3, stride=2)),
         seven=chain(
@@ -115,7 +115,7 @@ def _halve_second(inputs: int) -> Branches:
 
 
 def _fans(inputs: int) -> Branches:
-    """Return a module whose branches end in 1x3 and 3x1 side by side."""
+    """Return an inception module whose branches end in parallel 1x3 and 3x1 convolutions."""
     return Branches(
         single=conv(inputs, 320, 1),
         three=chain(reduce=conv(inputs, 384, 1), fan=_fan()),

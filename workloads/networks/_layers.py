@@ -48,7 +48,7 @@ def conv_norm(inputs: int, outputs: int, kernel: Size, stride: int = 1) -> nn.Se
 
 
 class Residual(nn.Module):
-    """A body of layers whose output is added to a shortcut around it.
+    """Residual block: layers (the body) whose output is added to a shortcut around them.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Residual(nn.Module):
         self.activation = activation or nn.Identity()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the activated sum."""
+        """Return the sum of body and shortcut, after the activation."""
         total: Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
         return total
 
@@ -86,7 +86,7 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the branches' outputs, in the order of the branches."""
+        """Return the outputs of all branches, concatenated by channels."""
         return torch.cat([branch(inputs) for branch in self.children()], dim=1)
 
 

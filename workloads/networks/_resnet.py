@@ -111,5 +111,5 @@ def _pair(inputs: int, width: int, stride: int = 1, shortcut: nn.Module | None =
 
 
 def _add_nothing(body: nn.Sequential) -> None:
-    """Set the scale of a block's body to 0 as the start of training."""
+    """Set the last scale of a residual block to 0, so that the block starts as its shortcut."""
     nn.init.zeros_(body[-1].get_submodule("norm").get_parameter("weight"))
