@@ -16,7 +16,9 @@ def number_type(rows: int) -> type[np.signedinteger[Any]]:
 
 
 class Stack(NamedTuple):
-    """Stacks of open items, such as ranges, one per line (such as a thread), in shared arrays.
+    """Stacks of open intervals, such as NVTX ranges; one stack per line (such as a thread).
+
+    All stacks share these arrays, in which an item is linked to the one below it.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ class OpenStages(NamedTuple):
 
 
 class OpenAround(NamedTuple):
-    """Stack of the open ranges of each thread, with the flags and stage that nested ranges inherit.
+    """Stack of open ranges per thread, with what ranges nested in them inherit: flags, stage, pass.
 
     Parameters
     ----------
@@ -66,7 +68,8 @@ class OpenAround(NamedTuple):
         none.
     of_pass, passes
         Per slot: the number of the nearest range (this one or one around it) of a forward, backward
-        or update pass, -1 for none; and how many such ranges are nested there.
+        or update pass, -1 for none; and how many ranges of passes are open on the thread up to and
+        including this one.
     """
 
     stack: Stack
@@ -88,7 +91,8 @@ class NestedRows(NamedTuple):
     process, thread, start, end, pushes, name
         As in `RangeRows`.
     during
-        Whether the range begins while its process is in metric evaluation.
+        Whether the range begins while a start/end range of metric evaluation is open in its
+        process.
     """
 
     first: int
@@ -130,8 +134,9 @@ class Nested(NamedTuple):
 class Bones(NamedTuple):
     """Ranges that may mark a training step, a pass (forward, backward, update) or evaluation.
 
-    `row` is the row of each such range, `around` the id of the nearest enclosing range of a pass
-    (-1: none), and `total` an array with one element, the number of such ranges.
+    `row` is the row of each such range in its chunk, `around` the id of the nearest range around it
+    that is named after a pass (-1: none). `total`, an array of one element, is the number of such
+    ranges found so far.
     """
 
     row: Array
@@ -140,17 +145,18 @@ class Bones(NamedTuple):
 
 
 class SeenThreads(NamedTuple):
-    """Process, passes, autograd markers and input ranges of each thread; one row per thread.
+    """Observations on the ranges of each thread: one element per thread in each array.
 
     Parameters
     ----------
     process
         Number of the thread's process, for threads with ranges.
     passes
-        Per thread and stage: number of ranges on the thread that mark a pass of this stage, without
+        Per thread and stage (FP, BP, WU): number of the thread's ranges of this stage, without
         those inside autograd markers.
     marked, loading
-        Whether the thread has autograd markers, and whether it has input ranges.
+        Whether the thread has autograd markers (ranges that mark work of the backward pass), and
+        whether it has ranges of the stage input (IO).
     """
 
     process: Array
@@ -163,7 +169,8 @@ class Stretches(NamedTuple):
     """Time intervals (such as steps) per "team": a training thread and its helper threads.
 
     The intervals of team t are the rows from ``first[t]`` up to ``first[t + 1]`` of `start`, `end`
-    and `number`, by start; ``at[t]`` is the row of the interval that the loop has reached.
+    and `number` (such as the step's), by start; ``at[t]`` is the row of the interval that the loop,
+    which goes forward in time, has reached.
     """
 
     first: Array
@@ -189,7 +196,7 @@ class Keys(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """Launched ops: number of the launching call (-1: none), kind and device.
+    """Per op (kernel, copy, memset): number of its launching call (-1: none), kind and device.
 
     `first` is the number of the first call in the chunk of calls that is being processed.
     """
@@ -201,7 +208,7 @@ class Launched(NamedTuple):
 
 
 class Launchers(NamedTuple):
-    """For each thread: number of ops it launched, and the device of its kernels.
+    """For each thread: number of ops (GPU work) that it launched, and the device of its kernels.
 
     The device is -1 if the thread launched no kernel, -2 if it launched on several devices.
     """
@@ -211,7 +218,10 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Per call (or launching call): thread, start, end, innermost range, step, evidence bits."""
+    """Per API call (or per op, of its launching call): thread, start, end, innermost range, step.
+
+    `evidence` has bits for what indicates the stage (such as FP, BP, WU); see `_evidence`.
+    """
 
     thread: Array
     start: Array
@@ -248,7 +258,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls ordered by start, one row each; `launches` is whether a call launched GPU work."""
+    """API calls ordered by start, one row each; `launches`: whether a call launched GPU work."""
 
     thread: Array
     process: Array
@@ -258,9 +268,10 @@ class CallRows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Context of each call: the innermost range, the step, and the evidence bits for its stage.
+    """Output of `follow`: for each API call the innermost range, the step and the stage evidence.
 
-    Range and step are -1 if there is none; `_evidence` explains the bits.
+    Range and step are -1 if there is none; `_evidence` explains the bits of the evidence for the
+    stage (such as FP, BP, WU).
     """
 
     range: Array
@@ -269,7 +280,7 @@ class Found(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One chunk of ranges and one of calls, which `follow` merges by time.
+    """Input and output of `follow`, which merges a chunk of ranges and one of API calls by time.
 
     Parameters
     ----------
@@ -300,7 +311,7 @@ class Opened(NamedTuple):
     Parameters
     ----------
     ranges, stages
-        Per thread: the stack of all open ranges, and the stack of those that have a stage.
+        Per thread: the stack of all open ranges, and the stack of those whose name implies a stage.
     evaluates, differentiates
         Per thread: end of the open range of metric evaluation, and of the open autograd marker, ns.
     shared
@@ -319,7 +330,7 @@ class Opened(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Intervals in which a backward pass may run, for each training thread (team).
+    """Backward windows (intervals in which a backward pass may run) of each training thread (team).
 
     Parameters
     ----------
@@ -343,9 +354,10 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """Per team (training thread with helpers): its steps, backward windows and training thread.
+    """Per team (training thread with helper threads): training thread, steps, backward windows.
 
-    The thread is -1 if there is none. `iterations` maps a step to the row of its iteration.
+    Backward windows are the intervals in which a backward pass may run. The thread is -1 if there
+    is none. `iterations` maps a step to the row of its iteration.
     """
 
     steps: Stretches
@@ -377,7 +389,7 @@ class Serving(NamedTuple):
 
 
 class OpRows(NamedTuple):
-    """Ops ordered by start: device, start, end, whether it is a kernel, start of launching call."""
+    """Ops (GPU work) by start: device, start, end, whether it is a kernel, start of its call."""
 
     device: Array
     start: Array
@@ -405,7 +417,7 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops with the evidence for their stages, one element per op; see `Launch`.
+    """Per op (kernel, copy, memset): the evidence for its stage; see `Launch`.
 
     `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
     size thresholds that the op's bytes reach.
@@ -424,9 +436,11 @@ class CaseRows(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Ops ordered by start: process, stream, times and role (layer kernel, collective, neither).
+    """Input of `place_exchanges`: one element per op (GPU work), in order of start.
 
-    `first` is the number of the first row's op.
+    The columns are process, device, context and stream, start and end (ns), and the role by kernel
+    name: layer kernel (computes a layer of the network), a kind of collective, or neither. `first`
+    is the number of the first row's op.
     """
 
     first: int
@@ -445,7 +459,7 @@ class PlaceState(NamedTuple):
     Parameters
     ----------
     layer
-        Number of the last layer kernel.
+        Number of the last layer kernel (one that computes a layer, such as a matrix product).
     end
         End of the last kernel, ns.
     waiting
@@ -495,7 +509,7 @@ class Exchanges(NamedTuple):
 
 
 class NamedOps(NamedTuple):
-    """Ops: process, code of the name (-1: none) and code of the recorded kind."""
+    """Per op (kernel, copy, memset): process, code of name (-1: none), code of recorded kind."""
 
     process: Array
     name: Array
@@ -503,15 +517,15 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """Kind of op for each pair of kernel name and recorded kind.
+    """Kind of op (such as kernel or collective) that follows from kernel name and recorded kind.
 
     Parameters
     ----------
     kinds
         Number of recorded kinds.
     place
-        For each name code (from -1) and recorded kind: index in the list of kinds and collectives,
-        -1 if it is not known yet.
+        For each pair of name code (from -1) and recorded kind: index in the list of kinds and
+        collectives, -1 if it is not known yet.
     """
 
     kinds: int
@@ -519,7 +533,10 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Two integers per op that encode all evidence for its stage; see `describe`."""
+    """Two integers per op, `who` and `what`, that encode all evidence for its stage.
+
+    See `describe`.
+    """
 
     by: Array
     rest: Array
@@ -551,12 +568,12 @@ class StepRows(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Per step, and for work outside of steps: counts and last launch times of ops.
+    """Per step, and in a last entry for work outside of steps: op counts and last launch times.
 
     Parameters
     ----------
     ops, steady
-        Number of ops, and number of ops that are not input.
+        Number of ops (kernels, copies, memsets), and number of those that are not input.
     backward, update
         Launch time of the last op of the backward pass, and of the last kernel of the weight
         update, ns; a very early time if there is none.
@@ -569,7 +586,7 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """Two path labels per range name: for ranges inside a numbered step, and for those outside."""
+    """Two labels per range name, used in paths: one inside a numbered step, one outside."""
 
     inside: Array
     outside: Array

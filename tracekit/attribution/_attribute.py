@@ -86,7 +86,9 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ops, calls and ranges with their attribution, and the derived tables; return warnings.
+    """Link a recording's ops to calls, ranges, stages and steps, by chunks; return warnings.
+
+    All tables, with the columns found, and the derived tables are passed to `write`.
 
     Returns
     -------
@@ -180,10 +182,11 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 @dataclass(frozen=True)
 class _Roles:
-    """Threads of a recorded file by role: training thread, its helper, or backward thread.
+    """Threads and processes of a recording, and what the names of threads imply.
 
-    `table` lists the threads with the stage that each name implies, `processes_of` the processes;
-    `threads` and `processes` are one more than the largest ids.
+    `table` lists the threads, with the stage that each name implies and whether it names an
+    autograd thread; `processes_of` lists the processes. `threads` and `processes` are one more than
+    the largest ids.
     """
 
     table: pl.DataFrame
@@ -193,7 +196,7 @@ class _Roles:
 
     @cached_property
     def reports(self) -> dict[int, int]:
-        """Id of a process -> number of its recorded file."""
+        """Id of a process -> number of the report (trace file) that recorded it."""
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
@@ -247,7 +250,7 @@ def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rule
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Innermost range, step and evidence bits of each call, chunk by chunk."""
+    """Per API call, read by chunks: thread, times, innermost range, step and stage evidence."""
 
     calls: Stream
     found: Waiting
@@ -259,7 +262,7 @@ class _Contexts:
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
-        """Return a function that reads the contexts of a chunk of calls, with a cache."""
+        """Return a function: number of a chunk of calls -> their contexts; results are cached."""
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
@@ -277,7 +280,11 @@ def _follow(
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
-    """Write ranges; return range, step and evidence of each call, and the backward threads."""
+    """Merge ranges and calls by time: write ranges with their paths, find the context of each call.
+
+    Returns the contexts (innermost range, step and stage evidence of each call), and the threads
+    that run backward passes.
+    """
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
@@ -310,7 +317,7 @@ def _follow(
 
 
 def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
-    """Mask threads that may be autograd threads: not training threads, name implies no stage."""
+    """Mask threads that may run backward passes: not training threads, name implies no stage."""
     may = np.ones(roles.threads, np.bool_)
     busy = roles.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -318,7 +325,7 @@ def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
 
 
 def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
-    """Return a chunk of ranges with domain, stage, parent, depth and path."""
+    """Return a chunk of the table of ranges, with domain, stage, parent, depth and path."""
     names, (ids, *around) = nesting.names.table, nesting.places.read(chunk, *_AROUND)
     parent, depth = (_or_null(pl.Series(numbers)) for numbers in around)
     name_id = pl.Series(ids)
@@ -340,7 +347,7 @@ def _or_null(numbers: pl.Series) -> pl.Series:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Range, step and evidence of each op's launching call, chunk by chunk."""
+    """For ops, chunk by chunk: innermost range, step and stage evidence of the launching call."""
 
     launches: Launches
     contexts: _Contexts
@@ -352,16 +359,23 @@ class _Placed:
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return range, step and evidence of the launching calls of a chunk's ops or `rows`."""
+        """Return range, step and stage evidence of the calls that launched a chunk's ops.
+
+        With `rows`, only of these ops of the chunk.
+        """
         calls = self.calls(number)
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return range, step and evidence of calls, given by index."""
+        """Return innermost range, step and stage evidence of the calls with the given indices."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
-        """Return ranges, evidence and threads that decide stages; see `as_captured`."""
+        """Return per op the range, evidence bits and thread from which its stage is derived.
+
+        They are those of the launching call, for nodes of CUDA graphs those of the capture: see
+        `as_captured`.
+        """
         calls = self.captured.of(ops)
         if calls is None:
             return launch["range"], launch["evidence"], launch["thread"]
@@ -372,10 +386,12 @@ class _Placed:
 class _Passed:
     """Sums and warnings collected while ops were written.
 
-    `early`: how long before its launching call each early op starts, ns. `waits`: shortest delay of
-    kernels launched on idle GPUs. `sums`: sums of ops by iteration, for iterations that are ranges.
-    `torn`: processes whose recording begins within a step. `doubts`: warnings on work outside of
-    steps, on collectives with unknown operation, and on doubtful input.
+    `early`: how long before its launching call each early op starts, ns. `waits`: shortest delay
+    from call to start of kernels launched on idle GPUs. `sums`: number of ops and last launch times
+    in each step that ranges mark. `torn`: processes whose recording begins within a step.
+    `recorded`: processes with GPU work. `opinions`: GPU time by stage according to each source of
+    evidence. `doubts`: warnings on work outside of steps, on collectives with unknown operation,
+    and on doubtful input.
     """
 
     early: Array
@@ -396,7 +412,7 @@ def _attribute_ops(
     jumps: Jumps,
     write: Write,
 ) -> _Passed:
-    """Write ops with launch, stage and iteration; return sums and warnings of `_Passed`."""
+    """Write ops with launching call, stage and iteration; return what was summed up on the way."""
 
     def attributed(number: int) -> _Attributed:
         made = _attributed(ops, number, placed, found.iterations, verdicts, stages)
@@ -424,7 +440,7 @@ def _attribute_ops(
 
 
 def _sums(iterations: pl.DataFrame) -> StepSums:
-    """Return empty sums: one entry for ops outside of steps, and one per step."""
+    """Return `StepSums` at zero: one entry per step, and one for ops outside of steps."""
     size = iterations.height + 1
     return StepSums(*np.zeros((2, size), np.int64), *np.full((2, size), NEVER))
 
@@ -435,7 +451,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """A chunk of ops with their stages and iterations, and its contribution to `_Passed`."""
+    """A chunk of ops with their stages and iterations, and what it adds to `_Passed`."""
 
     ops: pl.DataFrame
     early: Array
@@ -480,7 +496,10 @@ def _attributed(
 
 
 def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepSums) -> pl.Series:
-    """Add up ops by step in `sums`; return the iteration of each op."""
+    """Count the ops of each step in `sums`; return the iteration of each op, null outside of steps.
+
+    `parts` has a code for each case (combination of evidence): input, backward, update, or other.
+    """
     numbers, height = given(iterations["iteration"]), ops.step.size
     found = np.empty(height, np.int64)
     outside = compiled(count_in_steps, height)(ops, parts, numbers, sums, found)
@@ -489,7 +508,10 @@ def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepS
 
 
 def _iterations(found: _Steps, verdicts: Verdicts, passed: _Passed, roles: _Roles) -> pl.DataFrame:
-    """Return the iterations, with the number of their recorded ops."""
+    """Return the table of iterations, those marked by ranges with the number of their ops.
+
+    Where ranges mark no steps, the iterations are those inferred from launch order.
+    """
     by_ranges = with_work(
         found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )
@@ -512,7 +534,10 @@ _NO_LAUNCH: tuple[np.integer[Any], ...] = (
 
 
 def _launch(found: Array, contexts: _Contexts) -> Context:
-    """Return range, step and evidence of each op's launching call, `_NO_LAUNCH` if unknown."""
+    """Return the context of each op's launching call: times, range, step, evidence.
+
+    `found` has the index of the call, -1 if unknown; then the context is `_NO_LAUNCH`.
+    """
     chunks = chunks_of(found, contexts.first)
     if not chunks:
         return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
@@ -524,7 +549,7 @@ def _launch(found: Array, contexts: _Contexts) -> Context:
 
 
 def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
-    """Return id, thread and start time of each op's launching call; null if unknown."""
+    """Return the columns of each op's launching call: id, thread, start, end; null if unknown."""
     columns = [pl.Series("call", calls).cast(pl.Int64)]
     columns += [pl.Series(f"launch_{name}", launch[name]) for name in _OF_LAUNCH]
     unknown = pl.Series(calls < 0)
@@ -532,7 +557,7 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:
-    """Return a recording's warnings without those that an earlier attribution added."""
+    """Return a recording's warnings, without those that an earlier attribution added."""
     earlier = set(stored_findings(recording.tables))
     warnings = (*recording.warnings, *recording.late())
     return without_unmatched(tuple(warning for warning in warnings if warning not in earlier))

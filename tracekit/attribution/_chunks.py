@@ -1,4 +1,4 @@
-"""Chunks of integer columns that a step of attribution keeps for a later step.
+"""Buffer for chunks of integer columns that a phase of attribution keeps for a later phase.
 
 Chunks stay in memory while they fit, else they are written to files in their memory layout, so that
 reading a column costs no more than a copy.

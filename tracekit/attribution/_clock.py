@@ -1,8 +1,8 @@
 """Detect a GPU clock that is ahead of, or behind, the clock of API calls.
 
 No op starts before the call that launches it, and a kernel launched on an idle GPU starts 4 to 16
-us later in real traces. A wait of the host returns after the work it waits for has ended. Where a
-recording violates one of these rules, the amount gives the clock offset.
+us after its call in real traces. A wait of the host returns after the work it waits for has ended.
+Where a recording violates one of these rules, the amount gives the clock offset.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ _FEW = 1 << 10
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
-    """Warn of GPUs whose clock is late, or whose launches are delayed.
+    """Warn of GPUs on which even kernels launched while idle start late after their calls.
+
+    Either the clock of the GPU is late, or something delays every launch.
 
     Parameters
     ----------
@@ -74,7 +76,8 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
         The tables that `waits` returned for all chunks of ops.
     slack
         Device -> least time, ns, from the end of GPU work to the return of the host call that
-        waited for this work; devices without such waits are absent.
+        waited for this work; negative if waits seem to return too early, so that the GPU clock is
+        late. Devices without such waits are absent.
     """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
@@ -213,14 +216,17 @@ def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
 
 
 def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
-    """Return the part of the recording (equal divisions of the time of `leads`) of each time."""
+    """Return for each time (ns) in which part of the recording it lies.
+
+    The parts, numbered from 0, divide the time from the first to the last op of `leads` equally.
+    """
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
     part = (times.to_numpy() - first) * THRESHOLDS.lead_parts // max(last - first + 1, 1)
     return np.asarray(np.clip(part, 0, THRESHOLDS.lead_parts - 1))
 
 
 def _at_both_ends(parts: Array) -> bool:
-    """Test whether some parts lie near the start of the recording and some near its end."""
+    """Test whether `parts` (numbers of equal divisions) has some near each end of the recording."""
     edge = THRESHOLDS.lead_edge
     return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 
@@ -236,8 +242,8 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 def early(leads: Array) -> str:
     """Return a warning with the number of ops that start before their launching call.
 
-    The warning also has the median and the 5th and 95th percentile of these leads; it is empty if
-    there are none.
+    The warning also has the median and the 5th and 95th percentile of the time by which they do so;
+    it is empty if there are none.
 
     Parameters
     ----------
@@ -286,7 +292,11 @@ def find_returns(
 
 
 def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) -> pl.DataFrame:
-    """Return ``device, start, end, slack`` of host waits: GPU work's end to return, ns."""
+    """Return ``device, start, end, slack`` of host waits.
+
+    ``slack`` is the time, ns, from the end of the GPU work that a wait waits for to its return.
+    `ended` yields chunks of ops with the ends of their launching calls.
+    """
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items() if waits.height else ():
         of_type = waits.filter(pl.col("type") == name).with_row_index("wait")
@@ -365,7 +375,10 @@ class Jumps:
         self._early: dict[int, list[pl.DataFrame]] = {}
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Record the least launch delays of a chunk of ops, ordered by start."""
+        """Note least launch delays, and waits that seem to end early, in a chunk of ops.
+
+        The ops are ordered by start.
+        """
         delay = pl.col("start") - pl.col("launch_start")
         for gpu in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
             least = _least_of(gpu)
@@ -433,7 +446,11 @@ _LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}
 
 
 def _least_of(delays: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, since, delay``: least time from call to op per run of ops of a device."""
+    """Return ``device, since, delay``: the least delay from call to op, ns, in each block of ops.
+
+    `delays` has ``device, start, delay`` of one device's ops by start; a block is a fixed number of
+    successive ops, and ``since`` the start of its first op.
+    """
     begins = np.arange(0, delays.height, _PART)
     least = np.minimum.reduceat(delays["delay"].to_numpy(), begins) if begins.size else begins
     return delays[begins].select("device", since="start", delay=pl.Series(least))

@@ -46,11 +46,12 @@ class Follower:
     ranges, nesting
         The ranges, and the parent, depth and flags of each.
     calls, launching
-        The calls, and per chunk a mask of the calls that launched an op.
+        The API calls, and per chunk a mask of the calls that launched an op.
     steps, windows
-        Training steps and backward windows of each team.
+        Training steps, and backward windows (intervals in which a backward pass may run), of each
+        team.
     teams
-        Training threads with their helper threads.
+        The teams: each is a training thread with its helper threads.
     may_serve
         By thread: whether it may be an autograd thread.
     labels
@@ -91,7 +92,7 @@ class Follower:
         """Evidence for autograd threads, by thread."""
 
     def recorded(self) -> pl.Series:
-        """Mask the backward windows that were recorded in full.
+        """Mask the backward windows (intervals in which a backward pass may run) recorded in full.
 
         As it is not known exactly where the recording was cut, a window at its edge counts only if
         a possible autograd thread launches work in it.
@@ -167,7 +168,7 @@ class Follower:
 
 
 class _Open:
-    """Stacks of open ranges by thread and by process, in arrays that grow."""
+    """Stacks of the ranges open at the current time, by thread and process, in growing arrays."""
 
     def __init__(self, threads: int, teams: int) -> None:
         self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
@@ -176,7 +177,7 @@ class _Open:
         self._share = np.full(teams, _NEVER)
 
     def arrays(self) -> Opened:
-        """Return the arrays for the loops."""
+        """Return the stacks as arrays for the compiled loops."""
         return Opened(
             self._ranges.arrays(), self._stages.arrays(),
             self._evaluates, self._differentiates, self._shared, self._share,
@@ -189,7 +190,10 @@ class _Open:
 
 
 def _windows(windows: Spans, teams: int) -> Windows:
-    """Return an empty record of launches for the backward windows of `teams` training threads."""
+    """Return backward windows with counts of launches at zero, for `teams` training threads.
+
+    A backward window is an interval in which a backward pass may run.
+    """
     fed, used = np.zeros((2, windows.rows.height), np.bool_)
     begun, ended = np.full(teams, _LAST), np.full(teams, -_LAST)
     return Windows(windows.arrays(), windows.last(), fed, used, begun, ended)
@@ -332,14 +336,14 @@ def autograd_threads(
     ----------
     launches
         ``thread, during, inside, served``: number of launches of each thread between the first and
-        the last window of its process, number inside windows, and number of backward passes (units)
-        with a launch inside.
+        the last backward window (interval in which a backward pass may run) of its process, number
+        inside windows, and number of backward passes with a launch inside.
     windows
-        ``process, number``: the windows recorded in full, with the number of their unit.
+        ``process, number``: the windows recorded in full, with the number of their backward pass.
     threads
         The threads, with the meaning of their names.
     marked
-        Threads with autograd markers.
+        Threads with autograd markers (ranges that mark work of the backward pass).
     training
         The training threads. These, like data loaders, are never autograd threads.
     """
@@ -350,7 +354,10 @@ def autograd_threads(
 
 
 def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return threads that launch work in nearly all backward windows, and hardly any outside."""
+    """Return threads that launch work in nearly all backward windows, and hardly any outside.
+
+    A backward window is an interval in which a backward pass may run.
+    """
     units = windows.group_by("process").agg(units=pl.col("number").n_unique())
     units_or_none = pl.col("units").fill_null(0)
     return (

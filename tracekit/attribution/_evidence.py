@@ -1,7 +1,8 @@
 """Bit fields that encode the evidence for the stage of a launch or an op.
 
-Launches have few distinct values, so the stage for each value is decided once. A stage takes three
-bits: its index in the list of stages, counted from 1; 0 is none.
+The stage (such as FP, BP, WU) is a function of these bits. They take few distinct values, so it is
+decided once per value. A stage within them takes three bits: its index in the list of stages,
+counted from 1; 0 is none.
 """
 
 STAGE_BITS = 3

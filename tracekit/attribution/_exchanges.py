@@ -69,8 +69,8 @@ class Places:
     op
         Op numbers, in order.
     stage
-        Per collective: its stage, as index in the list of stages. This is the pass that it is part
-        of, or the weight update if it moves weights.
+        Per collective: its stage, as index in the list of stages: FP or BP if it is part of this
+        pass, WU (weight update) if it moves weights.
     process
         Per collective: number of its process.
     """
@@ -80,7 +80,7 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return stages of ops `first` to `first + rows`, counted from 1; 0 if not found here."""
+        """Return stages of `rows` ops from op `first` on, counted from 1; 0 if not found here."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
@@ -112,8 +112,8 @@ def find_places(
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        Number of ops by kernel name from `count_names`, and the role of each name (layer,
-        collective, neither) from `roles_by_name`.
+        Number of ops by process, name and kind from `count_names`, and the role of each of these
+        names (layer, a kind of collective, neither) from `roles_by_name`.
     evidence
         Evidence on launches and processes.
     structures
@@ -142,7 +142,7 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return the role of each kernel name code: layer, a kind of collective, or neither.
+    """Return for each kernel name code what the kernel is: layer, a kind of collective, or neither.
 
     The last entry is for ops without a name.
     """
@@ -163,13 +163,16 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
 
 def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    """Return the role of each op by its kernel name: layer, kind of collective, or neither."""
+    """Return what each op is, by its kernel name: layer, a kind of collective, or neither.
+
+    `roles` has the answer for each name code.
+    """
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 
 
 def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
-    """Return the compute stream of each GPU: the one with the most time in layer kernels."""
+    """Return each process's compute stream per GPU: the one with the most time in layer kernels."""
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -183,7 +186,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
 
 
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
-    """Return each collective with the layers before and after it on its GPU's compute stream."""
+    """Return collectives, with the layer kernels before and after each on the compute stream."""
     found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
     layer, end, waiting, fresh = np.full((4, streams.height), -1)
     earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)
@@ -210,11 +213,11 @@ def _with_stages(
     structures: Structures,
     rules: Rules,
 ) -> pl.DataFrame:
-    """Add ``process, thread``, ``on, symbol`` (stream and name), stages ``own, before, after``.
+    """Add to collectives process, thread, stream, name, and stages by ranges, threads and order.
 
-    ``own`` is the stage of the collective; ``before`` and ``after`` are those of the layer kernels
-    around it, whose threads are added as well. Kernel names and neighbouring layers are not used
-    for these stages.
+    ``own`` is the stage of the collective; ``before`` and ``after`` are the stages of the layer
+    kernels around it, whose threads are added as well. ``on`` is context and stream, ``symbol`` the
+    code of the kernel name. Kernel names and neighbouring layers are not used for these stages.
     """
     ids = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, ids.filter(ids >= 0).sort().to_numpy(), structures)
@@ -238,7 +241,7 @@ def _launched(
     numbers: Array,
     structures: Structures,
 ) -> pl.DataFrame:
-    """Return ``op, on, symbol`` (op id, stream, name) and stage evidence of the ops `numbers`."""
+    """Return ``op, on, symbol`` (id, stream, name code) and stage evidence of the ops `numbers`."""
     parts = []
     for number, height in enumerate(ops.heights):
         first = ops.first[number]
@@ -258,7 +261,10 @@ def _launched(
 
 
 def _explained(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` (stage) of collectives that the layers around them explain."""
+    """Return ``op, process, place`` of collectives whose stage follows from the layers around them.
+
+    ``place`` is that stage.
+    """
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
     place = _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside)
@@ -269,7 +275,9 @@ def _explained(found: pl.DataFrame) -> pl.DataFrame:
 def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
     """Return an expression for a collective's stage by the layers around it; null if unclear.
 
-    `both_passes` and `at_most_beside` are thresholds (shares).
+    `both_passes` is the least ratio of a collective's occurrences between layers of one pass
+    (forward, backward) to those of the other; `at_most_beside` the largest share that may overlap
+    kernels of the compute stream.
     """
     passes = ["FP", "BP"]
     between = (
@@ -322,11 +330,11 @@ def find_handing(
 ) -> pl.Series:
     """Return processes whose copies between GPUs all carry activations, as in a pipeline.
 
-    Such a process trains on several threads. Between two GPUs, copies launched in forward ranges go
+    In such a process, several threads train. Between two GPUs, copies launched in forward ranges go
     one way; copies launched in backward ranges by another training thread go the other way
-    (gradients of activations) and have the same sizes. In at least one step copies are launched at
-    several times in forward ranges, which weights, changing once per step, would not need. No other
-    copies between these GPUs exist.
+    (gradients of activations) and have the same sizes. In at least one step, copies are launched at
+    several times in forward ranges; weights, which change once per step, would not need that. No
+    other copies between these GPUs exist.
 
     Parameters
     ----------
@@ -397,11 +405,11 @@ def _hands_on() -> pl.Expr:
 def find_relayed(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> Array:
-    """Return the ids of the ops that copy data from GPU to GPU through the host.
+    """Return the ids of the copies that together move data from GPU to GPU through the host.
 
-    Such a pair is a copy from a GPU to the host and the next copy launched by the same thread, if
-    that one moves the same number of bytes from the host to another GPU and starts after the first
-    has ended.
+    They are pairs: a copy from a GPU to the host, and the next copy launched by the same thread, if
+    the latter moves the same number of bytes from the host to another GPU and starts after the
+    former has ended.
 
     Parameters
     ----------
@@ -433,9 +441,9 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Test whether a device-to-host and another GPU's host-to-device copy have equal size.
+    """Test whether a device-to-host copy and another GPU's host-to-device copy have equal size.
 
-    If none are, `find_relayed` need not examine any launch.
+    If there are none, `find_relayed` need not examine any launch.
     """
     kinds = pl.Series(_HALVES, dtype=KIND).implode()
     halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
@@ -462,7 +470,10 @@ def _relayed_copies(
 
 
 class Unnamed:
-    """Time of collectives whose kernel names lack the operation (as with RCCL)."""
+    """Adds up the time of collectives whose kernel names lack the operation (as with RCCL).
+
+    Only those in stages FP, BP and OTHER count.
+    """
 
     def __init__(self) -> None:
         self._ns = 0
@@ -474,7 +485,10 @@ class Unnamed:
         self._ns += int((rows["end"] - rows["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if collectives of unknown operation take much of the GPU time in `opinions`."""
+        """Warn if collectives of unknown operation take much of all GPU time.
+
+        `opinions`: the table of that name, from which all GPU time is taken.
+        """
         total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (
@@ -485,7 +499,7 @@ class Unnamed:
 
 
 class Returned:
-    """Adds up large copies to the host and large input copies, which may bring the data back."""
+    """Adds up large copies to the host, and large input copies that may bring that data back."""
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}
@@ -502,7 +516,10 @@ class Returned:
         self._ns += int(took.filter(copies["kind"] == "h2d").sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if input copies that may bring offloaded data back take much of all GPU time."""
+        """Warn if input copies that may bring offloaded data back take much of all GPU time.
+
+        `opinions`: the table of that name, from which all GPU time is taken.
+        """
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
         if self._ns > _MUCH * total and 2 * back >= input_:

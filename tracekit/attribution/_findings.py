@@ -95,7 +95,7 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 
 
 def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn if numbers of steps are left out: the time of those counts in the step before them."""
+    """Warn if the numbers of marked steps have a gap: its time counts in the step before it."""
     by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
     rows = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
     for last, by_last, length in rows.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
@@ -118,7 +118,10 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if forward passes take far longer than backward passes, contrary to the rule."""
+    """Warn if a training process spends far more GPU time in forward than in backward passes.
+
+    As a rule backward passes take longer.
+    """
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return
     decided = opinions.filter(
@@ -137,7 +140,7 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
 
 
 def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if gradients seem to be exchanged in forward passes, by range or thread names."""
+    """Warn if many gradient exchanges are launched where range or thread names say forward."""
     if verdict["verdict"] != "training":
         return
     exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")

@@ -1,6 +1,6 @@
 """Find the training thread of each process, and start and end of each training step.
 
-It also finds which steps contain recorded GPU work, and which were recorded in full.
+Also find which steps contain recorded GPU work, and which steps were recorded in full.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OWN_DOMAIN = "tracekit"
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, thread``: the thread that drives each process' training.
 
-    This is the thread whose ranges name most of the three stages forward, backward and weight
+    This is the thread with ranges of the most of the three stages forward, backward and weight
     update; among equals, the one with the most such ranges; without such ranges, the one that
-    launches most ops. Ranges inside autograd markers do not count, because autograd threads are
-    driven by the training thread.
+    launches most ops (kernels, copies, memsets). Ranges inside autograd markers do not count,
+    because autograd threads are driven by the training thread.
 
     Parameters
     ----------
@@ -47,7 +47,9 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
 
 
 def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the canonical table ``iterations``, with ``open``: whether a step's range was cut off.
+    """Return the canonical table ``iterations`` (training steps), as ranges mark them.
+
+    A column ``open`` is added: whether the end of the recording cut the step's range off.
 
     Parameters
     ----------
@@ -111,7 +113,10 @@ def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFra
 
 
 def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return per process the outermost ranges that match its first rule with any match."""
+    """Return per process the outermost ranges that match its step rule.
+
+    That is the first rule that matches any range of the process.
+    """
     found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
     return outermost(_on_one_thread(found, training))
@@ -140,7 +145,10 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Keep ranges on the training thread of each process, else on the thread with most of them."""
+    """Keep of the step ranges of a process those on its training thread.
+
+    If there are none, keep those on the thread with the most step ranges.
+    """
     best = (
         found.group_by("process", "thread")
         .agg(count=pl.len())
@@ -251,10 +259,11 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 
     The first and the last iteration with GPU work may have been cut. If iterations without GPU work
     precede the first (or follow the last) one with work, the GPU recording most likely began (or
-    ended) within it: it counts as complete only if it has as many ops as the largest iteration in
-    between. Otherwise it counts as cut if the iterations in between are alike and it has over a
-    tenth fewer ops than any of them. If iterations were found by repetition of forward ranges, the
-    last one ends before the work that follows its ranges, so its count is not used.
+    ended) within this one: it counts as complete only if it has as many ops as the largest of the
+    iterations between the first and the last. Otherwise it counts as cut if the iterations between
+    are alike and it has over a tenth fewer ops than any of them. If iterations were found by
+    repetition of forward ranges, the last one ends before the work that follows its ranges, so its
+    count is not used.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
@@ -297,10 +306,10 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     """Add columns that compare each iteration with the others of its process.
 
-    These are rows: ``first_of_all, last_of_all``, and among iterations with GPU work ``first,
-    last``. Then the number of iterations ``between`` these two, the ``least, usual`` (median) and
-    ``most`` ops of one of them; and ``all_updated``: whether all iterations with work but the last
-    have an update after backward.
+    ``first_of_all, last_of_all``: row of the first and the last iteration; ``first, last``: of the
+    first and the last one with GPU work; ``between``: number of iterations between the latter two;
+    ``least, usual, most``: least, median and largest number of ops among these; ``all_updated``:
+    whether all iterations with work but the last have an update after their backward pass.
     """
     has_ops = (pl.col("ops") > 0).fill_null(value=False)
     place, count = has_ops.cum_sum(), has_ops.sum()
@@ -372,9 +381,9 @@ class Opening:
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
 
-        That is so if a process runs fewer kernels before its first iteration than in it; the names
-        of nearly all of these kernels also occur in the iteration; and they include nearly all
-        names that occur there only in the weight update.
+        That is so if a process runs fewer kernels before its first iteration than in it; if the
+        names of nearly all kernels before it also occur in the iteration; and if these include
+        nearly all names that occur in the iteration's weight update only.
         """
         ops, before = pl.col("ops"), pl.col("before")
         kernels = pl.concat(self._parts).group_by("process", "name").agg(
@@ -409,7 +418,7 @@ class Shared:
         self._spans: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Record when each process has work of its steps on each GPU, in a chunk of the ops."""
+        """Note when each process has work of its steps on each GPU, from a chunk of ops."""
         if self._may_be:
             owner = ops.drop_nulls("iteration").group_by("device", "process")
             self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
@@ -430,7 +439,7 @@ class Shared:
 
 
 class Unmarked:
-    """Counts backward ops that are launched outside of all steps that are ranges.
+    """Counts ops of backward passes launched outside of all training steps that ranges mark.
 
     Parameters
     ----------

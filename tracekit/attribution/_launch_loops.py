@@ -27,7 +27,10 @@ def span(keys: Keys, least: Array, most: Array) -> None:
 
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
-    """Return the slot of a key in a hash table of calls, or the free slot where it belongs."""
+    """Return the slot of a call's key in a hash table, or the free slot where it belongs.
+
+    The key is process and correlation id.
+    """
     mask = len(slots) - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + int(process) * 1_640_531_527
@@ -114,7 +117,7 @@ def count_launches(
     launching
         By call of the chunk: whether it launched an op; updated.
     by
-        Counts by thread; updated.
+        Number of ops, and device of the kernels, by launching thread; updated.
     """
     for row in range(len(launched.call)):
         call = launched.call[row] - launched.first
@@ -127,7 +130,7 @@ def count_launches(
 
 
 def note_idle(ops: OpRows, idle: Idle) -> None:
-    """Count kernels launched while nothing runs on their device, and find the least launch delay.
+    """Count kernels launched while their device is idle, and find their least launch delay.
 
     Parameters
     ----------

@@ -44,9 +44,11 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launching calls whose kernel was not recorded: their count, that of all, their time span, ns.
+    """Launches whose kernel is missing in the recording, to warn of lost kernels.
 
-    ``late``: number of launches after the last recorded kernel; ``dark``: number of launches by
+    ``calls``: number of such launches between the first and the last launch with a recorded kernel;
+    ``of``: number of all launches there; ``span``: time from the first to the last of ``calls``,
+    ns. ``late``: number of launches after the last recorded kernel; ``dark``: number of launches by
     processes without any recorded kernel, if other processes have some. Both are 0 if too few for a
     warning.
     """
@@ -59,13 +61,13 @@ class Lost:
 
     @property
     def matters(self) -> bool:
-        """Whether more launches lack a kernel than recorders lose even in a good recording."""
+        """Whether more launches lack a kernel than recorders lose even in good recordings (1 %)."""
         return self.calls > _FEW * self.of
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Launching call of each op.
+    """Launching call of each op (kernel, copy, memset), and counts of what could not be joined.
 
     Parameters
     ----------
@@ -144,8 +146,9 @@ def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
 def _lost(calls: Stream, launching: Bits) -> Lost:
     """Count the calls that launch kernels although none of their kernels was recorded.
 
-    Nested calls (the runtime calls the driver) count once. Not counted are calls before the first
-    and after the last call whose kernel was recorded, and calls of processes that capture graphs.
+    Nested calls (the runtime calls the driver) count once. `Lost` has the counts between the first
+    and the last call of a process and name whose kernel was recorded, and those after; calls of
+    processes that capture graphs are left out.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
@@ -219,7 +222,7 @@ def _keys(frame: pl.DataFrame) -> Keys:
 
 @dataclass(frozen=True)
 class _Index:
-    """A chunk of calls by process and correlation id: a hash table, and the ids of each process."""
+    """Index of a chunk of calls: hash table by process and correlation id; the ids per process."""
 
     keys: Keys
     span: tuple[Array, Array]
@@ -291,7 +294,7 @@ class _Calls:
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
     def _look(self, keys: Keys, chunk: int, found: Array) -> int:
-        """Search a chunk for the calls still missing; return how many remain missing."""
+        """Search a chunk for calls that `found` lacks (-1); return how many remain missing."""
         index = self._of(chunk)
         return self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
@@ -379,7 +382,10 @@ class Captured:
 
 
 def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Join each graph node with the latest call of its thread during which it was created."""
+    """Join each graph node with the call that captured it.
+
+    This is the latest call of its thread that was running when the node was created.
+    """
     joined = nodes.join_asof(
         calls.select("thread", "start", "end", later="call"),
         left_on="time", right_on="start", by="thread", check_sortedness=False,
@@ -391,8 +397,10 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return ranges, evidence and threads that decide stages; for graph replays, of the capture.
+    """Return per op the range, evidence bits and thread that its stage is derived from.
 
+    They are those of the launching call; for a replayed node of a CUDA graph, partly those of the
+    call that captured it.
     A replayed op takes the range of the call that it was captured from, if that call lay in a
     range. It takes the evidence of the capturing call only if that call lay in ranges with
     evidence, and not if the graph is replayed in metric evaluation.

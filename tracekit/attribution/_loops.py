@@ -108,7 +108,10 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, name_flags: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return a range's flags: by its name, and as inherited from the range in slot `above`."""
+    """Return a range's flags: its name's flags `own`, and those that the range around it passes on.
+
+    `above` is the slot of the range around it on the stack, -1 for none.
+    """
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = name_flags | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
@@ -124,7 +127,7 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record that a thread has a range of this stage: its process, passes, and input."""
+    """Record of a range's thread its process, and that it has a pass of this stage, or input."""
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:
@@ -135,10 +138,11 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Test whether a range marks a step or pass by its stage and flags, whatever its name.
+    """Test whether a range may mark a pass, evaluation or a process's stage, whatever its name.
 
-    A range with the same stage as the range around it counts only if exactly one range of a pass
-    encloses it, since the enclosing range may later be found to be no pass.
+    It does if it begins evaluation; if it is a start/end range with a stage; or if its stage is FP,
+    BP or WU. With the same stage as the range around it, it counts only if exactly one range of a
+    pass encloses it, since the enclosing range may later be found to be no pass.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -258,7 +262,7 @@ MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 
 @inner
 def stage_on(thread: int, now: int, opened: Opened) -> int:
-    """Return the stage of the innermost open range with a stage on a thread, from 1; 0 for none."""
+    """Return the stage of a thread's innermost open range with a stage, from 1; 0 for none."""
     top = close(thread, now, now, opened.stages.stack)
     return opened.stages.stage[top] + 1 if top >= 0 else 0
 
@@ -287,7 +291,10 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
-    """Record a start/end range as open in its process, if it has a stage and ends latest."""
+    """Record an open start/end range of a process, if it has a stage and ends last of that stage.
+
+    `until` is the end of the range, ns.
+    """
     spans = opened.shared
     if stage >= 0 and until > spans[process, stage, 1]:
         spans[process, stage, 0], spans[process, stage, 1] = now, until
@@ -348,8 +355,9 @@ def pass_range(
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
     """Count a launch of a thread; return whether it lies in a backward window of its team.
 
-    A window is marked `fed` if anything is launched in it or between it and the previous window,
-    and `used` if a possible autograd thread launches in it.
+    A backward window is an interval in which a backward pass of the training thread may run. It is
+    marked `fed` if anything is launched in it or between it and the previous window, and `used` if
+    a possible autograd thread launches in it.
     """
     stretches = windows.stretches
     if stretches.first[team] == stretches.first[team + 1]:
@@ -376,7 +384,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return the stage evidence bits of a launching call, from the ranges open around it."""
+    """Return bits with the evidence for a launch's stage, from the ranges open at the call."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
     evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE
@@ -410,7 +418,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
 
 @inner
 def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
-    """Return the path label of a range: the label inside steps or the one outside."""
+    """Return a range's label for paths: that of its name inside, or outside, a numbered step."""
     step = stretch_at(ranges.team[row], ranges.start[row], steps)
     is_inside = step >= 0 and steps.number[step] >= 0
     name = ranges.name[row]

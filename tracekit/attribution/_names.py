@@ -30,7 +30,11 @@ def codes_of(texts: pl.Series) -> Array:
 
 
 def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``stage`` (null if the name implies none), ``autograd`` (whether it marks backward)."""
+    """Add to ranges ``stage`` and ``autograd``, as their names imply.
+
+    ``stage`` is null if the name implies none; ``autograd`` is whether it marks work of the
+    backward pass.
+    """
     frame = ranges.drop("stage", strict=False).with_columns(base=base_name(pl.col("name")))
     columns = {"name": "base_text", "domain": "domain_text"}
     return by_distinct(
@@ -45,7 +49,7 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 class RangeNames:
-    """Distinct names of ranges and their meanings, extended chunk by chunk.
+    """Distinct range names with ids and meanings (such as stage, step number), extended by chunks.
 
     Parameters
     ----------
@@ -70,8 +74,8 @@ class RangeNames:
     def settle(self, skeleton: pl.DataFrame) -> pl.DataFrame:
         """Drop stage WU of range names of L-BFGS steps if no range is named after a forward pass.
 
-        A stage set by the user's own rules stays. Returns the ranges in `skeleton` with this stage
-        dropped as well.
+        `skeleton` are the ranges that may mark steps and passes; they are returned, with this stage
+        dropped as well. A stage set by the user's own rules stays.
         """
         user_rules = self._rules["range"][: self._rules.given.get("range", 0)]
         of_user = (matches(entry, {"name": "base", "domain": "domain"}) for entry in user_rules)
@@ -210,10 +214,12 @@ _MEANING = {
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``rule`` (first matching rule of the list ``iteration``) and ``number`` (of the step).
+    """Add to range names what they say of training steps: ``rule`` and ``number``.
 
-    A name that implies a stage is not taken for a training step, unless the rule allows it or the
-    stage is the weight update, since an update range may enclose a whole step.
+    ``rule`` is the index of the first matching rule of the list ``iteration``, ``number`` the
+    step's number in the name. A name that implies a stage is not taken for a training step, unless
+    the rule allows it or the stage is the weight update, since an update range may enclose a whole
+    step.
     """
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
@@ -267,7 +273,7 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _between(entries: Sequence[Entry]) -> pl.Expr:
-    """Return an expression: stage of kernels launched between passes, by rules for their names."""
+    """Return an expression: stage that rules give to names of kernels launched between passes."""
     named = [entry for entry in entries if "name" in entry]
     columns = {"name": "name_text"}
     return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")

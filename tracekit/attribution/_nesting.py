@@ -149,7 +149,7 @@ _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open"
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk of ranges as arrays, their parents, and the rows that may mark steps or passes."""
+    """A chunk of ranges as arrays: their parents, depths, flags, and which may mark steps."""
 
     frame: pl.DataFrame
     rows: NestedRows
@@ -176,7 +176,7 @@ def _thread_counts(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Serie
 
 
 class _Nester:
-    """Stacks of open ranges per thread, carried from chunk to chunk."""
+    """Finds parents of ranges, with a stack of open ranges per thread kept between chunks."""
 
     def __init__(self, ranges: Stream, threads: int) -> None:
         self._loop = compiled(nest, ranges.height)
@@ -294,8 +294,8 @@ Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 class Stacks(Generic[Kind]):
     """Stacks of open items, one per line (such as a thread); see `close` and `put`.
 
-    They share one set of arrays, whose size depends on the number of items open on all lines
-    together.
+    Items are, for example, NVTX ranges. All stacks share one set of arrays, which grows with the
+    number of items open on all lines together.
 
     Parameters
     ----------

@@ -231,14 +231,14 @@ update."""
 def count_in_steps(
     ops: StepRows, parts: Array, iterations: Array, sums: StepSums, iteration: Array
 ) -> int:
-    """Add up ops by step, and return the iteration of each op.
+    """Count ops by step, keep each step's last launch times, and write the iteration of each op.
 
     Parameters
     ----------
     ops
         Step, launch time and case of each op.
     parts
-        Per case: code for input, backward pass, weight update, or another part of a step.
+        Per case (combination of evidence): code for input, backward pass, weight update, or other.
     iterations
         Per step: number of its iteration.
     sums

@@ -1,4 +1,4 @@
-"""Infer stages and decide the verdict of each process, before its ops get their stages."""
+"""Judge each process (does it train?), and infer its stages if need be, before ops get theirs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Ranges, threads and kernel counts of processes, from which verdicts are derived.
+    """What was found on processes, to decide which of them train: ranges, threads, kernel counts.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class Known:
     by_thread
         Number of ops by launching thread.
     processes
-        ``process, report`` of all processes in the recording.
+        ``process, report`` of all processes in the recording; a report is a trace file.
     named
-        Processes whose iterations are ranges.
+        Processes whose iterations (training steps) are marked by ranges.
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles
@@ -119,7 +119,7 @@ class Known:
 
     @cached_property
     def loaders(self) -> pl.DataFrame:
-        """``process, thread``: data loaders that launch ops themselves."""
+        """``process, thread``: data loaders, by thread or range name, that launch GPU work."""
         works = self.by_thread[self.threads["thread"].to_numpy()] > 0
         in_ranges = np.isin(self.threads["thread"], self.nesting.loading)
         drives = np.isin(self.threads["thread"], self.training["thread"])
@@ -132,20 +132,22 @@ _STREAM = ("process", "context", "stream")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Verdicts on processes (training, inference ...), and the evidence for the stages of ops.
+    """Verdicts on processes (such as training, inference), and the evidence for stages of ops.
 
     Parameters
     ----------
     evidence
         Evidence on launches and processes that decides stages.
     verdicts
-        ``process, verdict, given, evidence, trains, infers``.
+        ``process, verdict, given, evidence, trains, infers``: `verdict` is what the process does,
+        `given` whether the user set it, `evidence` a sentence, and the last two whether it trains
+        or runs inference.
     structures
         Stages and steps of ops inferred from structure (threads and launch order).
     decides
-        Processes whose stages are taken from structure.
+        Processes whose stages are taken from structure, at least where ranges give none.
     counts_steps
-        Processes whose iterations are taken from structure.
+        Processes whose iterations (training steps) are taken from structure.
     with_work
         Processes with recorded GPU work.
     input_streams
@@ -190,7 +192,10 @@ class Verdicts:
         return on_input
 
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
-        """Return the iteration of ops in processes whose steps are inferred from launch order."""
+        """Return the iteration of each op where steps are inferred from launch order; else null.
+
+        `step` is the number of each op's inferred step.
+        """
         steps = pl.Series(step, dtype=pl.Int64)
         in_steps = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~in_steps, None)
@@ -209,7 +214,7 @@ class Verdicts:
         )
 
     def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of assumptions, for processes that were inferred to train."""
+        """Return the table of assumptions behind inferred stages, of processes found to train."""
         found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
         rows = [
             (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
@@ -237,7 +242,10 @@ class Verdicts:
         )
 
     def _steps_by(self, process: int) -> str | None:
-        """Describe the definition of a step in use; None if there was no choice and no request."""
+        """Describe the definition of a step in use for a process whose steps were inferred.
+
+        None if there was no choice and the user asked for none.
+        """
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` finds none: ranges name the steps, or the order of launches shows none"
@@ -260,7 +268,7 @@ def judge_all(
     *,
     has_unlaunched: bool,
 ) -> Verdicts:
-    """Infer stages from launch order if ranges lack them, and what each process does (verdict).
+    """Decide whether each process does training, inference or other work; infer stages ranges lack.
 
     Parameters
     ----------
@@ -328,7 +336,10 @@ def judge_all(
 def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
-    """Return processes in which ranges and threads give no stage for over `left` of kernel time."""
+    """Return processes in which range and thread names leave much kernel time without a stage.
+
+    Much is more than the share `Thresholds.left`.
+    """
     times = _time_of_launches(ops, launches, known, processes, rules)
     sums = times.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
@@ -344,9 +355,7 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return processes in which inferred stages agree with ranges, so that they may fill gaps.
-
-    Gaps are launches for which ranges give no stage.
+    """Return where inferred stages agree with ranges, so that they may fill in for missing ranges.
 
     Returns
     -------
@@ -383,11 +392,13 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return kernel time of `processes` by thread, evidence and structure of the launch.
+    """Return the kernel time of `processes`, without collectives, by the evidence for its stage.
 
     Returns
     -------
-    ``process, thread, code, structure, ns``, and ``stage``, the stage that ranges and threads give.
+    ``process``; ``thread``, which launches; ``code``, the evidence bits of the launch;
+    ``structure``, the stage inferred from launch order (-1: none); ``ns``, the kernel time; and
+    ``stage``, the stage that ranges and threads give.
     """
     parts = []
     for number, height in enumerate(ops.heights if processes else ()):
@@ -447,7 +458,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes in `seen` whose ranges and threads do not show all of FP, BP and WU."""
+    """Return the processes in `seen` that lack FP, BP or WU in ranges (for BP: and in threads)."""
     marked = known.passes.select("process", "stage").rows()
     has = {stage: {process for process, own in marked if own == stage} for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))

@@ -38,15 +38,15 @@ class Labels:
     outside: pl.Series
 
     def arrays(self) -> NameLabels:
-        """Return the arrays that the compiled loops work on."""
+        """Return the label of each range name as arrays for the compiled loops."""
         return NameLabels(given(self.inside), given(self.outside))
 
 
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
     """Find the label of each range name: the name with its step number replaced.
 
-    If a name contains the number of its step (``data copy in 58`` in ``step 58``) in every step,
-    the number becomes `N`; ``layer 3`` keeps its number.
+    If names that differ in a number only contain in every step the step's own number (``data copy
+    in 58`` in ``step 58``), it becomes `N`; ``layer 3`` keeps its number.
     """
     names = nesting.names.table.select(
         base=pl.when(pl.col("base").fill_null("") != "").then("base").otherwise(_UNNAMED)
@@ -89,7 +89,10 @@ def _templates(names: pl.DataFrame) -> pl.Series:
 
 
 def _template(which: str) -> pl.Expr:
-    """Return an expression: names with `N` for a number that equals the step's in every step."""
+    """Return an expression: names with `N` for a number that is the step's own in every step.
+
+    `which` is ``last`` or ``first``: the number in the name. Null where it is not.
+    """
     lowest, highest, number = (pl.col(n) for n in ("lowest", "highest", f"{which}_number"))
     inside = lowest.is_not_null() & number.is_not_null()
     same = ((lowest == number) & (highest == number)).filter(inside).all()

@@ -62,7 +62,7 @@ _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that derive stages and other meanings from names; lists of patterns in order of trial.
+    """Rules that give names of ranges, threads and kernels a stage or another meaning.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class Rules:
     verdict
         Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
     step
-        The user's definition of a step, one of `STEP_READINGS`, used where steps are inferred from
-        the order of launches.
+        The user's definition of a step (`update`, `input` or `period`), used where steps are
+        inferred from the order of launches; None to let tracekit choose.
     file
         The user's rules file, or None.
     given
@@ -154,14 +154,14 @@ class Rules:
         return {**vars(self), "_made": {}, "_met": {}}
 
     def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
-        """Return the outcome of the first matching entry of a list; null if none matches.
+        """Return an expression: what the first entry of a list that matches a row sets; else null.
 
         Parameters
         ----------
         name
             Name of the list.
         key
-            Key of the outcome in an entry, such as ``stage``.
+            Key in an entry of what it sets, such as ``stage``.
         columns
             Key of a pattern in an entry -> column that the pattern is searched for in.
         """
@@ -169,7 +169,10 @@ class Rules:
         return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
-        """Return an expression: whether any entry of a list (that sets `flag`) matches a row."""
+        """Return an expression: whether any entry of the list `name` matches a row.
+
+        With `flag`, only entries that set this flag count.
+        """
         entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
         return self.made(
             (name, "any of", flag, *columns.items()),
@@ -179,7 +182,7 @@ class Rules:
         )
 
     def made(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return the result of `make`, which depends on the rules only; cached under `key`."""
+        """Return the result of `make`, cached under `key`; it must depend on these rules only."""
         if key not in self._made:
             self._made[key] = make()
         made: T = self._made[key]
@@ -220,7 +223,7 @@ def _default() -> Rules:
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
-    """Return an expression: outcome of the first entry whose condition is true; else null.
+    """Return an expression: value of `key` in the first entry whose condition is true; else null.
 
     `cases` are pairs of condition and entry. An entry may also set null.
     """
@@ -239,7 +242,7 @@ def by_distinct(
     rules: Rules,
     make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
-    """Add columns computed from the texts in `keys`, once per distinct combination of texts."""
+    """Add the columns of `make`, computed once per distinct combination of the texts in `keys`."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
     columns = make()
     named = frame.select(**texts)

@@ -166,13 +166,7 @@ class Staged:
     decided: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
-        """Return the columns ``kind`` to ``recomputed`` of each op.
-
-        Parameters
-        ----------
-        again
-            Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown.
-        """
+        """Return per op the columns that attribution adds to ops, ``kind`` to ``recomputed``."""
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.decided]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")
@@ -180,7 +174,7 @@ class Staged:
         return [*columns, recomputed.to_series()]
 
     def parts(self) -> Array:
-        """Return for each case a code: input, backward pass, weight update or another part."""
+        """Return for each case a code of the part of a step: input, backward, update or other."""
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         updates = (stage == "WU") & (kind == "compute")
         part = (
@@ -219,7 +213,7 @@ class Stages:
         self._opinions: list[pl.DataFrame] = []
 
     def of(self, ops: pl.DataFrame, launch: Launch) -> Staged:
-        """Return kind, stage and stage source of a chunk of ops.
+        """Return kind, stage, and source of the stage, of each op of a chunk.
 
         Parameters
         ----------
@@ -254,7 +248,7 @@ class Stages:
         return keys
 
     def _reached(self, sizes: pl.Series) -> Array:
-        """Count the size thresholds of the rules that each size reaches; 0 if it is unknown."""
+        """Count the rules' size thresholds (bytes) that each size reaches; 0 if it is unknown."""
         reached = np.zeros(len(sizes), np.int32)
         known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
         some = sizes.drop_nulls().to_numpy()
@@ -304,10 +298,11 @@ class Stages:
         )
 
     def opinions(self) -> pl.DataFrame:
-        """Return sums of ops by decided stage and by the stage that each source of evidence gives.
+        """Return number and time of ops by decided stage and by the stage that each source gives.
 
-        A source that is consulted in two places counts once. The source ``none`` counts only where
-        no other source decides.
+        Sources of evidence are range names, thread names, launch order and others. One that is
+        consulted in two places counts once. The source ``none`` counts only where no other source
+        decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD
@@ -333,7 +328,10 @@ class Stages:
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
-        """Classify new pairs of name and kind; return each key's index in the list of kinds."""
+        """Classify new pairs of kernel name and kind; return each op's index in the list of kinds.
+
+        `keys` has the number of each op's pair of name and recorded kind.
+        """
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
         # What another thread looks at stays as it is.
         places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
@@ -421,7 +419,7 @@ def _is_kernel() -> pl.Expr:
 
 
 def _may_exchange() -> pl.Expr:
-    """Return an expression: whether a collective in a backward pass has an unknown operation.
+    """Return an expression: whether an op is a collective of unknown operation in a backward pass.
 
     Such a collective (RCCL does not name them) may exchange gradients or be part of the pass.
     """
@@ -437,12 +435,13 @@ def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
 
 
 def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
-    """Return the stage of each launch from ranges, threads and order, without kernel names.
+    """Return the stage of each launch from ranges, threads and launch order, without kernel names.
 
     Parameters
     ----------
     launches
-        ``process, thread, code, structure``, as in `Launch`.
+        ``process, thread`` of the launch, ``code`` (its evidence bits) and ``structure`` (stage by
+        launch order, -1 for none).
     evidence, rules
         As in `Stages`.
     """
@@ -466,7 +465,7 @@ _NO_TEXT = pl.lit(None, pl.String)
 def _by_place(rules: Rules) -> pl.Expr:
     """Mask collectives whose stage may be decided by the layers around them.
 
-    None of the user's own rules for exchanges covers these.
+    They are of training processes, and no rule of the user's own for exchanges matches them.
     """
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
     by_user = pl.any_horizontal(pl.lit(value=False), *spoken_of)
@@ -474,11 +473,10 @@ def _by_place(rules: Rules) -> pl.Expr:
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
-    """Return an expression: stage of gradient exchanges.
+    """Return an expression: stage that the rules give to gradient exchanges; null for other ops.
 
-    Copies relayed through the host count as copies between GPUs.
-
-    Copies between GPUs that carry activations are no exchange.
+    Copies relayed through the host count as copies between GPUs. Copies between GPUs that carry
+    activations are no exchange.
     """
     staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
     relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
@@ -500,7 +498,7 @@ def _handed(rules: Rules) -> pl.Expr:
 
 
 def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return for each case the stage by each source of evidence, in the order of `_SOURCES`."""
+    """Return for each case the stage that each of `_SOURCES` (of evidence) gives; null for none."""
     return cases.select(
         rules.made(
             ("opinions",),
@@ -515,7 +513,7 @@ def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
 
 
 def _in_sets(entry: Entry) -> pl.Expr:
-    """Return an expression: whether an op matches an entry's kinds, collectives and least size.
+    """Return an expression: whether an op matches an entry by kind, collective and least size.
 
     Entries that also test a name match no op.
     """
@@ -559,7 +557,7 @@ def grouped_cases(keys: CaseKeys, took_ns: Array, height: int) -> Distinct:
 
 
 class Cases:
-    """Distinct combinations of evidence (cases) over all ops of a recording, with sums."""
+    """Distinct combinations of evidence (cases) over all ops; op count and time of each."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Infer stages from launch order in processes whose ranges do not suffice, op by op."""
+"""Infer stages of ops from launch order, in processes whose ranges do not give all of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """Stages and steps of ops, inferred from threads and launch order, where ranges give none.
+    """Stages and steps of ops, inferred from threads and launch order, of the processes examined.
 
     Parameters
     ----------

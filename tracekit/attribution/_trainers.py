@@ -1,4 +1,4 @@
-"""Teams: the training threads of a process, each with its GPU, helper threads and steps.
+"""Teams: the training threads of a process, each with its helper threads and steps.
 
 A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
 pipeline), each has its own passes and steps, and a backward thread belongs to the training thread
@@ -96,8 +96,9 @@ def find_teams(
 
 
 def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return processes' iterations, and each training thread's steps with the row of the iteration.
+    """Return the iterations of processes, and the steps of each team with the row of the iteration.
 
+    A team is a training thread with its helper threads.
     Iterations are the steps of a process's first team. A step of a further team belongs to the
     iteration with the same number, if range names number the steps of both teams; else to the
     iteration at the same position, if both teams have equally many steps and each pair overlaps. An
@@ -173,7 +174,10 @@ def _are_named(number: str, start: str) -> pl.Expr:
 def _side_by_side(
     training: pl.DataFrame, marks: pl.DataFrame, placed: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, thread, device`` of training threads, for processes with several."""
+    """Return ``process, thread, device`` of the training threads of processes with several.
+
+    These threads have ranges of the same stages, and each launches kernels on a GPU of its own.
+    """
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
     alike = (
@@ -202,7 +206,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the intervals as arrays for loops, each team positioned before its first one."""
+        """Return the intervals as arrays for loops, to be read from each team's first on."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))

@@ -252,7 +252,7 @@ def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     verdicts
-        The verdicts on processes.
+        What each process does (``verdict``), and why (``evidence``, text).
     counts
         The numbers of collectives, from `Places.counts`.
     """
@@ -276,7 +276,7 @@ def _counts(
     others: Mapping[str, pl.DataFrame],
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return for each process the number of occurrences of each hint."""
+    """Return for each process how often each hint (passes, threads, kernel names) occurs."""
     counts = {
         stage: pl.when(pl.col("stage") == stage).then("count") for stage in ("FP", "BP", "WU")
     }

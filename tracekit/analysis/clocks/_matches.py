@@ -379,7 +379,7 @@ def passed(senders: pl.DataFrame, others: pl.DataFrame) -> Messages:
 
     Parameters
     ----------
-    own, others
+    senders, others
         Two of the tables from `messages`, one per recorded file.
     """
     if senders.is_empty() or others.is_empty():

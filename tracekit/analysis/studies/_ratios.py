@@ -100,7 +100,7 @@ def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) 
         Rows with the ratio, and for each side ``runs, spread, freedom, scatter`` (see `precision`).
     ratio
         Name of the column of ratios.
-    own, other
+    numerator, other
         Prefixes of the names of the columns of each side.
 
     Returns

@@ -66,7 +66,7 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 def of_turns(
     turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
 ) -> tuple[Assumption, ...]:
-    """Test the assumptions made if forward and backward threads alternate.
+    """Test the assumptions behind stages inferred from alternating forward and backward threads.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def of_turns(
     parts
         Where each gap is cut into weight update and forward pass.
     pair
-        The two threads.
+        The two groups of threads.
     numbered
         Step of each backward pass.
     stage
@@ -108,7 +108,11 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
-    """Test that weight updates contain no layers: none before the input of the forward pass."""
+    """Test that weight updates contain no layer kernels (such as matrix products).
+
+    Ops after a backward pass and before the next forward pass count as the update. It stays
+    untested if neither input nor a fetched result shows where forward passes begin.
+    """
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
     wrong = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
@@ -130,10 +134,10 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     """Test that forward passes without a backward pass are evaluation, by number and input size.
 
-    It stays untested if they are not far fewer than steps: they may then be part of each step. It
-    also does if the host fetches a result for each of their input copies, and these are much
-    smaller than the median one of training steps: they may then choose actions (rollouts of
-    reinforcement learning).
+    The result is "untested" if such passes are not far fewer than `steps`, as they may be part of
+    each step. It is "untested" too if the host fetches a result for each of their input copies, and
+    these copies are much smaller than the median input copy of training steps, as the passes may
+    choose actions (rollouts of reinforcement learning).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
@@ -158,7 +162,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
-    """Test that steps begin with input: that a batch is copied before nearly each of them."""
+    """Test that steps begin with input: a batch is copied from the host before nearly each."""
     if numbered.unfed:
         return Assumption(UPDATE, "fails", None, numbered.unfed)
     if numbered.several:
@@ -175,7 +179,7 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 def _accumulated(
     turns: Turns, parts: Parts, numbered: Numbered, stage: Array
 ) -> Iterator[Assumption]:
-    """Test, with gradient accumulation, that no step has more backward passes than usual.
+    """Test, with gradient accumulation, that no step has more backward passes than the median step.
 
     Additional passes may be evaluation that computes gradients.
     """
@@ -196,7 +200,7 @@ def _accumulated(
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
-    """Test that other threads than `thread` launch little of the GPU time spent in layers."""
+    """Test that threads other than `thread` launch little of the GPU time of layer kernels."""
     spent = np.where(lane.layer, lane.work.end - lane.work.start, 0)
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
@@ -214,7 +218,12 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Yield the tested assumptions for stages inferred from the launch order of one thread."""
+    """Yield the tested assumptions behind stages inferred from the period of one thread's launches.
+
+    `differ_ns` is the busy time of kernels that differ from the usual step's at their position;
+    `recomputed`, the share of backward's layers in the same order as in forward; `steps`, their
+    number.
+    """
     yield _others_launch(lane, thread)
     evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, evidence)

@@ -27,7 +27,7 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find the busiest thread's backward passes by kernel names; None if names do not suffice."""
+    """Find the busiest thread's backward passes by kernel names; None if names are insufficient."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None
@@ -53,7 +53,7 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Test whether only layers lie between some backward pass and the next one.
+    """Test whether, after some backward pass, only layers run before the next backward pass.
 
     These layers may be another forward pass, or a recomputed one; no input or update shows which.
     """
@@ -117,7 +117,10 @@ def _between(mask: Array, places: Array) -> Array:
 
 
 def _break(apart: Array) -> float:
-    """Return the distance, in ops, above which two gradient kernels are in different passes."""
+    """Return the distance, in ops, above which two gradient kernels are of different passes.
+
+    `apart` has the distances between successive gradient kernels, sorted.
+    """
     if apart.size <= THRESHOLDS.named:
         return THRESHOLDS.far
     least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))

@@ -38,7 +38,7 @@ _SCALAR = 8
 
 
 def by_order(lane: Lane) -> DeviceStages:
-    """Estimate the stages of a device's ops from launch order, or state why it is impossible."""
+    """Estimate stages of one device's ops from launch order, or state why that is impossible."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
@@ -68,7 +68,7 @@ def by_order(lane: Lane) -> DeviceStages:
 
 
 def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
-    """Find stages in a periodic launch sequence, using the two periods from op `first` on."""
+    """Find stages in a launch sequence that repeats, from two periods of it, op `first` on."""
     lane, sequence_lane = sequence.lane, sequence.own
     step = usual_step(sequence_lane, first, sequence.period.size)
     found = find_repeats(sequence_lane.symbol, step.symbol, step.lead)
@@ -154,11 +154,11 @@ def _scalars(lane: Lane) -> Array:
 
 
 def _repeated(sequence: Lane) -> tuple[Period, int, slice]:
-    """Return a sequence's period, the start of a period near its middle, and the span compared.
+    """Return a sequence's period, the start of a period near its middle, and the part examined.
 
-    Epochs repeat more exactly than steps, and layers more often, so they could be mistaken for the
-    period; but a step has one update. If kernel names show the updates, the ops between successive
-    updates are compared.
+    If kernel names show at least a few updates, the ops between successive updates are compared: a
+    step has one update. Without this help a longer or shorter repetition could be taken for the
+    step, as epochs repeat more exactly than steps, and layers more often.
     """
     marks = np.flatnonzero(sequence.optimizer | sequence.layer)
     starts = marks[np.diff(sequence.optimizer[marks].astype(np.int8), prepend=0) == 1]
@@ -179,7 +179,10 @@ def _trains(lane: Lane) -> bool:
 
 
 def _without(lane: Lane, *why: str) -> DeviceStages:
-    """Return a result without stages: refused if there are signs of training, else no training."""
+    """Return a result without stages, for the reasons `why`.
+
+    Its method is ``refused`` if kernel names are signs of training, else ``none``.
+    """
     signs = ", ".join(
         f"{int(mask.sum()):,} {name}"
         for name, mask in (
@@ -203,7 +206,7 @@ def _too_few(found: Repeats, expected: float) -> str:
 
 
 def _all_whole(sequence: _Sequence) -> Repeats | None:
-    """Return the repetitions of the period if nothing else was recorded; else None."""
+    """Return the repetitions of the period if the sequence is whole periods only; else None."""
     symbols, size = sequence.own.symbol, sequence.period.size
     if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
         return None
@@ -264,7 +267,7 @@ def _fetched(lane: Lane, rows: Array) -> int:
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> DeviceStages:
-    """Assign the stages found in the usual step to all ops of the sequence."""
+    """Give all ops of the sequence the stages found in the usual (repeating) step."""
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows] = _stages(sequence.own, apart, found)

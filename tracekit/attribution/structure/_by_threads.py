@@ -39,9 +39,10 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStages:
-    """Find the stages of a device's ops from the alternating launches of two groups of threads.
+    """Infer stages and steps of a device's ops from two groups of threads that launch in turn.
 
-    `reading` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
+    `pair` has the groups: one launches forward passes and updates, the other backward passes.
+    `reading` is the user's definition of a step (`update`, `input` or `period`), or None.
     """
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
@@ -78,7 +79,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
 
 
 def _reading(numbered: Numbered, reading: str | None) -> str | None:
-    """Return a sentence with the definition of a step in use, for the user; or None.
+    """Return a sentence on the definition of a step in use (such as: one update), for the user.
 
     None if no other definition gives different steps, and the user did not choose a definition.
     """
@@ -116,7 +117,7 @@ class _Stages:
 
 
 def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _Stages:
-    """Return stage and step of each op that the two threads launch."""
+    """Return stage and step of each op that the forward and the backward threads launch."""
     lane, first, last = turns.lane, turns.first, turns.first.size - 1
     stage, step = np.full((2, len(lane)), NOTHING)
     before = np.concatenate(([NOTHING], bursts))
@@ -153,7 +154,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Set stages of copies and fills at the start of forward passes.
+    """Set stages of copies and fills (memsets, fill kernels) at the start of forward passes.
 
     Copies bring input (IO); if there are enough fills, they clear gradients (WU). `begin` and `end`
     are the first op of each forward pass and the op after its last.

@@ -122,7 +122,8 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
     It begins after the last kernel named after an optimizer: at the last input copy that is
     followed by layers (at the first of several copies for one pass); or after a copy of a result to
-    the host, if the layers before it occur again after it; or at the op that `_both_edges` returns.
+    the host, if the layers before that copy occur again after it; or at the op that `_both_edges`
+    returns.
     """
     lane, place = turns.lane, turns.gap(number)
     kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
@@ -230,7 +231,7 @@ def _both_edges(turns: Turns, number: int) -> int | None:
 
 
 def least_update(turns: Turns) -> int:
-    """Return how many kernels an update must exceed if no kernel name shows that it is one."""
+    """Return the kernel count above which ops count as an update if no kernel name shows one."""
     passes = float(np.median(turns.ends - turns.bursts))
     return max(THRESHOLDS.barely, round(THRESHOLDS.update * passes))
 
@@ -298,7 +299,10 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _places(turns: Turns, number: int) -> Array:
-    """Return indices of ops of gaps of the same kind as gap `number`: a row per sampled gap."""
+    """Return op indices of gaps of the same kind as gap `number`: a row per sampled gap.
+
+    A gap is the ops between two backward passes; gaps of one kind launch the same ops.
+    """
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
@@ -307,7 +311,11 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap before the launch with by far the longest host delay; None if there is none."""
+    """Cut a gap between backward passes where the host paused by far the longest between launches.
+
+    Candidates are the launches `low` to `high` of the gap. Returns the op after the pause and the
+    evidence in words; None and an empty text if no pause stands out.
+    """
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))

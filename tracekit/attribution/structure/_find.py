@@ -88,7 +88,7 @@ def _stages(work: Work, reading: str | None = None) -> DeviceStages:
 
 
 def _of_one_thread(lane: Lane, reading: str | None) -> DeviceStages:
-    """Find stages of a single thread's launches, by their period and by gradient kernels' names.
+    """Infer stages of one thread's launches from their period and from names of gradient kernels.
 
     The two methods rest on different evidence. If they agree, both are combined: the period gives
     the start of a pass more exactly, and names also cover ops that do not repeat. Otherwise names
@@ -128,8 +128,8 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
     """Choose between two results for the same ops: by the period, or by kernel names.
 
     The result by period is chosen if both have equally many steps, else that by names, which also
-    finds steps that do not repeat. If few steps repeat, a contradiction is added that a step may be
-    part of a longer one.
+    finds steps that do not repeat. If few steps repeat, a sentence against the result is added: a
+    step may be part of a longer one.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
@@ -226,7 +226,10 @@ def _joined(
 
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
-    """Replace a device's step numbers by those of the step in `steps` that contains the launch."""
+    """Renumber a device's steps as in `steps`, by the step there that contains their middle launch.
+
+    `step` and `launch` are the step and the launch time, ns, of each op of the device.
+    """
     in_steps = np.flatnonzero(step >= 0)
     if not in_steps.size or not steps.height:
         return np.full_like(step, NOTHING)
@@ -242,7 +245,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Sum the busy time with doubtful stage by kind of cut between two stages."""
+    """Add up results' busy time of doubtful stage, by the two stages on either side of the cut."""
     cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
     each = [doubt for result in joined for doubt in result.doubts]
     return tuple(
@@ -258,7 +261,10 @@ def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ..
 def _texts(
     by_device: Sequence[tuple[int, DeviceStages]], of: Callable[[DeviceStages], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the texts that `of` takes from each device's result, naming devices if several."""
+    """Return sentences of all devices' results, each with its device if there are several.
+
+    `of` takes the sentences from a result.
+    """
     if len(by_device) == 1:
         return of(by_device[0][1])
     return tuple(
@@ -272,9 +278,10 @@ INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
 
 
 def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Return stages and steps of all ops of a device; `result` has those of its training threads.
+    """Infer stages and steps of a device's remaining ops; return them for all ops.
 
-    The third result is the tested assumptions about the other threads.
+    `result` has the stages and steps of ops that training threads launch. The third value returned
+    is the tested assumptions about the other threads.
     """
     stage, step = result.stage.copy(), result.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
@@ -326,7 +333,7 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
 
 
 def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
-    """Mask copies during which no training kernel runs and after which evaluation follows."""
+    """Mask `copies` (input) during which no training kernel runs, followed by evaluation."""
     trained = trained[np.argsort(work.start[trained], kind="stable")]
     place = np.searchsorted(work.start[trained], work.start[copies])
     ended = np.concatenate(([work.start.min()], np.maximum.accumulate(work.end[trained])))[place]
@@ -352,7 +359,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 
 def _surrounded(lane: Lane, step: Array) -> None:
-    """Assign ops without a step to the step during whose launches they are launched."""
+    """Give each op without a step the step during whose launches it is launched."""
     in_steps = np.flatnonzero(step >= 0)
     if not in_steps.size:
         return
@@ -370,8 +377,8 @@ def recomputed(lane: Lane, stage: Array) -> Array:
     """Mask ops of backward passes that recompute a part of a forward pass.
 
     A backward pass runs through the layers in reverse. So a run of at least `Thresholds.again`
-    kernels that follow each other as in a forward pass, with the same sizes and none a gradient
-    kernel, is a recomputation, including memsets and copies between them.
+    kernels in the order and with the launch sizes of a forward pass is a recomputation, if none is
+    a gradient kernel; memsets and copies between them belong to it.
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))

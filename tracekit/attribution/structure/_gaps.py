@@ -37,7 +37,7 @@ class Parts:
     template
         Index of a gap of the most frequent (usual) kind.
     cut
-        Where the usual gap is cut.
+        Where the gap `template` is cut.
     usual
         Number of gaps of the usual kind, without the recording's first and last gap; if gradients
         are accumulated, of both usual kinds, with and without an update.
@@ -76,9 +76,10 @@ def part_gaps(turns: Turns) -> Parts:
 
 
 def _counted(turns: Turns) -> tuple[Array, Array, Array]:
-    """Return the kinds of gaps between backward passes, an example gap and the count of each kind.
+    """Return the kind of each gap, an example of each kind, and how many gaps are of each kind.
 
-    The most frequent kind comes first.
+    A gap is the ops between two backward passes; gaps of one kind launch the same ops. The most
+    frequent kind comes first.
     """
     kinds, example, count = np.unique(turns.kinds[1:-1], return_index=True, return_counts=True)
     sizes = (turns.stop - turns.first)[example + 1]
@@ -91,7 +92,11 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return a usual gap with an update, and usual gaps without (gradient accumulation)."""
+    """Return a frequent gap with an update, and frequent gaps without one (gradient accumulation).
+
+    A gap is the ops between two backward passes. `example` has a gap of each kind, `count` how many
+    there are.
+    """
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
@@ -99,9 +104,10 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
 
 
 def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
-    """Return the most frequent gap with optimizer kernels, and frequent gaps without these.
+    """Return the most frequent gap with optimizer kernels, and frequent gaps without such kernels.
 
-    If the most frequent kind of all gaps has none, there are several backward passes per update.
+    A gap is the ops between two backward passes. If the most frequent kind of all has no optimizer
+    kernels, there are several backward passes per update.
     """
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
@@ -141,7 +147,10 @@ def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
 def _cut_kind(
     turns: Turns, number: int, template: int, cut: Cut, *, may_differ: bool
 ) -> tuple[int, int]:
-    """Return how many ops of a gap are its update, and how many precede its forward pass."""
+    """Return how many ops of a gap are its weight update, and how many precede its forward pass.
+
+    The gap `number` is compared to the usual gap `template`, which is cut at `cut`.
+    """
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at
     if cut.multiplies:
@@ -191,9 +200,9 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     """Test whether the last `body` ops of a gap are its whole forward pass.
 
-    They are if the next backward pass is the same as after the usual gap, and both gaps end alike.
-    They also are if the layers before these ops occur again in them, and the next backward pass has
-    as many layers as belong to one forward pass, not two.
+    They are if the next backward pass is the same as after the usual gap `template`, and both gaps
+    end with the same ops. They also are if the layers before these ops occur again in them, and the
+    next backward pass has as many layers as belong to one forward pass, not two.
     """
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
@@ -237,7 +246,8 @@ def _last(mask: Array, places: Array) -> Array:
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     """Return how many ops at the start of a gap belong to the weight update.
 
-    The arrays have the gap's ops before its forward pass; `weights` is the usual update.
+    The arrays have the gap's ops before its forward pass: name (as an integer), and whether it is a
+    layer, an optimizer kernel. `weights` has the names of the usual update.
     """
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:
@@ -249,7 +259,10 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
 
 
 def _like_first(turns: Turns, numbers: list[int]) -> int:
-    """Return the gap among `numbers` that ends most like the first gap (networks may alternate)."""
+    """Return the one of the gaps `numbers` that shares the longest end with the first gap.
+
+    A gap is the ops between two backward passes. Networks may alternate, so gaps differ.
+    """
     symbol = turns.lane.symbol
     first = symbol[turns.gap(0)]
     fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]

@@ -1,4 +1,4 @@
-"""Hints in kernel names: layers, optimizers, gradients, fills; the patterns are in a data file."""
+"""Hints in kernel names (layer, optimizer, gradient, fill); the patterns are in a data file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Lane:
 
 
 def look_at(work: Work) -> Lane:
-    """Find the hints in the kernel names of one device's ops."""
+    """Classify one device's ops by the hints in their kernel names."""
     kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
     # The last one is of ops without a name.
     hints = {

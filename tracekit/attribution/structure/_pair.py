@@ -1,9 +1,9 @@
-"""Find the pair of threads that run forward and backward passes, with evidence.
+"""Find the two groups of threads that run forward and backward passes, with evidence.
 
-Autograd runs the backward of an op on the stream of its forward, from a separate thread, while the
-calling thread waits. So both threads use the same stream, they alternate, and each run of backward
-launches begins at one of a few points of the launch sequence. Data pipelines use other streams, and
-their launches can begin anywhere.
+Autograd runs the backward of an operator on the stream of its forward, from a separate thread,
+while the calling thread waits. So both threads use the same stream, they alternate, and each run of
+backward launches begins at one of a few points of the launch sequence. Data pipelines use other
+streams, and their launches can begin anywhere.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Votes for this assignment of roles to the two sides, minus votes against it."""
+        """Number of kinds of evidence for this assignment of roles, minus those against it."""
         return sum(self.votes.values())
 
     @property
     def trains(self) -> bool:
-        """True if a name or a collective indicates training, and none contradicts the roles."""
+        """Whether a name or collective indicates training, and none contradicts the roles."""
         spoken = [self.votes.get(name, 0) for name in _SPOKEN]
         return sum(spoken) >= 1 and min(spoken) >= 0
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the two groups of threads with the clearest alternation; None if none alternate."""
+    """Return the two groups of threads that most clearly launch in turn; None if none do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     clear = [
         pair
@@ -78,7 +78,9 @@ def find_pair(lane: Lane) -> Pair | None:
 
 
 def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
-    """Yield pairs of thread groups on a shared stream: one thread and all others, in both roles.
+    """Yield candidate pairs: masks of the ops of one thread and of all others on a shared stream.
+
+    Each pair comes twice, with either group as the forward side.
 
     The stream is the one with the most kernels of both sides, or any on which each side launches
     many: cuDNN runs the layers of a recurrent network on streams it creates. All other threads form
@@ -151,10 +153,11 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Turns:
-    """Launches of two thread groups, split into gap 0, burst 0, gap 1, burst 1, ..., last gap.
+    """Launches of two thread groups, split into bursts (backward passes) and the gaps around them.
 
-    A burst is a turn of the backward side, that is, a backward pass; a gap is the sequence that the
-    main side launches between two bursts. The first and the last gap may be empty.
+    A burst is an uninterrupted run of launches of the backward side, that is, a backward pass; a
+    gap is the sequence that the main side launches between two bursts: gap 0, burst 0, gap 1 and so
+    on. The first and the last gap may be empty.
 
     Parameters
     ----------
@@ -191,7 +194,7 @@ class Turns:
 
     @cached_property
     def drained(self) -> Array:
-        """Mask launches at which all earlier work of the device had ended."""
+        """Mask launches at which all earlier work of the device had ended (the GPU was idle)."""
         work = self.lane.work
         ended = np.maximum.accumulate(work.end)
         return np.append(False, work.launch[1:] >= ended[:-1])
@@ -202,7 +205,10 @@ class Turns:
 
 
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
-    """Split the ops of two thread groups into turns; also return the ops' rows in the lane."""
+    """Split the launches of a pair of thread groups into backward passes and the gaps between them.
+
+    Also return the rows of these ops in `lane`, the ops of the whole device in order of launch.
+    """
     rows = np.flatnonzero(pair.main | pair.backward)
     of_pair = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))

@@ -30,7 +30,7 @@ _WINDOW = 1 << 17
 
 @dataclass(frozen=True)
 class Period:
-    """Period of a launch sequence: its `size` in ops (0: none), and `share`, how much repeats."""
+    """Period of a launch sequence: `size` in ops (0: none), `share` of the ops that repeat."""
 
     size: int
     share: float
@@ -151,8 +151,8 @@ class Repeats:
     offset, number
         Per op: its position in the usual step, and the number of its step; -1 if it is in none.
     pieces
-        Whether the sequence begins with the end of a cut step, and whether it ends with the start
-        of one; such parts do not count as steps.
+        Whether the sequence begins with the end of a step that the recording cut, and whether it
+        ends with the start of such a step; these parts do not count as steps.
     """
 
     begins: Array
@@ -201,7 +201,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
 
 
 def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
-    """Test whether a part of a step lies before the first full step, and one after the last."""
+    """Test whether the sequence begins, and whether it ends, with a part of a step."""
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
@@ -212,7 +212,10 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
-    """Return where steps may begin, by occurrences of the usual step's ops after its input."""
+    """Return where steps may begin: where the usual step's ops after its input occur.
+
+    `lead` is the number of ops that bring input; these vary.
+    """
     length = min(THRESHOLDS.anchor, max(THRESHOLDS.anchor_shortest, (usual.size - lead) // 3))
     anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1

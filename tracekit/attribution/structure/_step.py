@@ -107,7 +107,10 @@ def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
 
 
 def _pauses(lane: Lane, at: Array, size: int) -> Array:
-    """Return the host's median wait before the launches at positions `at` of a step, ns."""
+    """Return the host's median pause before the launches at positions `at` of a step, ns.
+
+    The step has `size` ops.
+    """
     launch = lane.work.launch
     rounds = np.arange(-(int(at.min()) // size), (len(lane) - 1 - int(at.max())) // size + 1)
     places = np.maximum(at + rounds[:, None] * size, 1)
@@ -219,7 +222,10 @@ def refusal(step: Step) -> str:
 
 
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
-    """Return the start of backward, its bounds, and the share that is mirrored (see `find_turn`).
+    """Return the op at which backward starts, its lower and upper bound, and the mirrored share.
+
+    `find_turn` explains the last: it is the weight of launches that form nested pairs of equal
+    size.
 
     The centre of the mirrored launch sizes decides, unless too many gradient kernels come before
     it: pairs within the backward pass may weigh more. Fills of equal size also form pairs: these
@@ -324,8 +330,9 @@ _MOST = 1500
 def find_turn(size: Array) -> tuple[int, int, float]:
     """Return the innermost of nested pairs of equal launch sizes, and the paired share of weight.
 
-    Time and memory grow with the square of the number of launches, up to `_MOST`. The weight of a
-    launch is lower the more launches have its size.
+    The pair is two launches, by index. Backward repeats the sizes of forward in reverse, so the
+    pair encloses their border. Time and memory grow with the square of the number of launches, up
+    to `_MOST`. The weight of a launch is lower the more launches have its size.
     """
     _, same, count = np.unique(size, return_inverse=True, return_counts=True)
     paired = np.flatnonzero((count[same] > 1) & (size >= 0))
@@ -348,7 +355,10 @@ def find_turn(size: Array) -> tuple[int, int, float]:
 
 
 def _nests(codes: Array, weight: Array) -> Array:
-    """Return a table: at [i, j] the largest weight of nested equal pairs in launches i to j - 1."""
+    """Return a table: at [i, j] the largest weight of nested equal pairs in launches i to j - 1.
+
+    A pair is two launches with equal `codes` (sizes); its weight is that of one of them.
+    """
     size = codes.size
     table = np.zeros((size + 1, size + 1), np.float32)
     for width in range(2, size + 1):

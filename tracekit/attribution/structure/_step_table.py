@@ -31,7 +31,7 @@ class Numbered:
     bursts
         Per backward pass: number of its step.
     several
-        Evidence for steps with several updates, in words; None if steps have one update.
+        Evidence, in words, that a step has several weight updates; None if steps have one update.
     steady
         Whether all steps have equally many updates.
     unfed
@@ -99,9 +99,10 @@ def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Num
 
 
 def _read(found: Numbered, readings: Mapping[str, Array], reading: str | None) -> Numbered:
-    """Return the steps by the requested definition if there are any, else the steps found.
+    """Return the steps by the definition that the user asked for if it gives any, else those found.
 
-    The names of definitions that give different steps are added.
+    `readings` has for each definition (`update`, `input`, `period`) the backward passes that begin
+    a step. The names of definitions that give different steps are added.
     """
     count = found.bursts.size
     steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}
@@ -124,7 +125,8 @@ def _counted(begins: Array, count: int) -> Array:
 def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
     """Return a sentence if new input follows only some of the updates, else None.
 
-    None as well if any of the remaining updates is followed by another copy to the GPU.
+    `inputs` are the passes before which new input comes. None as well if any of the other updates
+    is followed by another copy to the GPU.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))
@@ -233,7 +235,7 @@ def _rhythm(values: Array, most: int) -> int:
 
 
 def table_of(step: Array, launch: Array, is_complete: Array) -> pl.DataFrame:
-    """Return the table of steps; each step ends where the next step starts.
+    """Return ``step, start, end, whole`` of steps, ns; each step ends where the next one starts.
 
     Parameters
     ----------

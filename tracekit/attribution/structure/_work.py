@@ -1,4 +1,4 @@
-"""Input and result of inferring stages: a process's ops as arrays; stages, steps, evidence."""
+"""Input and result of inferring stages: a process's ops as arrays, and stages, steps, evidence."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class DeviceStages(Findings):
     whole
         Per step: whether it was recorded in full.
     recomputes
-        Whether stages are refused because backward seems to recompute layers.
+        Whether backward seems to recompute layers; set only where stages are refused.
     again
         Mask of ops of backward passes that recompute a part of a forward pass; empty if no stages
         are known.
