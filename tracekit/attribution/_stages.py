@@ -166,7 +166,13 @@ class Staged:
     decided: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
-        """Return per op the columns that attribution adds to ops, ``kind`` to ``recomputed``."""
+        """Return per op the columns that attribution adds to ops, ``kind`` to ``recomputed``.
+
+        Parameters
+        ----------
+        again
+            Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown.
+        """
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.decided]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")

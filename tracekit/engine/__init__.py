@@ -1,4 +1,4 @@
-"""Engine: streams a run's ops once into sums by window, stage, group and range.
+"""Engine: streams a run's ops (kernels, copies, memsets) once into sums by window, stage and range.
 
 Busy time (the length of the union of intervals) is computed here alone: `StageTally`, `GroupTally`
 and the aggregators of ranges add up the ops of a run, ordered by start, in compiled loops;

@@ -40,7 +40,11 @@ _BITS = 63
 
 
 class _Found(NamedTuple):
-    """Least, median and greatest duration of each group."""
+    """Least, median and greatest duration of each group, ns.
+
+    The median is between `low` and `high`, the two durations in the middle (equal for an odd
+    number).
+    """
 
     least: _Array
     low: _Array
@@ -156,7 +160,7 @@ _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.In
 
 
 class Durations:
-    """Durations of ops, each with its row in a table of sums (one row per group and window).
+    """Durations of ops (for medians), each with its row in a table of sums by group and window.
 
     Parameters
     ----------
@@ -246,7 +250,9 @@ class Durations:
 
 
 class GroupTally:
-    """Adds up ops by group: number, durations and busy time.
+    """Adds up ops (GPU work) by group and window: number, durations and busy time.
+
+    Busy time is the length of the union of the ops' intervals.
 
     Parameters
     ----------
@@ -280,7 +286,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset all sums and set the windows to sum over (None: one window per device)."""
+        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -291,7 +297,7 @@ class GroupTally:
         self._durations = Durations()
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a device or process are not ordered by start."""
+        """Add up ops; return False if the ops of a device or process are not ordered by start."""
         lines = self._lines.of(rows)
         ops = GroupOps(
             lines,
@@ -309,7 +315,7 @@ class GroupTally:
         return True
 
     def _groups_of(self, rows: pl.DataFrame, lines: _Array) -> _Array:
-        """Return the group id of each row."""
+        """Return the group id of each row; `lines` has the id of its device (or process on one)."""
         groups, first = lines, np.zeros(0, np.int64)
         for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
             groups, first = numbers.of(groups, codes)
@@ -367,7 +373,7 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; without given ones, each device's first start to last end."""
+        """Return the windows; if none were given, one per device from first start to last end."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:
@@ -388,7 +394,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return the sums of each group, with its durations."""
+        """Return number, total duration and busy time by group and window, with the durations."""
         return GroupTotals(self.groups(), self._durations)
 
 

@@ -1,4 +1,4 @@
-"""Stages on the host: NVTX ranges take the place of ops, for runs without GPU work.
+"""Host time by stage: for runs without GPU work, NVTX ranges take the place of ops.
 
 Time that a host thread spends in a range differs from the GPU time of what it launches, so host
 time is never shown beside GPU time.
@@ -24,10 +24,11 @@ def has_ops(trace: Trace) -> bool:
 
 
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
-    """Replace a run's ops by pieces of its ranges, to add up host time as if it were GPU time.
+    """Replace a run's ops by pieces of its NVTX ranges, to add up host time as if it were GPU time.
 
-    At any time a thread is in the stage of its innermost push/pop range that has a stage, and in
-    ``ME`` throughout a range of metric evaluation. A start/end range is one piece by itself.
+    A piece is an interval of a thread in one stage: that of the innermost push/pop range that has a
+    stage, and ``ME`` throughout a range of metric evaluation. A start/end range is one piece by
+    itself.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
 def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:
     """Give each range without a stage the stage of the nearest enclosing range that has one.
 
-    Each pass over the ranges searches twice as many nesting levels as the previous one.
+    The search upward is repeated, each time over twice as many nesting levels.
     """
     known = table.select("range", "stage", around="parent", depth="depth").collect()
     deepest = known["depth"].max()
@@ -218,7 +219,10 @@ def host_windows(trace: Trace) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Work:
-    """A run with its ops; or, for host time, with pieces of its NVTX ranges in place of ops."""
+    """A run whose time is summed by stage and range: GPU time of its ops, or host time.
+
+    For host time (`is_host`), `trace` has pieces of NVTX ranges in place of ops.
+    """
 
     trace: Trace
     is_host: bool = False

@@ -36,7 +36,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Launched(NamedTuple):
-    """Per range of a tree: sums over the ops launched in it, their first start and last end."""
+    """Per range of a tree: sums over the ops launched in it, and their first start and last end."""
 
     sums: Array
     """Sums of the launched ops, one column for each of `SUMS`."""
@@ -49,7 +49,7 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """Sums the ops launched directly in each push/pop range, and their overlap time by path.
+    """Sums the ops launched directly in each push/pop range, and their time of overlap by path.
 
     Parameters
     ----------
@@ -120,10 +120,11 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return per path the ns that summed durations count twice as ops run concurrently.
+        """Return per path the time, ns, by which summed durations exceed busy time.
 
-        The first array is over the ops of a path and of all paths below it, the second over its own
-        ops.
+        Ops that run at once are summed twice, but busy once. The first array is for the ops
+        launched in ranges of a path and of all paths inside it, the second for those launched
+        directly in its ranges.
         """
         overlaps = pl.concat(self._sums).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
@@ -140,16 +141,16 @@ class _WorkInRanges:
     tree
         Tree of the paths of push/pop ranges.
     pushed
-        The ranges of the tree, with `SUMS` of the ops launched in them and in nested ranges;
-        ``first, last``, first start and last end of these ops (null if there are none); and
-        ``kept``: whether the range begins between the first and the last iteration that is not
-        skipped.
+        The ranges of the tree, with `SUMS` (numbers and durations of all ops and of kernels) over
+        the ops launched in them and in nested ranges; ``first, last``, first start and last end of
+        these ops (null if there are none); and ``kept``: whether the range begins between the first
+        and the last iteration that is not skipped.
     lengths
         For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
         path and of those below it; ``self_busy_ns``, the same for ops launched directly in its
         ranges.
     opened
-        The start/end ranges, with the same columns.
+        The start/end ranges, with the same columns as `pushed`.
     open_busy
         ``path, busy_ns``: busy time of the ops launched while start/end ranges of a path are open.
     outside
@@ -201,7 +202,11 @@ def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
 
 
 def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
-    """Return the ranges with sums of the work that they and nested ranges launched."""
+    """Return the ranges with sums, first start and last end over ops of nested ranges as well.
+
+    The sums are `SUMS`: numbers and durations of all ops and of kernels. `launched` has those of
+    the ops launched directly in each range.
+    """
     sums, _, first, last = launched
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
     known = pl.when(pl.Series(last >= first))
@@ -227,12 +232,14 @@ def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
 def inclusive_ranges(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the GPU work launched in ranges, by path, nested ranges included.
+    """Return the GPU work launched in NVTX ranges, by path (names from the outermost range inward).
+
+    Work launched in nested ranges is included.
 
     Parameters
     ----------
     work
-        The run, on the GPU or on the host.
+        The run; for host time, pieces of ranges take the place of GPU work.
     skip
         Number of iterations to leave out at the beginning.
     depth
@@ -392,12 +399,14 @@ class KernelTally:
 def inclusive_kernels(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the kernels launched in ranges, by path; an outer path includes nested ranges.
+    """Return the kernels launched in NVTX ranges, by path (names from the outermost range inward).
+
+    Kernels launched in nested ranges are included.
 
     Parameters
     ----------
     work
-        The run, on the GPU or on the host.
+        The run; for host time, pieces of ranges take the place of GPU work.
     skip
         Number of iterations to leave out at the beginning.
     depth
@@ -429,7 +438,11 @@ def inclusive_kernels(
 
 
 def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels launched in push/pop ranges: each ``path``, then the paths inside it."""
+    """Return the table's rows for kernels launched in push/pop ranges, by path.
+
+    Each path comes before the paths inside it. `own` has the kernels launched directly in each
+    range.
+    """
     at = pl.int_range(pl.len()).alias("at")
     launches = launched.join(tree.ranges.select("range", at), on="range").with_columns(
         kernel=pl.struct(_KERNEL).rank("dense").cast(pl.Int64)
@@ -449,7 +462,7 @@ def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the output row of each launch, and the rows: one per kernel and path that contains it.
+    """Return the rows to write, one per kernel and path that contains it, and each launch's row.
 
     `find_holders` describes the columns.
     """
@@ -466,7 +479,7 @@ def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array
 
 
 def _added(launches: pl.DataFrame, places: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return ``ops, total_ns, min_ns, max_ns`` of each output row from its launches.
+    """Add up launches by output row: number and total duration; least duration; greatest duration.
 
     `places` is the output row of each launch, and `size` is the number of rows.
     """
@@ -493,7 +506,10 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
 
 
 def _opened_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the table's rows for start/end ranges, which are not in the tree."""
+    """Return the table's rows for kernels launched while start/end ranges are open.
+
+    These ranges are not in the tree of paths.
+    """
     if not kernels.width:
         return kernels
     path_total = pl.col("total_ns").sum().over("path")

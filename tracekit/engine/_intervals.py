@@ -44,7 +44,9 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def layered_lengths(
     intervals: pl.DataFrame, layer: str, layers: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the covered length of each layer, and the part that no higher layer covers.
+    """Return the time that each layer of intervals covers, and the part that no higher one covers.
+
+    Layers, such as stages, have an order of precedence.
 
     Parameters
     ----------

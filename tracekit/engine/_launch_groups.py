@@ -1,4 +1,4 @@
-"""Ops grouped by their launch: the input for cutting time into iterations."""
+"""Group ops by the iteration of their launch: the input for cutting device time into iterations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
-    """Return a run's ops merged into groups by launch (`LaunchGroups`), from which windows are cut.
+    """Return a run's ops merged by device, stage and iteration of launch, as `LaunchGroups` does.
+
+    From these groups, each device's time is cut into iterations.
 
     The columns are `NEEDED`. The result is cached with the run.
     """
@@ -96,8 +98,8 @@ class LaunchGroups:
     the next one) form a separate group from other input; so do those launched by the thread that
     runs forward passes on the device.
 
-    An op belongs to the iteration whose range its launching thread is in; or, if that thread is in
-    none, to the iteration that its process is in at that time.
+    An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
+    thread is in none, to the iteration that its process is in at that time.
 
     Parameters
     ----------
@@ -134,9 +136,9 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return for each device (or process on one) its process's index in the list.
+        """Return for each device (or process on one) its process's index in `_processes`.
 
-        The list has the processes with iterations; any other process gets its length, one past the
+        These are the processes with iterations; any other process gets their number, one past the
         last index.
         """
         owners = self._lines.owners["process"].to_numpy()
@@ -189,7 +191,7 @@ class LaunchGroups:
 
 
 def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the host times at which iterations, and the gaps after them, begin."""
+    """Return host times at which iterations, and the gaps after them, begin in each process."""
     return (
         pl.concat(
             [

@@ -56,21 +56,25 @@ class RangeLayers:
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The push/pop ranges by number, and for each the row of the range around it."""
+    """The push/pop ranges (`table`), and for each the row of the range around it (`parents`)."""
 
     table: pl.DataFrame
     parents: Array
 
     def innermost(self, marked: pl.Expr) -> Array:
-        """Return per range the row of the innermost marked range: itself or one around it."""
+        """Return per range the row of the innermost marked range among it and those around it.
+
+        `marked` is an expression over the table of ranges; -1 if there is none.
+        """
         found = np.empty(self.parents.size, np.int64)
         compiled(inherit, found.size)(self.parents, self._rows(marked), found)
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
-        """Return for each range the row of the outermost marked one of itself and those around it.
+        """Return per range the row of the outermost marked range among it and those around it.
 
-        The search upward ends below a range where `stop` is true.
+        `marked` is an expression over the table; -1 if there is none. The search upward ends below
+        a range where `stop` is true.
         """
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
@@ -83,7 +87,7 @@ class _Ranges:
 
 
 def range_layers(trace: Trace) -> RangeLayers:
-    """Return the layers of a run and the layer of each range."""
+    """Return the layers of a run's network, and the layer that each range belongs to."""
     ranges = _ranges(trace)
     module = ranges.innermost(pl.col("module"))
     apart = pl.col("around") | pl.col("module")
@@ -213,10 +217,11 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
 
 
 def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
-    """Name layers by operator: return the name and ordinal of each pass's outermost operators.
+    """Name layers by operator, where no modules are named: the operator's name and its ordinal.
 
-    The result has an element per range: null unless the range is such an operator. `unit` is the
-    row of the outermost operator around each range, and `labels` has a label per path.
+    The result has an element per range: null unless the range is an outermost operator of a pass.
+    `unit` is the row of the outermost operator around each range, and `labels` has a label per
+    path.
     """
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(
@@ -250,7 +255,8 @@ def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
 def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:
     """Assign ids to layers, the distinct texts, in the order of their first forward pass.
 
-    `text` is the name of each range's layer; `inside`, whether it was found by the enclosing range.
+    `text` is the name of each range's layer; `inside`, whether the layer was found by autograd's
+    sequence number (else by the enclosing range).
     """
     coded = text.cast(pl.Categorical(pl.Categories.random()))
     codes = given(coded.to_physical(), np.int64, null=-1)

@@ -204,7 +204,7 @@ def owners_of(windows: pl.DataFrame) -> list[str]:
 
 
 class LinesInWindows:
-    """Windows of each line (a device, or a process on one), and the window that a pass has reached.
+    """Windows of each line (device, or process on one), and the one reached by a pass over ops.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class LinesInWindows:
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; without given ones, each device's first start to last end."""
+        """Return the windows; if none were given, one per device from first start to last end."""
         if self._cut is not None:
             return self._cut
         count = len(self._lines)

@@ -76,10 +76,11 @@ def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array)
 def part(
     place: int, now: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """End the overlap of two neighbouring running nodes; add it to their common ancestor.
+    """End the overlap of two running nodes; add its length to their nearest common ancestor.
 
-    The neighbours are the running nodes at positions `place` - 1 and `place`; they overlapped from
-    the time in `active` until `now`.
+    A node of the tree is a path of ranges, and runs while an op launched in it runs. The two nodes
+    are neighbours at positions `place` - 1 and `place` of the running nodes `active`; they
+    overlapped from the time noted there until `now`.
     """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
@@ -91,7 +92,10 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Remove running node number `place` of `size`; add its overlaps with its neighbours."""
+    """Remove a node that stops running; add its overlaps with its neighbours to common ancestors.
+
+    It is number `place` of the `size` running nodes `active`.
+    """
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -139,7 +143,8 @@ def count_twice(
         Scratch space for all nodes active at once: ``node, end, since``; ``since`` is the time from
         which a node is the neighbour of the one before it.
     twice
-        On input zeros; output: the time counted twice at each node as nearest common ancestor, ns.
+        On input zeros; output: per node the time, ns, counted twice of which it is the nearest
+        common ancestor.
     """
     starts, ends, where = intervals
     nodes, until, since = active
@@ -294,7 +299,7 @@ def find_holders(
 
 
 def inherit(parents: Array, marked: Array, found: Array) -> None:
-    """Find for each range the innermost marked range among itself and those around it.
+    """Find for each range the innermost marked range among itself and the ranges around it.
 
     Parameters
     ----------
@@ -312,14 +317,14 @@ def inherit(parents: Array, marked: Array, found: Array) -> None:
 
 
 def inherit_outermost(parents: Array, marked: Array, stops: Array, found: Array) -> None:
-    """Find for each range the outermost marked range among itself and those around it.
+    """Find for each range the outermost marked range among itself and the ranges around it.
 
     Parameters
     ----------
     parents, marked, found
         As of `inherit`.
     stops
-        Where true, ranges inside this one do not find it, nor a range around it.
+        Per range: whether ranges nested in it find neither this range nor one around it.
     """
     for row in range(len(parents)):
         found[row] = -1 if stops[row] else marked[row]

@@ -34,7 +34,10 @@ determines stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
-    """Return an expression: index into `OUTSIDE`, the reasons for ops in no push/pop range."""
+    """Return an expression over ops in no push/pop range: why, as an index into `OUTSIDE`.
+
+    The reasons: unknown launch; launch by a backward thread; any other.
+    """
     by_threads = trace.read("verdicts").filter(
         (pl.col("structure") == "threads") & pl.col("decides")
     )
@@ -86,7 +89,7 @@ def path_number() -> pl.Expr:
 
 
 def numbered_paths(trace: Trace) -> pl.DataFrame:
-    """Return ``path, text``: the text of each path of a run, by path id."""
+    """Return ``path, text``: id and text (joined range names) of each path of a run."""
     return range_paths(trace).with_columns(path_number())
 
 
@@ -211,7 +214,7 @@ def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sorting(columns: Sequence[str]) -> list[str]:
-    """Return the sort keys for columns; paths sort by their texts."""
+    """Return the columns to sort a table by; path ids (``range``) are replaced by their texts."""
     return [_TEXT if name == "range" else name for name in columns]
 
 
@@ -280,9 +283,10 @@ class OpenTally:
             self._busy += _running(ops, times, self._open.filter(of_process))
 
     def _during(self, ops: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return per range `SUMS`, first start and last end of the ops launched while it is open.
+        """Return sums, first start and last end of the ops launched while each range is open.
 
-        `ops` has the ops of a process, and `times` their launch times, sorted.
+        The sums are `SUMS`: numbers and durations (ns) of all ops and of kernels. `ops` has the ops
+        of a process, and `times` their launch times, sorted.
         """
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
@@ -301,7 +305,11 @@ class OpenTally:
         })  # fmt: skip
 
     def summed(self) -> pl.DataFrame:
-        """Return the ranges with `SUMS` of their ops, and the ops' first start and last end."""
+        """Return the start/end ranges, each with sums over the ops launched while it was open.
+
+        The sums are ``ops, total_ns, kernels, kernel_ns``; ``first, last`` are the first start and
+        last end of these ops.
+        """
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))
         )
@@ -312,7 +320,7 @@ class OpenTally:
         return summed.with_columns(pl.col(SUMS).fill_null(0))
 
     def busy(self) -> pl.DataFrame:
-        """Return ``path, busy_ns``: busy time of ops launched while ranges of a path are open."""
+        """Return ``path, busy_ns``: busy time of ops launched while a range of the path is open."""
         empty = self.ranges.clear().select("path", busy_ns=pl.lit(0, pl.Int64))
         return pl.concat([empty, *self._busy]).group_by("path").agg(pl.col("busy_ns").sum())
 
@@ -354,7 +362,10 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _running(ops: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield ``path, busy_ns`` of the ops launched while a path is open, in batches."""
+    """Yield ``path, busy_ns`` of the ops launched while a range of the path is open, in batches.
+
+    `own` has a process's ops, `times` their launch times, `stretches` when each path is open.
+    """
     begin, until = _rows_during(times, stretches)
     order = np.argsort(stretches["path"].to_numpy(), kind="stable")
     paths, begin, until = stretches["path"].to_numpy()[order], begin[order], until[order]
@@ -372,7 +383,7 @@ def _running(ops: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterat
 
 
 def _rows_during(times: Array, spans: pl.DataFrame) -> tuple[Array, Array]:
-    """Return for each span the first row whose time is inside, and the row after the last such one.
+    """Return for each span the first row of `times` inside it, and the row after the last such row.
 
     `times` are sorted; a span is [start, end).
     """

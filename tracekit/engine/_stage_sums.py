@@ -30,7 +30,7 @@ _SUMMED = ("window", "ops", "busy_ns")
 
 
 class DeviceSums:
-    """Adds up ops by device and stage while a recorded file is ingested and its tables written."""
+    """Adds up ops by device and stage while a trace file is ingested and its tables are written."""
 
     def __init__(self) -> None:
         self._tally: StageTally | None = StageTally()
@@ -58,7 +58,7 @@ class DeviceSums:
 
 @dataclass(frozen=True)
 class StageSums:
-    """Op counts, busy and exposed time by stage and window.
+    """Op counts, busy and exposed time (in which no stage of precedence runs) by stage and window.
 
     Parameters
     ----------
@@ -88,9 +88,11 @@ class StageSums:
 
 
 def kept_sums(trace: Trace) -> StageSums | None:
-    """Return the sums per device that were stored at ingest, with their ``kernels``.
+    """Return the sums by device and stage that were stored at ingest; None if they cannot be used.
 
-    None if none were stored, or if they cannot be added, as for a GPU recorded in two files.
+    The sums over all ops of a device have ``kernels``, the number of kernels, as well.
+
+    They cannot be used if they cannot be added, as for a GPU recorded in two files.
     """
     table = trace.read("device_sums").rename({"device": "window"})
     if table.is_empty():
@@ -111,7 +113,9 @@ _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
 
 
 class StageTally:
-    """Adds up ops by stage, by the evidence for the stage (``stage_source``), and in total.
+    """Adds up ops (GPU work) by window: by stage, by evidence for the stage, and in total.
+
+    The evidence is the column ``stage_source``, such as a range name.
 
     Parameters
     ----------
@@ -135,13 +139,13 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset all sums and set the windows to sum over (None: one window per device)."""
+        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a device or process are not ordered by start."""
+        """Add up ops; return False if the ops of a device or process are not ordered by start."""
         lines = self._lines.of(rows)
         self._make_room()
         counted = given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_)
@@ -172,11 +176,14 @@ class StageTally:
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; without given ones, each device's first start to last end."""
+        """Return the windows; if none were given, one per device from first start to last end."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:
-        """Return ``window, stage, ops, busy_ns, exposed_ns`` of the stages in each window."""
+        """Return ``window, stage, ops, busy_ns, exposed_ns``: sums over the ops of each stage.
+
+        Exposed time is busy time in which no stage of higher precedence runs.
+        """
         ops, busy, exposed = self._sums.ops, self._sums.busy, self._sums.exposed
         window, stage = np.nonzero((ops > 0) | (busy > 0))
         return pl.DataFrame(

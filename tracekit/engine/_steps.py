@@ -33,7 +33,9 @@ _OWNER = ["process", "device"]
 
 
 def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> pl.DataFrame:
-    """Return the windows of each device; without iterations, one from its first op to its last.
+    """Return each device's time cut into iterations (training steps) and the gaps between them.
+
+    Without iterations, each device has one window from its first op to its last.
 
     Parameters
     ----------
@@ -148,7 +150,9 @@ def within(
     between: AskedTimes | None = None,
     iterations: AskedSteps | None = None,
 ) -> Trace:
-    """Return a run limited to a time span or to steps; ``docs/breakdown.md`` defines the effect.
+    """Return a run limited to a time span or to steps.
+
+    Analyses of it count the work inside the span only, as ``docs/breakdown.md`` defines.
 
     Parameters
     ----------
@@ -166,7 +170,7 @@ def within(
         If both are given, a text cannot be parsed, the end is not after the start, or the span is
         outside of the recording.
     MissingDataError
-        If the recorded files of the run have clocks that cannot be compared.
+        If the reports (trace files) of the run have clocks that cannot be compared.
     """
     if between is None and iterations is None:
         return trace
@@ -200,7 +204,7 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
 
 
 def _edges(trace: Trace) -> tuple[int | None, int | None]:
-    """Return when the first of all ops and ranges starts, and when the last one ends, ns."""
+    """Return when the first op or range of a run starts, and when the last one ends, ns."""
     work = trace["ops"] if has_ops(trace) else trace["ranges"]
     edges = work.select(first=pl.col("start").min(), last=pl.col("end").max())
     first, last = edges.collect(engine="streaming").row(0)  # whose memory is that of a few batches
@@ -228,10 +232,10 @@ def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
 
 
 def some_steps(trace: Trace, first: int, last: int) -> Trace:
-    """Return a run with only ops and host calls of steps `first` to `last` and neighbours.
+    """Return a run with only the ops and host calls of steps `first` to `last`, and of two more.
 
-    The step before and the step after are kept too: a step may wait for something in the previous
-    one, and ends where the next begins. All processes have to be on one clock.
+    The step before and the step after are kept as well: a step may wait for something in the
+    previous one, and ends where the next begins. All processes have to be on one clock.
 
     Raises
     ------
@@ -255,7 +259,9 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a cutter of windows that also cuts where the host enters or leaves an iteration.
+    """Return a function that cuts a run's time as `cutter` does, and also by what the host does.
+
+    It also cuts where the host enters or leaves an iteration.
 
     The column ``on_host`` is whether the host is in an iteration during the window.
     """
@@ -329,7 +335,7 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows of the steps that an analysis covers, and how many iterations it leaves out.
+    """Windows of the steps that an analysis covers, and how many steps it leaves out.
 
     Parameters
     ----------
@@ -349,7 +355,7 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Keep the step number of windows only for steps that all processes have; null in the others.
+    """Keep the step numbers (`iteration`) of windows for steps that all processes have; else null.
 
     The first `skip` iterations of each process and those cut by the start or end of the recording
     are set to null as well.

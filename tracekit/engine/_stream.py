@@ -1,8 +1,8 @@
 """Streams ops in segments to aggregators, with only the columns they need.
 
-A segment is cut where nothing runs, so no interval crosses its edges. The length of a union, of any
-group, can therefore be computed per segment and added up, and a run never has to be in memory as a
-whole.
+A segment is a run of a device's ops, cut where nothing runs, so no interval crosses its edges.
+Busy time (the length of a union of intervals) of any group of ops can therefore be computed per
+segment and added up, and a run never has to be in memory as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """Expressions that count each op once, even where windows split it into several rows."""
+    """Expressions that count each op (kernel, copy, memset) once, if windows split it into rows."""
 
     is_op: pl.Expr | None
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Restrict a row filter to one row per op, as windows may split an op into several."""
+        """Return a row filter with `where` that passes one row per op; windows may split an op."""
         return where if self.is_op is None else where & self.is_op
 
 
@@ -57,7 +57,7 @@ HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",
 
 
 class Tally(Protocol):
-    """Interface of an aggregator that takes ops cut at window borders, in segments (see `feed`)."""
+    """Interface of an aggregator that gets ops cut at window borders, in segments (see `feed`)."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -67,24 +67,24 @@ class Tally(Protocol):
         """Set all sums to zero."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
 
 
 class Sweep(Protocol):
-    """Interface of an aggregator that takes uncut ops, ordered by start, and sums by window."""
+    """Interface of an aggregator that gets whole ops, ordered by start, and sums them by window."""
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Reset all sums and set the windows to sum over (None: one window per device)."""
+        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; return False if the ops of a device or process are not ordered by start."""
+        """Add up ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; without given ones, each device's first start to last end."""
+        """Return the windows; if none were given, one per device from first start to last end."""
 
     def sums(self) -> Any:
         """Return the sums, whose class can merge their `frames` over parts of a run."""
@@ -111,7 +111,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """Intervals of one device or process not passed on yet, as a later one may overlap them."""
+    """Intervals of one device or process that a later one may overlap, so not passed on yet."""
 
     first: int
     """Start of its first interval."""
@@ -138,8 +138,9 @@ def feed(
     line
         Name of the column with an interval's line: the id of its device, or process on a device.
     take
-        Function that receives one or more complete segments of a line at a time, with a column
-        ``crowded``: false if an interval certainly overlaps no other one of its line.
+        Function that receives one or more complete segments (intervals between two idle times) of a
+        line at a time, with a column ``crowded``: false if an interval certainly overlaps no other
+        one of its line.
 
     Returns
     -------
@@ -164,7 +165,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Pass on the rows up to the latest time at which nothing runs; keep the rest for later."""
+    """Pass on intervals up to the latest time at which none runs; keep later ones in `line`."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -200,11 +201,11 @@ class Receivers:
     Parameters
     ----------
     tallies
-        Aggregators of ops that are cut at window borders.
+        Aggregators that get ops cut at window borders.
     sweeps
-        Aggregators of uncut ops, summed over the same windows.
+        Aggregators that get whole ops, and sum them over the same windows.
     whole
-        Aggregators of uncut ops, summed over one window per device.
+        Aggregators that get whole ops, and sum them over one window per device.
     """
 
     tallies: Sequence[Tally] = ()
@@ -236,7 +237,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums over a run's ops: by window, and per device over all its time; and the windows."""
+    """Sums over a run's ops, by window (`sweeps`) and per device (`whole`), and the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]
@@ -244,15 +245,15 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Makes aggregators (`Sweep` only) for one part of a run; its `repr` is their cache key."""
+    """Factory of aggregators (`Sweep`) for one part of a run; its `repr` is their cache key."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
-        """Classes of the sums by window; their `merged` adds up the sums of several parts."""
+        """Classes of the sums by window; their method `merged` adds up sums of several parts."""
 
     @property
     def of_whole(self) -> Sequence[Any]:
-        """Classes of the sums per device; their `merged` adds up the sums of several parts."""
+        """Classes of the sums per device; their method `merged` adds up sums of several parts."""
 
     def __call__(self, part: Trace) -> Receivers:
         """Return aggregators for a part of a run."""
@@ -267,7 +268,9 @@ def sum_up(
     cutter: Cutter = run_windows,
     with_paths: bool = False,
 ) -> Summed:
-    """Add up the ops of each part of a run, perhaps in other processes, and merge the sums.
+    """Add up the ops of each part of a run, in parallel if there are several, and merge the sums.
+
+    A part is some of the run's trace files, read together.
 
     Parameters
     ----------
@@ -356,7 +359,7 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return windows, and windows not split by iteration; None means one per device."""
+    """Return the windows to sum over, and windows not split by iteration; None: one per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     _require_ops(launch_groups(trace).height)
@@ -366,7 +369,7 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return numbered windows to sum over; ``line`` is a dense id of their process and device."""
+    """Return numbered windows to sum over, with ``line``, an id of their process and device."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)

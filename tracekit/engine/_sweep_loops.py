@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """State of the pass over ops, per line (device, or process on one): window and last times."""
+    """State of a pass over ops, per line (device, or process on one): window, and times so far."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Furthest op end so far by stage, and by ``stage_source``; a row per device or process."""
+    """Furthest op end so far, by stage and by source of the stage; one row per line (device)."""
 
     stages: Array
     sources: Array
@@ -105,7 +105,7 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add (`sign` 1) or subtract (-1) an interval's part in each window, `window` to `last`."""
+    """Add (`sign` 1) or subtract (-1) an interval's time within each of the windows to `last`."""
     while window < last and windows.begins[window] < end:
         low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])
         if low < high:
@@ -118,10 +118,11 @@ def expose(
     begin: int, end: int, line: int, stage: int, window: int, last: int, windows: Windows,
     reached: Reached, sums: Array,
 ) -> None:  # fmt: skip
-    """Add an op's exposed time to its stage, and subtract covered time from lower stages.
+    """Add an op's exposed time to its stage, and subtract the time it covers from lower stages'.
 
-    ``low`` is the time until which the stage and all above it are busy. It grows from stage to
-    stage downward; the time between two stages' values was exposed time of the lower stage.
+    Exposed is busy time in which no stage of higher precedence runs. ``low`` is the time until
+    which the stage and all above it are busy. It grows from stage to stage downward; the time
+    between two stages' values was exposed time of the lower stage.
     """
     low = begin
     for above in range(stage + 1):
@@ -136,7 +137,7 @@ def expose(
 
 
 def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Sums) -> int:
-    """Add up number, durations, busy and exposed time of ops, by window and stage.
+    """Add up number, durations, busy and exposed time of ops (GPU work), by window and stage.
 
     Returns
     -------
@@ -211,7 +212,7 @@ class GroupSums(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Ops that were added to sums: for each op the row of sums and its duration (ns)."""
+    """Ops that a call added to sums: for each op the row of sums and its duration, ns."""
 
     rows: Array
     lengths: Array
@@ -292,7 +293,7 @@ def sweep_groups(
 
 
 class Marks(NamedTuple):
-    """Times at which processes enter and leave iterations on the host."""
+    """Times at which processes enter and leave iterations on the host, and iterations of ranges."""
 
     first: Array
     """The marks of a process are the rows from ``first[process]`` to ``first[process + 1]``."""

@@ -194,8 +194,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, part, iteration, start``: where each iteration or gap begins.
 
-    ``part`` numbers the iterations and gaps of a device. ``lost`` is the end of the work that runs
-    there before all ops with a known launch.
+    ``part`` numbers the iterations and gaps of a device. A further column ``lost`` is the end of
+    the work that runs on the device before all ops with a known launch.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
-    """Clip windows to the run's time span or steps; a step cut by an edge gets ``is_open``."""
+    """Clip windows to the run's time span or steps; mark a step cut by an edge with ``is_open``."""
     step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
     is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
     if stretch.iterations is not None:
@@ -436,7 +436,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Clip ops that overlap one window only, and begin in it or after it."""
+    """Clip ops that each overlap one window only, and begin in or after it, to that window."""
     begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
     return (
         ops.with_columns(spans.select("window", "window_end"))
@@ -495,7 +495,7 @@ _Ints = NDArray[np.int64]
 
 
 def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
-    """Find for each row the latest mark not after it, among marks with the same `owners`.
+    """Find for each row the latest mark at or before its time, among marks with the same `owners`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Canonical tables of a run, their columns and types, and `Trace`, their frames."""
+"""Canonical tables of a run (columns, types), and `Trace`, which has them as polars frames."""
 
 from typing import TYPE_CHECKING
 

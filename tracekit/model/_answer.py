@@ -45,7 +45,7 @@ class Renderer(Protocol):
         """Return the answer as HTML for a notebook."""
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Draw one of the answer's figures, chosen by name."""
+        """Draw one of the answer's figures; `drawing` is its name, a value of `Answer.figures`."""
 
 
 Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
@@ -74,7 +74,7 @@ class Answer:
     empty
         Text displayed if there are no rows.
     is_whole
-        Whether `rows` is complete: `choosing` has left out no row.
+        Whether `rows` is complete: no row was left out by `choosing`.
     parts
         Results of several analyses, displayed one after the other: name -> answer.
     as_records
@@ -95,7 +95,6 @@ class Answer:
     lacking
         Function that names the recording options that would provide a figure's missing data, or
         returns None if these are unknown.
-
     """
 
     rows: pl.DataFrame
@@ -189,7 +188,7 @@ class Answer:
         return self.rows.with_columns(shown[name].alias(_SHOWN + name) for name in both)
 
     def typed(self, columns: Sequence[Column]) -> Self:
-        """Return a copy of the answer with its columns cast to their declared types."""
+        """Return a copy of the answer with its columns cast to the types of `columns`."""
         made = [
             pl.col(each.name).cast(_TYPES[each.type])
             for each in columns

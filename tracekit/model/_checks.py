@@ -26,7 +26,7 @@ Status: TypeAlias = Callable[[str], os.stat_result | None]
 
 
 class Check(NamedTuple):
-    """State of a file when it was written: size, modification time (ns), CRC-32."""
+    """State of a file when it was written: size (bytes), modification time (ns), CRC-32."""
 
     size: int
     changed: int
@@ -42,14 +42,19 @@ class Check(NamedTuple):
 
 
 def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
-    """Write the list of file states, by path relative to `folder`."""
+    """Write the list of states that files had when written, by path relative to `folder`.
+
+    Later these sizes, times and checksums show whether a file has changed.
+    """
     text = json.dumps(dict(sorted(checks.items())))
     content = f'{{"checksum": {zlib.crc32(text.encode())}, "files": {text}}}\n'
     (folder / _LIST).write_text(content, encoding="utf-8")
 
 
 def read_checks(folder: Path) -> dict[str, Check]:
-    """Return the list of file states; empty if an earlier version, which wrote no list, wrote them.
+    """Return the state of each file when it was written: path -> size, time and checksum.
+
+    Empty if the folder is of an earlier version, which wrote no such list.
 
     Raises
     ------
@@ -72,12 +77,14 @@ def read_checks(folder: Path) -> dict[str, Check]:
 
 
 def is_checked(folder: Path) -> bool:
-    """Test whether a folder of tables has a list of file states; earlier versions wrote none."""
+    """Test whether a folder of tables lists its files' sizes and checksums; old ones do not."""
     return (folder / _LIST).is_file()
 
 
 def damaged_files(folder: Path, status: Status = status_of, *, thorough: bool = False) -> list[str]:
-    """Return the files in a folder of stored tables that changed since then; missing ones excluded.
+    """Return the files in a folder of stored tables that changed since they were written.
+
+    Missing files are not among them.
 
     Parameters
     ----------

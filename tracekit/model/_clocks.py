@@ -109,7 +109,7 @@ class Clock:
         return cls("", offset, drift, since, source="given", reason=reason)
 
     def applied_to(self, reports: pl.DataFrame) -> pl.DataFrame:
-        """Return the table `reports` with this correction written into every row."""
+        """Return the table `reports` (one row per trace file) with this correction in every row."""
         return clocks_applied(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Clock:
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
     def inverse(self) -> Clock:
-        """Return the clock that undoes this correction, which must have no steps."""
+        """Return the correction that undoes this one, which must have no jumps (`steps`)."""
         drift = -self.drift / (1 + self.drift)
         return Clock("", -self.offset, drift, self.since + self.offset)
 
@@ -168,7 +168,7 @@ def _steps_of(text: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def clocks_applied(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
-    """Return the table `reports` with the clock correction of each recorded file in its row."""
+    """Return the table `reports` (a row per trace file) with the correction of each clock."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     rows = pl.DataFrame([clock.row() for clock in clocks], schema)
     return TABLES["reports"].conform(reports.with_columns(rows.get_columns()))
@@ -246,7 +246,7 @@ def _is_time(column: Column) -> bool:
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Return sentences on files aligned by calls, messages or the user, and on unaligned files."""
+    """Return warnings on unaligned files, and on files aligned by calls, messages or the user."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

@@ -96,8 +96,8 @@ class _Changes:
     """Renumbering and clock correction of each recorded file ("report").
 
     `added` has one row per file: ``offset, drift, since`` of its clock; the amount to add to each
-    kind of id; and for up to `steps` jumps of the clock ``at0, by0, at1, ...`` (time and offset).
-    `devices` maps the device numbers of each file to those of the run.
+    kind of id; and for each of up to `steps` jumps of the clock time and offset, ns (``at0, by0``
+    for the first). `devices` maps the device numbers of each file to those of the run.
     """
 
     added: pl.DataFrame
@@ -120,7 +120,10 @@ class _Changes:
         return cls(pl.DataFrame(rows), devices, most)
 
     def of_part(self, reports: Sequence[int], heights: Mapping[str, Sequence[int]]) -> _Changes:
-        """Return the renumbering and clock correction for a subset of the recorded files."""
+        """Return renumbering and clock correction for a part of the run: the files `reports`.
+
+        Ops, calls and ranges are numbered within the part; `heights` has their counts per file.
+        """
         counted = {
             name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
             for name in _COUNTED
@@ -134,15 +137,14 @@ class _Changes:
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
-        """Return expressions for the columns of a table that change: ids and times.
+        """Return expressions for those columns of a table that combining changes: ids and times.
 
         Parameters
         ----------
         table
             The canonical table.
         which
-            For each row the number of its recorded file; or one number, if all rows are of one
-            file.
+            For each row the number of its trace file; or one number, if all rows are of one file.
         """
         added = self.added[which]
         values = {name: _literal(added[name]) for name in added.columns}
@@ -163,7 +165,10 @@ class _Changes:
 
 
 def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
-    """Return time and offset of a clock's jump `number`, as columns; zeros if there is none."""
+    """Return time and further offset, ns, of a clock's jump `number`; zeros if there is none.
+
+    They are pairs of column name and value.
+    """
     at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
     return [(f"at{number}", at), (f"by{number}", by)]
 
@@ -236,7 +241,10 @@ class _CombinedTables(LaterTables):
     def parts(
         self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[LaterTables]:
-        """Return the tables of each part of the run; one part if it is not divided."""
+        """Return the tables of each part of the run: some of its files, which are read together.
+
+        One part if the run is not divided.
+        """
         parts = self.reports_of_parts(together)
         return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
 
@@ -246,7 +254,7 @@ class _CombinedTables(LaterTables):
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
+        """Keep rows whose `op` is in this part of the run, with `op` numbered as in the part."""
         if not self._is_part:
             return rows
         spans = self._of_run["op"].cast(rows.schema["op"])
@@ -327,10 +335,11 @@ class _CombinedTables(LaterTables):
         )
 
     def _device_sums(self) -> pl.DataFrame:
-        """Return the run's sums per device, from those of the files; empty if they cannot be used.
+        """Return the run's stored sums by device, from those of its files; empty if not usable.
 
-        They cannot if a recorded file with ops has no sums, if a clock's drift changes durations,
-        or if a device occurs in several files, since its busy time is not the sum of theirs.
+        They are not usable if a trace file with ops has no sums, if a clock's drift changes
+        durations, or if a device occurs in several files, since its busy time is not the sum of
+        theirs.
         """
         none = TABLES["device_sums"].empty()
         if not self._changes.keeps_lengths or any(
@@ -444,7 +453,7 @@ def _clock(reports: pl.DataFrame, index: int) -> Clock:
 
 
 def _corrected(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
-    """Return the `reports` tables with the clock corrections written into them."""
+    """Return the files' tables `reports`, with the clock corrections written into them."""
     single = [each.height == 1 for each in reports]
     none = TABLES["reports"].empty()
     rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
@@ -465,7 +474,10 @@ def _corrected(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return for each file the amounts to add to its ids (of ops, ranges ...) in the run."""
+    """Return for each file the amounts to add to its ids in the run (of ops, ranges, processes).
+
+    A file's ids continue those of the files before it.
+    """
     running = dict.fromkeys((*_NUMBERED, *_COUNTED), 0)
     firsts = []
     for trace, tables in zip(traces, small, strict=True):
@@ -481,7 +493,7 @@ def _firsts(
 
 @dataclass(frozen=True)
 class _Seen:
-    """A GPU as one recorded file describes it, and the host of that file."""
+    """A GPU as one trace file describes it, with the host of that file."""
 
     gpu: Gpu
     host: str | None

@@ -207,7 +207,7 @@ def _without_arity(words: str) -> str:
 
 
 def _of_product(name: str, tile: re.Match[str]) -> list[str]:
-    """Return number format, tile size and helper kernel of a matrix product, where named."""
+    """Return what a matrix product's kernel name tells: number format, tile size, helper kernel."""
     number, part = _FORMAT.search(name), _HELPER.search(name)
     return [
         *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
@@ -217,7 +217,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
 
 
 def _unique(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield each kernel name of a family, which share a short form, and the form made unique."""
+    """Yield kernel names that share the short form `short`, each with a form that is unique."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
@@ -242,10 +242,11 @@ def _difference(
     words: Mapping[str, Mapping[tuple[str, int], None]],
     frequency: Mapping[tuple[str, int], int],
 ) -> str:
-    """Return words, as few as possible, that occur in `name` but not in others of its short form.
+    """Return words, as few as possible, that set `name` apart from others with its short form.
 
-    `frequency` is the number of these names that have each word. Among equally rare words, types
-    are preferred to numbers and namespaces, and earlier words to later ones.
+    `words` has the words of all names with this form, `frequency` the number of names with each.
+    Among equally rare words, types are preferred to numbers and namespaces, and earlier words to
+    later ones.
     """
     candidates = [word for word in words[name] if frequency[word] < len(words)]
     alike = [other for other in words if other != name]

@@ -98,7 +98,7 @@ class Stream:
         return (self.read(number) for number in range(len(self)))
 
     def later(self, by: int) -> Stream:
-        """Return the table with all its times shifted by `by` ns."""
+        """Return the table with `by` ns added to all its times."""
         moved = {name: self._later(name, by) for name in ("start", "end")}
         return Stream(self._name, self._key, self._rows, {**self._makers, **moved})
 
@@ -133,7 +133,7 @@ class Stream:
 
 
 class _Frame:
-    """Frame as `Rows` of a single chunk."""
+    """A frame with the interface of `Rows`: a single chunk."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame

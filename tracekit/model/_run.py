@@ -36,7 +36,7 @@ class Run(Protocol):
 
 
 class Runs(Protocol):
-    """The runs that the user chose; iteration opens one after the other."""
+    """The runs that the user chose for an analysis; iteration opens one after the other."""
 
     is_apart: bool
     """Whether the runs were named one by one, so that runs with equal labels are not pooled."""

@@ -65,8 +65,8 @@ class Stretch:
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
         """Return a condition that selects the rows of a table inside the time span or the steps.
 
-        The arguments are names of columns: the time span is compared with the column `start`, the
-        steps with the column `iteration`.
+        The arguments are names of columns: a limit in time is compared with the column `start`, a
+        limit in steps with the column `iteration`.
         """
         if self.between is not None:
             return pl.col(start).is_between(*self.between, closed="left")
@@ -111,9 +111,9 @@ class Trace:
         Part of the run that analyses are limited to. The tables always have the whole run, since
         the state at the start of this part depends on earlier events.
     spread
-        Executor that computes results of parts of the run, perhaps in other processes.
+        Function that calls functions on parts of the run, in processes or, by default, one by one.
     keeper
-        Cache for these results.
+        Cache for their results; None for no cache.
     """
 
     tables: Mapping[str, pl.LazyFrame]
@@ -182,7 +182,7 @@ class Trace:
         work
             Function that computes the value; it is also the key of the cache.
         of_all
-            Whether the value is the same for every stretch of the run.
+            Whether the value is the same whatever time span or steps the run is limited to.
         """
         known = self._known_of_all if of_all else self._known
         if work not in known:
@@ -191,7 +191,7 @@ class Trace:
         return found
 
     def limited_to(self, stretch: Stretch) -> Trace:
-        """Return the trace limited to another span; values cached for the whole run are kept."""
+        """Return the trace limited to a time span or steps; values of the whole run stay cached."""
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         return other
@@ -222,7 +222,7 @@ class Trace:
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
+        """Keep rows whose `op` is in this part of the run, with `op` numbered as in the part."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -275,7 +275,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace with fewer rows in `tables`; values cached for the whole run are kept."""
+        """Return a trace whose `tables` have fewer rows; values of the whole run stay cached."""
         part = self.with_lazy(tables)
         object.__setattr__(part, "_known_of_all", {**self._known_of_all})
         return part
@@ -293,7 +293,7 @@ class Trace:
 
 
 def _on_a_copy(work: partial[Frames]) -> Frames:
-    """Work on a part with a copy of it, so that what the copy caches is freed afterwards."""
+    """Call a function on a copy of a part of a run, so that what the copy caches is freed later."""
     part, *frames = work.args
     return work.func(replace(copy(part), tables=copy(part.tables)), *frames)
 
@@ -347,7 +347,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         with_paths: bool,  # noqa: ARG002 - see `Trace`
         together: Sequence[tuple[int, int]] = (),  # noqa: ARG002
     ) -> Sequence[LaterTables]:
-        """Return the tables of the parts of a run; see `Trace.parts`."""
+        """Return the tables of each part of a run (files read together); see `Trace.parts`."""
         return [self]
 
     def reports_of_parts(self) -> list[list[int]]:
@@ -356,11 +356,11 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     @property
     def name(self) -> str:
-        """Name of the part of a run that these tables are of; empty for a whole run."""
+        """Name of the part of a run that these tables are of; empty if they are of a whole run."""
         return ""
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Keep rows whose `op` is in this part of the run, with the part's op ids."""
+        """Keep rows whose `op` is in this part of the run, with `op` numbered as in the part."""
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -595,7 +595,7 @@ def missing_files(folder: Path, status: Status = status_of) -> list[str]:
 
 
 def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
-    """Add the columns that an earlier version of tracekit did not write, filled with null."""
+    """Add to a stored table the columns that an earlier version did not write, all null."""
     there = frame.collect_schema()
     later = {name: dtype for name, dtype in table.schema.items() if name not in there}
     if not later:

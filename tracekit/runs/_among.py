@@ -1,4 +1,4 @@
-"""Questions (analyses) about several runs, which are chosen by name or label."""
+"""Analyses (called questions) of several runs, which are chosen by name or label."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ P = ParamSpec("P")
 
 
 class _Chosen(Selection):
-    """Runs that a question is about; they are opened when first iterated over.
+    """Runs that an analysis (question) is about; they are opened when first iterated over.
 
     Parameters
     ----------

@@ -52,9 +52,10 @@ def compare(
     ] = None,
     topology: Topology = None,
 ) -> "Comparison":
-    """Compare two runs step by step, or two sides of several recordings each.
+    """Compare the steps of two runs, or of two programs that were recorded several times each.
 
-    `a` and `b` are each one run, or several recordings of one program. See
+    `a` and `b` are each one run, or several recordings of one program; `by` is what the time of a
+    step is split by, such as ``stage``: a row per value. See
     `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
     """
     from tracekit.analysis.step_sums import parse_compare_keys
@@ -106,7 +107,7 @@ def _both(a: "Recorded", b: "Recorded") -> Any:
 
 
 def _names(side: "Sequence[OpenedRun]") -> str:
-    """Return the names of the runs on one side; of many, the first and the number of others."""
+    """Return the names of the runs on one side of a comparison; of many, the first and a count."""
     return listed([run.name for run in side])
 
 
@@ -142,10 +143,11 @@ def gate(
     anyway: Anyway = False,
     topology: Topology = None,
 ) -> "Answer":
-    """Check that B's steps are no slower than A's by more than a limit, without new findings.
+    """Check that steps of `b` are at most `step` percent slower than those of `a`, the base.
 
-    `a` (the base) and `b` are each one run, or several recordings of one program. Outlier steps
-    are left out and named: see `tracekit.analysis.comparison.check_limit`.
+    With `new_findings`, check also that `b` has no new or grown findings of avoidable time. `a` and
+    `b` are each one run, or several recordings of one program. Outlier steps are left out and
+    named: see `tracekit.analysis.comparison.check_limit`.
 
     Returns
     -------
@@ -199,7 +201,7 @@ def gate(
 
 
 def _steps_by(side: "Collection[OpenedRun]") -> list[str]:
-    """Return how the runs' steps were found: by ``ranges``, by ``structure`` (launch order)."""
+    """Return how steps of runs were found: by ``ranges``, ``structure`` (launch order), or both."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
     )
@@ -217,9 +219,11 @@ def _findings_check(
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
-    """Return a row per finding of either side, each with the outcome of the check.
+    """Check that the runs `found` have no new or grown findings (avoidable time) against `base`.
 
-    A new or grown finding fails if it is `measured` or `likely`, and its saving is known.
+    Returns a row per finding of either side, with the `outcome`: a new or grown finding fails if
+    its confidence is `measured` or `likely`, and its saving is known. `reasons` say why the sides
+    cannot be compared: then there is one row, `undecided`.
     """
     import polars as pl
 
@@ -240,7 +244,7 @@ def _findings_check(
 
 
 def _told(rows: Any, outcome: str) -> list[str]:
-    """Return sentences on the checks with this outcome, which is the worst one of all checks."""
+    """Return sentences on the checks with this outcome, the worst outcome of all checks."""
     worst = rows.filter(outcome=outcome)
     steps = worst.filter(rule="step")["finding"].to_list()
     others = worst.filter(worst["rule"] != "step")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Answer a question about a run, with a figure of its step times, computed when drawn."""
+    """Answer a question (analysis) of a run, with a figure of its step times made when drawn."""
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
@@ -70,7 +70,7 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Answer a question about a run, and add what each process does, such as training."""
+    """Answer a question (analysis) of a run, and add whether each process trains or infers."""
     found = ask(run)
     answer = of_run(run, found.saying(**verdicts_of(run)))
     return answer.saying(warnings=[*run.warnings, *found.warnings])
@@ -87,7 +87,7 @@ def shown(_: Selection, answer: Answer) -> Answer:
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Title an answer with the name of a single run; for several runs, add the simulated ones."""
+    """Put the run's name into the title of an answer; for several runs, list the simulated ones."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

@@ -160,7 +160,7 @@ def diagnose(
 def _replays(
     run: "OpenedRun", rules: Iterable[str], traffic: "Traffic", *, price: bool
 ) -> dict[str, str]:
-    """Return for each rule the `whatif` command that simulates its fix: rule -> text.
+    """Return for each rule of `diagnose` the `whatif` command that simulates its fix: rule -> text.
 
     With `price` the steps are replayed with the fix, and the text has the resulting step time.
     """
@@ -195,7 +195,10 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> "Answer":
-    """Diagnose runs and compare each finding with base runs; outlier steps are left out of both."""
+    """Diagnose runs, and compare each finding with those of the runs `base` (new, grown, gone).
+
+    Steps of outlying duration are left out of both.
+    """
     for run in (*base, *found):
         run.require_memory("diagnose")
 

@@ -1,4 +1,4 @@
-"""Questions (analyses) about other files than runs: hang dumps, NCCL inspector logs, timelines."""
+"""Questions (analyses) about files that are no runs: hang dumps, NCCL inspector logs, timelines."""
 
 from __future__ import annotations
 

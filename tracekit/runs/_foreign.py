@@ -29,7 +29,7 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """Facts about its job in a report (trace file), from which reports of other jobs are detected.
+    """Facts that a report (trace file) states about its job, to detect reports of other jobs.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Said:
 
     @property
     def worlds(self) -> set[str]:
-        """Ids of the communicators that have all ranks of the job."""
+        """Ids of the NCCL communicators that have all ranks of the job."""
         return {name for name, size in self.sizes.items() if size == self.size}
 
 
@@ -129,7 +129,7 @@ def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) 
 
 
 def _contradiction(one: Said, other: Said) -> str | None:
-    """Return the reason why two reports cannot be of one execution; None if they can."""
+    """Return why two reports (trace files) cannot be of one execution; None if they can."""
     return next((why for test in _TESTS if (why := test(one, other))), None)
 
 
@@ -260,7 +260,7 @@ def said(trace: Trace, name: str) -> Said:
 
 
 def _called(trace: Trace) -> frozenset[str]:
-    """Return the ids of the communicators mentioned in the NCCL calls of a trace file."""
+    """Return the ids of the NCCL communicators that the NCCL calls of a trace file name."""
     named = read_calls(trace)["communicator"].drop_nulls().unique()
     return frozenset(named.filter(named.str.starts_with("0x")))
 
@@ -305,7 +305,7 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return start and end of the recording; if unknown, those of the recorded `work`."""
+    """Return start and end of the recording, Unix time, ns; if unknown, of the recorded `work`."""
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -227,7 +227,7 @@ def options_text(
 
 @dataclass
 class _Failures:
-    """Policy for files that cannot be part of the run; collects warnings about skipped files."""
+    """How to treat files that cannot be part of the run: raise, or skip them with a warning."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -267,7 +267,7 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """Facts about a trace file's job, and its collective calls, to compare with other files."""
+    """Facts on a trace file to compare with other files: its job, and its collective calls."""
 
     said: Said
     calls: Calls
@@ -282,7 +282,7 @@ def _seen(path: Path, trace: model.Trace) -> _Seen:
 
 
 class _Together:
-    """Steps that need all trace files ("reports"): detect foreign ones, align clocks, set digests.
+    """Steps of an ingest that need all trace files: detect files of other jobs, align clocks.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Align the files' clocks; write clocks, and a digest from `beside`, to the tables."""
+        """Align the files' clocks; write the corrections, and a file's digest, to their tables."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())
@@ -358,7 +358,7 @@ def _named_reports(
 
 
 class _Overall:
-    """Passes the progress of each trace file, and the number of finished ones, to the callbacks."""
+    """Passes on progress to callbacks: of each trace file, and the number of finished files."""
 
     def __init__(self, request: Request, files: Sequence[Path]) -> None:
         self._request = request

@@ -38,7 +38,7 @@ _GROWS = {"memory": ("memory",)}
 
 
 class OpenedRun:
-    """A run of a store, opened: its tables, machine and traffic.
+    """A run of a store, opened: its tables, its machine, and the traffic between its GPUs.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ class OpenedRun:
     workers
         Processes or cluster that compute results of parts of the run; None for this process only.
     on_missing
-        How to treat recorded files ("reports") whose stored tables are missing or damaged: see
+        How to treat reports (trace files) whose stored tables are missing or damaged: see
         `tracekit.open`.
     only_ranks
-        Ranks whose recorded files are used; None for all.
+        Ranks whose reports are used; None for all.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class OpenedRun:
 
     @property
     def reports(self) -> Sequence[Trace]:
-        """Tables of each recorded file of the run, as stored."""
+        """Tables of each report (trace file) of the run, as stored."""
         return self._reports
 
     @property
@@ -112,7 +112,7 @@ class OpenedRun:
 
     @cached_property
     def trace(self) -> Trace:
-        """Tables of the run, all recorded files together; with rules, stages are derived anew."""
+        """Tables of the run, its trace files together; with rules, stages are derived anew."""
         if self._rules is None:
             trace = replace(
                 model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
@@ -130,7 +130,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from the stored tables; None if not all are used as stored."""
+        """Cache of values computed from the stored tables; None if some are not used as stored."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 
@@ -159,7 +159,7 @@ class OpenedRun:
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
 
     def _choose(self, ranks: str | Sequence[int]) -> None:
-        """Keep the recorded files of these ranks only; warn about the files left out."""
+        """Keep the trace files of these ranks only; warn of the number of files left out."""
         import polars as pl
 
         from tracekit.analysis.calls import process_ranks
@@ -295,7 +295,7 @@ class OpenedRun:
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return counts of GPUs, ops and others, and shares of ops with a known launch or stage."""
+        """Return numbers of GPUs, ops and so on, and shares of ops with a known launch or stage."""
         return analysis.summarise(self.trace)
 
     def export(
@@ -311,7 +311,7 @@ class OpenedRun:
         export(self.trace, Path(path), to, iterations)
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
-        """Return functions that compute the derived tables: name of the table -> function."""
+        """Return the tables that are computed on demand: name -> function that computes it."""
         return {
             "transfers": lambda: self.traffic().transfers,
             "collectives": lambda: communication.collective_calls(self.trace),

@@ -178,7 +178,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     Sums over several reports are computed by `processes` processes, or by the workers of the Dask
     scheduler at the address `dask`, if the question allows it: see ``docs/cluster.md``. Answers do
     not change. With `on_missing` ``skip``, reports with missing or damaged files are left out, and
-    a warning gives the share of the reports is left. With `only_ranks`, such as ``0-3, 8``, only
+    a warning gives the share of reports that is left. With `only_ranks`, such as ``0-3, 8``, only
     the reports of these ranks are used, as for a critical path across ranks of a large job.
 
     Raises
@@ -207,7 +207,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _workers(processes: int, dask: str | None, progress: Progress | None) -> Workers | None:
-    """Return workers (processes or a Dask cluster) that sum up parts of a run, or None."""
+    """Return the workers (processes, Dask cluster) that sum up parts of a run; None for none."""
     if processes == 1 and dask is None:
         return None
     check_workers(processes if dask is None or processes != 1 else None, dask)

@@ -1,4 +1,7 @@
-"""The question `project`: step times of jobs on other architectures and hardware."""
+"""The question `project`: estimates step times of jobs on other hardware or architectures.
+
+An architecture is how a job exchanges weights, such as AllReduce or a parameter server.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
@@ -161,7 +164,7 @@ def project(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """Estimate step times on other architectures and hardware, by a model.
+    """Estimate step times of jobs on other hardware, or with other ways to exchange weights.
 
     docs/studies.md has the formulas. Volumes of runs are measured where traces contain them.
     """

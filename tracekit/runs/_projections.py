@@ -1,4 +1,7 @@
-"""Project jobs from files and runs onto other architectures and hardware, by a model."""
+"""Estimate step times of jobs on other hardware, or with another way to exchange weights.
+
+Jobs come from files or runs; the ways (architectures) are, for example, AllReduce and PS/Worker.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ MODELLED = "no time is measured: each resource gives the same share of its peak,
 
 @dataclass(frozen=True)
 class _Model:
-    """Jobs, and the hardware and architectures to project them onto."""
+    """Jobs, and what to estimate their step times for: hardware, and architectures (`to`).
+
+    An architecture is a way to exchange weights, such as AllReduce or PS/Worker.
+    """
 
     jobs: pl.DataFrame
     hardware: Hardware
@@ -73,7 +79,7 @@ class _Model:
         )
 
     def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add the present number of workers of each job, as column ``nodes``."""
+        """Add to a table of jobs the number of workers that each has now, as column ``nodes``."""
         return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
 
 
@@ -105,7 +111,10 @@ def projected(
     pcie_share: int,
     skip: Skip,
 ) -> Answer:
-    """Return step times of jobs on other architectures or hardware; options as of `project`.
+    """Return estimated step times of jobs on other hardware or architectures, as `project` does.
+
+    An architecture is a way to exchange weights, such as AllReduce. The options are those of
+    `project`.
 
     Raises
     ------
@@ -142,7 +151,10 @@ def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
 
 
 def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the component that takes most of a step, or of most jobs' steps."""
+    """Return a sentence: which component (such as compute or input) takes most of a step.
+
+    For several jobs, which one takes most in most of them.
+    """
     if "bound" not in rows.columns:
         return None
     known = rows.drop_nulls("bound")
@@ -158,7 +170,7 @@ def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the architecture or hardware with the largest speedup of a step."""
+    """Return a sentence: the architecture or hardware that shortens a step most."""
     known = rows.drop_nulls("speedup")
     if known.is_empty():
         return "The step of no job is known"
@@ -225,7 +237,7 @@ def _jobs(
 
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:
-    """Return a sentence per feature that is unknown for some jobs, with the option to give it."""
+    """Return a sentence per fact (such as FLOPs) unknown for some jobs: the option to give it."""
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
     nulls = {name: pl.col(name).is_null() for name in ("architecture", "workers")}

@@ -1,4 +1,4 @@
-"""Questions (analyses) as functions that return rows, with a method that returns the answer."""
+"""Questions (analyses) as functions that return rows, with a method `answer` for all the rest."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def needed(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
-    """Turn a question about several runs into a method that answers it about one run."""
+    """Turn a question (analysis) of several runs into a method of one run, which answers it."""
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
@@ -201,7 +201,7 @@ def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[Op
 
 
 class Selection:
-    """Runs that are the subject of a question.
+    """Opened runs that an analysis (question) is about.
 
     Parameters
     ----------
@@ -218,11 +218,11 @@ class Selection:
         return iter(self.opened)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the processes of each run do (`verdicts`), and which runs are simulated."""
+        """Return whether the processes of each run train or infer, and which runs are simulated."""
         return facts_of([*self])
 
     def named(self, reference: Any) -> OpenedRun:
-        """Return another run for the question; here it is already given as an opened run."""
+        """Return the run `reference`, which here is given as an opened run already."""
         run: OpenedRun = reference
         return run
 
@@ -261,12 +261,12 @@ def is_simulated(run: OpenedRun) -> bool:
 
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return what each process of a run does, such as training, as an entry of an answer's meta."""
+    """Return for an answer's meta what each process of a run does, such as training."""
     return analysis.verdict_meta(run.trace)
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return what the processes of each run do (``verdicts``), and which runs are ``simulated``."""
+    """Return what processes of each run do (``verdicts``), and the ``simulated`` runs, for meta."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
 

@@ -1,4 +1,4 @@
-"""Write the report page of runs; implement the analyses that it needs of several runs."""
+"""Write the report page (HTML) of runs; supply the analyses of several runs that it shows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Library:
     version = __version__
 
     def study(self, runs: Sequence[Any], /) -> Answer:
-        """Return the step times of runs."""
+        """Return an answer (table) with the step times of each run."""
         chosen = Selection(runs)
         return shown(chosen, study(chosen))
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
-        """Return the comparison of two runs."""
+        """Compare the step time of two runs; `by` is what it is split by, such as ``stage``."""
         return compare(a, b, by)
 
     def called(self, run: Any, /) -> str:
@@ -39,7 +39,10 @@ class _Library:
 
 
 def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> str:
-    """Return the report page of a run, of a change, or of a study; see `tracekit.report`."""
+    """Return an HTML page on one run, on its change since the run `against`, or on several runs.
+
+    See `tracekit.report`.
+    """
     for run in runs if against is None else (*runs, against):
         run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

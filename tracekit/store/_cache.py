@@ -31,7 +31,7 @@ _ROOMS = ("analysis", "engine", "model", "view")
 
 
 class Kept:
-    """Cache of values computed from a run's tables: sums of parts, and binned data of the view.
+    """Cache of values computed from a run's tables: sums, and binned data of the interactive view.
 
     Parameters
     ----------

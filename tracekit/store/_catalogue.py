@@ -129,7 +129,10 @@ class Catalogue:
             return self._identity(connection) if connection else None
 
     def folders(self, identity: str) -> set[str]:
-        """Return the folders of the runs of all stores; fail if the catalogue has another id."""
+        """Return the folders of the runs of all stores.
+
+        Raises `StoreError` if the catalogue has another id than `identity`.
+        """
         with self._connected() as connection:
             if connection is None or self._identity(connection) != identity:
                 raise StoreError(f"the catalogue {self.where} was replaced", "try again")

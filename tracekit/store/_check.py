@@ -92,18 +92,21 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Return an instruction: which files to ingest again to restore the tables of a run."""
+    """Return an instruction to ingest a run's trace files again, to restore its tables."""
     return f"ingest {listed(entry.record.files)} again"
 
 
 def unmarked(folder: Path) -> Finding:
-    """Return the finding for a folder named like a run's, but without the store's mark in it."""
+    """Return the finding for a folder named like a run's that lacks tracekit's marker file."""
     fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run stored in a folder; None if the copy of its row, or its tables, are faulty."""
+    """Return the run that a folder has a copy of the catalogue row of; None if it is faulty.
+
+    It is faulty if the copy is missing or invalid, or a file of the tables is missing or damaged.
+    """
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):
         return None

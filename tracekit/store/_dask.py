@@ -1,4 +1,4 @@
-"""Executor that runs jobs (work for any process) as tasks of a Dask cluster."""
+"""Executor that runs jobs (units of work that any process can do) as tasks of a Dask cluster."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _check_not_imported_again() -> None:
 
 
 class Workers:
-    """Processes, or a cluster, that compute results of parts of a run; kept for further analyses.
+    """Processes or a Dask cluster that compute results of parts of a run; kept for later analyses.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Workers:
         return opened.enter_context(executor)
 
     def __call__(self, work: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
-        """Call each function of `work` in any worker; yield its number and result as it ends."""
+        """Call the functions of `work` in workers; yield index and result of each as it ends."""
         jobs: list[Job] = [
             PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
             for number, each in enumerate(work)

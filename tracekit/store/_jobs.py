@@ -1,4 +1,4 @@
-"""Jobs, which are repeated if their process dies, and digests of trace files."""
+"""Jobs (reading a trace file, or summing up a part of a run), and digests of trace files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAME_PATHS = "put the store where all workers reach it, with --store"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a job, or the error that it raised.
+    """Result of a job (a unit of work that any process can do), or the error that it raised.
 
     For a job that reads a trace file, ``folder`` is the name of the folder with the tables.
     """
@@ -56,7 +56,7 @@ class Job(ABC):
         return self
 
     def with_share(self, workers: int) -> Self:  # noqa: ARG002 - most need no share
-        """Return the job with its share of the memory limit, divided among `workers`."""
+        """Return the job with its memory limit divided by `workers`, the number of jobs at once."""
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
@@ -64,7 +64,7 @@ class Job(ABC):
         return self
 
     def unseen(self) -> InputError | None:
-        """Return an error if this machine cannot run the job (missing file ...), else None."""
+        """Return an error if this machine cannot do the job, as a file is missing; else None."""
         return None
 
     @abstractmethod
@@ -109,7 +109,7 @@ class ReportJob(Job):
         return replace(self, path=self.path.absolute(), folder=self.folder.absolute())
 
     def with_share(self, workers: int) -> Self:
-        """Return the job with its share of the memory limit, divided among `workers`."""
+        """Return the job with its memory limit divided by `workers`, the number of jobs at once."""
         return replace(
             self, options=replace(self.options, memory=self.options.memory // max(workers, 1))
         )
@@ -143,7 +143,7 @@ class ReportJob(Job):
 
 @dataclass(frozen=True)
 class PartJob(Job):
-    """Job that computes results of one part of a stored run.
+    """Job that computes results of one part of a stored run (some of its trace files).
 
     Parameters
     ----------

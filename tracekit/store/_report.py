@@ -29,7 +29,7 @@ _WAITING = "waiting"
 
 
 class Behind:
-    """Makes and writes table rows in another thread, in the order in which they were scheduled.
+    """Writes rows of tables in another thread, in the order in which they were scheduled.
 
     It is a context manager; leaving it waits until everything is written. If a write fails, a later
     call, or leaving, raises its error.
@@ -185,7 +185,7 @@ def _written(
 
 @contextmanager
 def _waiting(folder: Path) -> Iterator[Path]:
-    """Yield a new temporary folder inside `folder`, which is created."""
+    """Yield a new temporary folder inside `folder`, both of which are created."""
     waiting = folder / _WAITING
     # Nothing around it: that would bring a folder back which is dropped, and without its mark.
     folder.mkdir(exist_ok=True)

@@ -169,7 +169,7 @@ def begin(
 
 
 def identity_of(meta: Mapping[str, str], where: str) -> str:
-    """Return the id of a catalogue from its table of settings.
+    """Return the id of a catalogue from its table of settings `meta`; `where` names it in messages.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def unusable(where: str, error: Exception, hint: str | None = None) -> StoreErro
 
 
 class Known(NamedTuple):
-    """Catalogue entry of a run, and the id of its store."""
+    """Catalogue entry of a run as its folder has it, and the id of the store."""
 
     store: str
     entry: Entry

@@ -94,7 +94,7 @@ _FOLDER = ".tracekit"
 
 @dataclass(frozen=True)
 class _Request:
-    """Data of an ingest's request to add a run: content, options, name, labels."""
+    """A request to add a run: digest of its trace files, options, file names, name and labels."""
 
     digest: str
     options: str
@@ -107,7 +107,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Tables of a run that are complete on disk: their folder, warnings, labels and summary."""
+    """Tables of a run that are complete on disk: folder name, warnings, labels and summary."""
 
     folder: str
     warnings: tuple[str, ...]
@@ -178,7 +178,7 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Test whether the store may have a run whose trace files have this total size, bytes."""
+        """Test whether the store may have a run whose trace files have `size` bytes in total."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
@@ -301,7 +301,7 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return the number of complete runs in ``runs/`` that are not in the catalogue."""
+        """Return the number of runs with a folder in ``runs/`` that are not in the catalogue."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
@@ -563,7 +563,10 @@ class Store:
             return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> Entry | None:
-        """Update name and labels of the requested run; None if the store does not have it."""
+        """Update name and labels of the run that a request asks to add, if the store has it.
+
+        None if it does not: no run has the same content and options.
+        """
         entries = rows.entries()
         entry = _of_content(entries, request.digest)
         if request.name is not None:
@@ -693,9 +696,10 @@ def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
 def _agreed(
     reports: Sequence[Mapping[str, str]], known: Collection[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return labels that no two trace files contradict; warn about the contradictory labels.
+    """Return the labels of trace files without contradiction, and a warning on the others.
 
-    Labels in `known`, which the user gave, cause no warning.
+    The program recorded them in each file. Labels in `known`, which the user gave, cause no
+    warning.
     """
     values: dict[str, set[str]] = {}
     for key, value in (label for labels in reports for label in labels.items()):
@@ -716,7 +720,7 @@ def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:
 
 
 def _retouched(record: RunRecord, request: _Request) -> RunRecord:
-    """Return an existing run with the name and labels of a new ingest of the same files."""
+    """Return an existing run's entry with the name and labels of a new ingest of its files."""
     return replace(
         record, name=request.name or record.name, labels={**record.labels, **request.labels}
     )

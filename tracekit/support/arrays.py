@@ -1,8 +1,8 @@
 """Columns packed into arrays of few bytes, and arrays in files.
 
-Times of a chunk are close together and most other integers are small, so each is stored as its
-difference from the minimum. Null values are not stored. Texts with few distinct values are integers
-already (categories).
+Times in a chunk are close together and most other integers are small, so each value is stored as
+its difference from the column's minimum. Null values are not stored. Texts with few distinct values
+are integers already (categories).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Packing:
     height: int
 
     def undo(self, name: str, read: _Read, first: int, count: int) -> pl.Series:
-        """Return `count` rows of the column, starting at row `first`."""
+        """Return `count` rows of the column as it was before packing, from row `first` on.
+
+        `read` returns a slice of one of the packed arrays.
+        """
         if self.kept == self.height:
             column = pl.Series(name, self._values(read(_CODES, first, count)))
         else:
@@ -72,7 +75,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed column as arrays."""
+    """A packed column: its arrays, and the description needed to unpack it."""
 
     packing: Packing
     arrays: Mapping[str, NDArray[Any]]
@@ -83,7 +86,7 @@ class Packed:
         return size_of(self.arrays)
 
     def slice(self, name: str, first: int, count: int) -> pl.Series:
-        """Return `count` rows of the column, starting at row `first`."""
+        """Return `count` rows of the column, unpacked, from row `first` on."""
 
         def read(array: str, first: int, count: int) -> NDArray[Any]:
             return self.arrays[array][first : first + count]
@@ -128,7 +131,10 @@ def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int | None]:
-    """Return values minus their minimum, and the minimum; unchanged values, None if not smaller."""
+    """Return values minus their minimum in a narrower type, and the minimum.
+
+    If that does not make them smaller by the factor `least_gain`, return the values and None.
+    """
     narrow = [one for one in _NARROW if least_gain * one().itemsize <= values.itemsize]
     if not narrow or not values.size or values.dtype.kind == "f":
         return values, None

@@ -1,4 +1,4 @@
-"""Declarations of keys and columns that mean the same in the JSON output of several commands."""
+"""Declarations of keys and columns with the same meaning in the JSON output of many commands."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ _COLUMNS: Said = {
 
 
 def keys(*names: str) -> Said:
-    """Return declarations of the keys `names` of a JSON's ``meta``; `?` ends an optional name."""
+    """Return declarations of keys of a JSON's ``meta`` by name; ``name?`` makes one optional."""
     return {name: _KEYS[name.removesuffix("?")] for name in names}
 
 
 def columns(*names: str) -> Said:
-    """Return the declarations of the named columns; an optional column's name ends in `?`."""
+    """Return the declarations of columns by name; ``name?`` makes a column optional."""
     return {name: _COLUMNS[name.removesuffix("?")] for name in names}

@@ -33,7 +33,7 @@ ALWAYS = 1 << 62
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop` compiled if `rows` are many, or if they are some and its code is cached."""
+    """Return `loop`, compiled by Numba if `rows` are many, or if some and its code is cached."""
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return plain(loop)
     either = _compiled(loop)
@@ -50,7 +50,7 @@ def _compiled(loop: Callable[..., Any]) -> Compiled:
 def given(column: pl.Series, dtype: Any = None, null: int | None = None) -> NDArray[Any]:
     """Return a column as an array for loops, with `null` in place of null values.
 
-    It may share memory with other columns, so no loop may write to it.
+    The array may share memory with other columns, so no loop may write to it.
     """
     import numpy as np  # noqa: PLC0415 - not needed by every command
 

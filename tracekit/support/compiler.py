@@ -53,7 +53,7 @@ class Compiled:
         return self._loop(*given)
 
     def if_kept(self, *given: Any) -> Any:
-        """Run the loop's cached machine code; if there is none, run the loop as Python."""
+        """Run the loop's cached machine code; if none is cached, run the loop as plain Python."""
         with suppress(native.UnfitError):
             taken = native.arguments(given)
             if run := self._found(taken):

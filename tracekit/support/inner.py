@@ -1,4 +1,4 @@
-"""Decorator for functions that compiled loops call, and loops that are not compiled."""
+"""Mark functions that compiled loops call, and run loops as plain Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inner(part: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `loop` as Python on memory views, three times as fast per element as arrays."""
+    """Return `loop` to run uncompiled, on memory views in place of arrays (three times as fast)."""
     return lambda *given: loop(*map(_viewed, given))
 
 

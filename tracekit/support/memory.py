@@ -41,7 +41,8 @@ class _Need:
         Bytes per row outside of the steps in ``--iterations``; None if the analysis cannot be
         limited to steps.
     most_beside
-        Number of rows of a run above which rows outside of the steps are not read.
+        Number of rows of a run above which rows outside of the steps in ``--iterations`` are not
+        read.
     merged_bytes
         Bytes per row of the whole run, for an analysis that adds up parts of it one by one; then
         `row_bytes` applies to the largest part.
@@ -118,7 +119,7 @@ def require(
     share: float = 1,
     largest: int | None = None,
 ) -> None:
-    """Raise `UsageError` if an analysis of so many rows needs more memory than allowed.
+    """Raise `UsageError` if an analysis of `rows` rows needs more memory than allowed.
 
     Parameters
     ----------
@@ -188,7 +189,10 @@ def _of_cgroups(root: Path) -> Iterator[int]:
 
 
 def _left(folder: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
-    """Yield the free bytes of a cgroup, counting page cache, which can be reclaimed, as free."""
+    """Yield the memory that a cgroup may still use, bytes; its page cache counts as free.
+
+    `folder` is the cgroup's; the others are names of files in it.
+    """
     most, taken = (_number(folder / name) for name in (limit, used))
     if most is not None and taken is not None:
         cached = next(

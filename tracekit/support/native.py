@@ -57,12 +57,12 @@ _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 
 
 class UnfitError(Exception):
-    """Arguments that only Numba can pass."""
+    """Arguments whose types only Numba can pass to a compiled loop."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a loop, flattened for its machine code.
+    """Arguments of a compiled loop, flattened into pointers, integers and booleans.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def find(loop: Callable[..., Any], types: str) -> Code | None:
 
 @cache
 def has_compiler() -> bool:
-    """Test whether Numba is available."""
+    """Test whether Numba, which compiles loops, is installed."""
     return find_spec("numba") is not None
 
 
@@ -340,7 +340,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return the source of a loop's module and of modules it calls, and the constants used."""
+    """Return all that a loop's machine code depends on: sources of modules, and constants used."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:

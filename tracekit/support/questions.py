@@ -1,4 +1,4 @@
-"""Declare a question (an analysis of a run) once; Python API, command and docs are made from it.
+"""Declare an analysis (question) once; Python API, command and docs are made from that.
 
     @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
     def flops(trace: "Trace", *, skip: AutoSkip = "auto", **_: Unpack[ChosenRows]) -> "Answer":
@@ -88,7 +88,7 @@ class Option:
 
 
 def grouped_by(*names: str) -> Option:
-    """Return the option for grouping rows by these keys."""
+    """Return the declaration of the option that groups rows by one or more of these keys."""
     meaning = f"What to group by: {', '.join(names)}, or several joined by commas."
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
@@ -187,7 +187,7 @@ OrLatest = Annotated[
 
 
 class Traced(Protocol):
-    """Interface of a run with its canonical tables."""
+    """Interface of a run as far as analyses need it: its canonical tables."""
 
     @property
     def trace(self) -> Any:
@@ -219,7 +219,7 @@ Folder = Annotated[
 
 
 class ChosenOrder(TypedDict, total=False):
-    """Options that choose rows of an answer, and their order."""
+    """Options of a command that filter the rows of its answer (``where``) and sort them."""
 
     where: Where
     sort: Sort
@@ -232,13 +232,13 @@ class ChosenRows(ChosenOrder, total=False):
 
 
 class ChosenTime(ChosenRows, total=False):
-    """Options that limit a run to an interval of time; see ``docs/breakdown.md``."""
+    """Options that limit a run to a time span, and filter the answer; see ``docs/breakdown.md``."""
 
     between: Between
 
 
 class ChosenStretch(ChosenTime, total=False):
-    """Options that limit a run to a time span or to steps."""
+    """Options that limit a run to a time span or to steps, and filter the rows of the answer."""
 
     iterations: Steps
 
@@ -263,7 +263,7 @@ class ChosenRuns(TypedDict, total=False):
 
 
 class SummedRuns(ChosenRuns, total=False):
-    """Options that choose the runs to sum up, and the Dask cluster for it."""
+    """Options that choose runs, filter the answer, and name a Dask cluster to sum runs up."""
 
     dask: PartDask
 
@@ -345,7 +345,7 @@ class Declaration:
         return [] if self.judge is None else _options(inspect.signature(self.judge))
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
-        """Return the signature as a method of one run (`of_one`), or a function of several runs."""
+        """Return the signature of a method of one run (`of_one`), or of a function of several."""
         known = ("references", *self.apart) if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
@@ -409,11 +409,11 @@ def declared_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class Chooses(Protocol):
-    """Interface of an answer that can choose its rows."""
+    """Interface of an answer (table) that can filter its rows."""
 
     @property
     def choosing(self) -> Callable[..., Any]:
-        """Function that chooses rows of the answer."""
+        """Method that filters and sorts the rows of the answer."""
 
     @property
     def typed(self) -> Callable[..., Any]:
@@ -421,7 +421,7 @@ class Chooses(Protocol):
 
 
 class Asked(Protocol[T_contra, P, A_co]):
-    """A declared question with its subject and options."""
+    """A declared analysis (question): calling it with a run and options returns the answer."""
 
     declaration: Declaration
 
@@ -532,7 +532,10 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
-    """Return the options in the TypedDict of a function's ``**_``; options on rows come last."""
+    """Return the options in the TypedDict of a function's ``**_``.
+
+    Those that filter the rows of the answer come last.
+    """
     rest = [each for each in own.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
     chosen = get_args(rest[0].annotation)[0] if rest else ChosenRows
     kinds = get_type_hints(chosen, include_extras=True)

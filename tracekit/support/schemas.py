@@ -96,13 +96,16 @@ def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Sche
 
 
 def either(*names: str) -> list[Schema]:
-    """Return JSON Schema alternatives, one per text, each requiring its space-separated keys."""
+    """Return alternatives of a JSON Schema: each requires the keys in one of `names`.
+
+    The keys in a text are separated by spaces.
+    """
     return [{"required": each.split()} for each in names]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an answer: name, type and meaning.
+    """A column of an answer (a command's table): name, type and meaning.
 
     Parameters
     ----------

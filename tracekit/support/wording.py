@@ -188,8 +188,8 @@ def scaled(
 ) -> list[str]:
     """Return values, divided by `divisor`, as texts with a number of decimals.
 
-    A value other than zero that would be rounded to zero is written as smaller than the last
-    decimal; or, with `in_full`, with as many decimals as show its first digit.
+    A value other than zero that would be rounded to zero is written as ``<0.01`` (with 2 decimals);
+    or, with `in_full`, with as many decimals as show its first digit.
     """
     return [
         NULL
@@ -213,7 +213,7 @@ def _decimal(value: float, decimals: int) -> str:
 
 
 def message_size(size: Number | None) -> str:
-    """Return a size as text without rounding, in the largest of KiB, MiB, ... that divides it."""
+    """Return a size in bytes as text, unrounded: in the largest binary unit that divides it."""
     if size is None:
         return NULL
     for unit, name in _BINARY_UNITS:
@@ -282,7 +282,7 @@ def share_text(share: float | None) -> str:
 
 
 def part_text(number: int, of: int) -> str:
-    """Return `number` as text, or `all` if it equals the total `of`."""
+    """Return `number` as text, or ``all`` if it equals the total `of`."""
     return "all" if number == of else f"{number:,}"
 
 
@@ -310,12 +310,15 @@ SUMMARIES: list[tuple[frozenset[str], frozenset[str], Callable[[Any], list[str]]
 
 
 def first_line(command: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function for the first line of a command's output."""
+    """Return a decorator that registers a function: it words the line above a command's table."""
     return partial(_declare, FIRST_LINES, (command,))
 
 
 def note(*keys: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function: value of one of `keys` of meta -> notes."""
+    """Return a decorator that registers a function: a value in meta -> notes below the table.
+
+    `keys` are the keys of meta whose values the function words.
+    """
     return partial(_declare, NOTES, keys)
 
 
@@ -325,12 +328,15 @@ def _declare(among: dict[str, Any], keys: Iterable[str], function: F) -> F:
 
 
 def unsaid(_: object) -> list[str]:
-    """Return an empty list of notes: for values shown in the first line, rows or warnings."""
+    """Return no notes, for a value of meta that the first line, rows or warnings already show."""
     return []
 
 
 def summary(*keys: str, optional: Iterable[str] = ()) -> Callable[[F], F]:
-    """Return a decorator that registers a function: meta that has all of `keys` -> notes."""
+    """Return a decorator that registers a function: meta -> notes below the table.
+
+    The function is called if meta has all of `keys`; it may use those of `optional` too.
+    """
 
     def declare(function: F) -> F:
         SUMMARIES.append((frozenset(keys), frozenset(optional), function))

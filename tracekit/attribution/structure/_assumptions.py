@@ -221,8 +221,8 @@ def of_period(
     """Yield the tested assumptions behind stages inferred from the period of one thread's launches.
 
     `differ_ns` is the busy time of kernels that differ from the usual step's at their position;
-    `recomputed`, the share of backward's layers in the same order as in forward; `steps`, their
-    number.
+    `recomputed`, the share of backward's layers in the same order as in forward; `steps`, the
+    number of steps.
     """
     yield _others_launch(lane, thread)
     evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"

@@ -39,7 +39,7 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStages:
-    """Infer stages and steps of a device's ops from two groups of threads that launch in turn.
+    """Infer stages and steps of a device's ops from two groups of threads that alternate.
 
     `pair` has the groups: one launches forward passes and updates, the other backward passes.
     `reading` is the user's definition of a step (`update`, `input` or `period`), or None.
@@ -79,7 +79,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
 
 
 def _reading(numbered: Numbered, reading: str | None) -> str | None:
-    """Return a sentence on the definition of a step in use (such as: one update), for the user.
+    """Return a sentence for the user: which definition of a step is in use (such as one update).
 
     None if no other definition gives different steps, and the user did not choose a definition.
     """

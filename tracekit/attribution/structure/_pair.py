@@ -65,7 +65,7 @@ class Pair:
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the two groups of threads that most clearly launch in turn; None if none do."""
+    """Return the two groups of threads whose launches alternate most clearly; None if none do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     clear = [
         pair

@@ -204,7 +204,7 @@ def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int
 
 @inner
 def _lower(some: Array, least: Any) -> int:
-    """Subtract `least` (the minimum) from values; return the bits that the largest result needs."""
+    """Subtract the minimum `least` from values in place; return the bits that the largest needs."""
     used = np.uint64(0)
     for row in range(some.size):
         some[row] -= least

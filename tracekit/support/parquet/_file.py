@@ -232,7 +232,10 @@ class _Summed:
 
 
 def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
-    """Return the metadata of a column, and the size of its pages in bytes."""
+    """Return the metadata of a column chunk, and the size of its pages in bytes.
+
+    `at` is the position of the pages in the file.
+    """
     of_dictionary, of_data = (sum(map(len, page)) for page in (pages.dictionary, pages.data))
     size = int64(of_dictionary + of_data)
     encodings = {RLE: None, pages.encoding: None, **({PLAIN: None} if pages.dictionary else {})}
