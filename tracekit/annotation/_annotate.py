@@ -60,7 +60,7 @@ class Annotation:
 
 
 class _Loader:
-    """Wrapper around any loader: puts a range around fetching a batch, if annotations are on."""
+    """Wrapper around any source of batches: fetching one gets a range, if annotations are on."""
 
     def __init__(self, own: Iterable[Any]) -> None:
         self._own = own
@@ -129,7 +129,7 @@ def annotate(
 
 
 def annotate_all(layers: int) -> None:
-    """Annotate a program from its first use of PyTorch to its end."""
+    """Annotate a program from its first import of PyTorch to its end."""
     _switch_on(layers, [], [], os.environ.get(RING), has_events=EVENTS in os.environ)
 
 

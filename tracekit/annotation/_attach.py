@@ -22,10 +22,10 @@ _PAUSE = 0.05
 
 
 class Requests:
-    """Requests to record, which this rank reads from the shared folder and answers.
+    """Requests to record some steps, which this rank reads from the shared folder and answers.
 
-    A request is ``ID ask`` or ``ID record STEP LENGTH``, an answer ``ID at STEP``, ``ID late STEP``
-    or ``ID done STEP``.
+    A request is ``ID ask`` (for the current step) or ``ID record STEP LENGTH``; an answer is
+    ``ID at STEP``, ``ID late STEP`` (this rank has passed that step) or ``ID done STEP``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Hooks on PyTorch functions that reveal the stages of a program.
+"""Hooks on PyTorch functions, by which the training stages of a program are known.
 
 Each hook replaces one function and calls it; `Hooks.remove` restores the original.
 """
@@ -280,7 +280,7 @@ class Hooks:
         self._replace(self._torch, "compile", make)
 
     def _outermost(self, module: Any, call: Callable[[], Any]) -> Any:
-        """Run a module that no other module calls; in ranges if it is a network's forward pass."""
+        """Run a module that no other module calls; a network's forward pass gets a range."""
         if self._is_elsewhere(module):
             return call()
         if getattr(module, "_is_replica", False):

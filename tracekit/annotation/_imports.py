@@ -1,4 +1,4 @@
-"""Runs a function right after a module has been imported."""
+"""Run a function right after a module has been imported."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ class _Span:
 
 
 class Spans:
-    """Stack of the stages that a thread is in, each inside the one before.
+    """Stack of the training stages that a thread is in, each inside the one before.
 
     Usually a stage covers all that runs inside it. Passes that an optimizer runs (as L-BFGS does),
-    and a loss computed while gradients are cleared, have a stage of their own: the span around them
-    is interrupted there, and written as several pieces.
+    and a loss computed while gradients are cleared, have a stage of their own: the range of the
+    stage around them is interrupted there, and written as several pieces.
 
     Parameters
     ----------

@@ -76,7 +76,10 @@ class Steps:
         self._begin()
 
     def take_forward(self) -> None:
-        """Note a forward pass: begin an iteration if none is open."""
+        """Note a forward pass, which begins an iteration if none is open.
+
+        If the open one is over (a backward pass, no optimizers), it ends first.
+        """
         if self._is_over:
             self._end()
         self.take_pass()
@@ -150,7 +153,7 @@ class Steps:
             self._end()
 
     def finish(self) -> None:
-        """End the open iteration when the program ends."""
+        """End the open iteration, if it is over, when the program ends."""
         if self._is_over:
             self._end()
 

@@ -118,7 +118,7 @@ class Windows:
             self.on_rest(removed=removed)
 
     def rest_no_more(self) -> None:
-        """Keep all hooks installed from now on."""
+        """Install all hooks, and keep them installed from now on."""
         self.rest(removed=False)
         self.on_rest = None
 
@@ -171,7 +171,7 @@ class WithinWindows:
 
 
 class _Written(threading.local):
-    """For each open range of the calling thread, whether its start was passed on."""
+    """For each open range of the calling thread, whether its start was written (in a window)."""
 
     def __init__(self) -> None:
         self.open: list[bool] = []

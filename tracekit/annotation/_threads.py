@@ -91,7 +91,7 @@ class Thread(threading.local):
 
     @property
     def may_exchange(self) -> bool:
-        """True while there are gradients that no optimizer has used yet."""
+        """True while there are gradients that no optimizer has used, for ranks to exchange."""
         return self._steps.has_passes and self._has_trained and not self._awaits_backward
 
     def forward(
@@ -121,7 +121,7 @@ class Thread(threading.local):
         return result
 
     def loss(self, call: Call, *, has_grad: bool) -> Any:
-        """Run the loss function, which ends the forward pass."""
+        """Run the loss function, in a range of its own if it is part of training."""
         if self.evaluates or not has_grad:
             return call()
         return self._within(LOSS, call)
@@ -143,7 +143,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def step(self, optimizer: object, call: Call) -> Any:
-        """Run an optimizer's step in a range, which forward and backward passes may interrupt."""
+        """Run an optimizer's step in a range; passes that the optimizer runs interrupt it."""
         if self._in_step:
             return call()
         if self._steps.are_counted and not self._is_scaled:
@@ -197,7 +197,7 @@ class Thread(threading.local):
         return self.update(CLEAR, call)
 
     def update(self, name: str, call: Call) -> Any:
-        """Run a part of the weight update other than an optimizer's step, in a range `name`."""
+        """Run a part of the weight update, such as clearing gradients, in a range `name`."""
         if name != CLEAR:  # gradients are cleared before the loss is computed, too
             self._resume()
         depth = self._spans.depth
@@ -278,7 +278,7 @@ class Thread(threading.local):
         return self._has_trained or bool(self._optimizers)
 
     def _begin_evaluation(self) -> None:
-        """Begin metric evaluation, which lasts until gradients are enabled again."""
+        """Begin metric evaluation, which lasts until training goes on."""
         if not self.evaluates:
             self._steps.set_apart()
             self._roles.learn(self._data, trains=False)

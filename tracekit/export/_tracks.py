@@ -135,7 +135,7 @@ def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
 
 
 def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
-    """Yield tracks of samples of GPUs and NICs, such as bytes on NVLink and PCIe."""
+    """Yield a track for each sampled counter of a GPU or NIC, such as NVLink throughput."""
     low, high = spans["start"].min(), spans["end"].max()
     inside = (pl.col("time") >= low) & (pl.col("time") <= high)
     samples = trace["metrics"].filter(inside).collect()

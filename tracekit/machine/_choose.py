@@ -104,7 +104,7 @@ def find_machine(reference: str) -> Machine:
 def machine_of(
     devices: pl.DataFrame, topology: str | None = None, recorded: Sequence[str] = ()
 ) -> Placed:
-    """Return the machine that a run was recorded on, with the GPU that each device is.
+    """Return the machine (topology) that a run was recorded on, and which GPU each device is.
 
     Without a topology, a machine is made of the GPUs of each host, and the links between hosts are
     unknown.

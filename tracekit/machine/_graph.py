@@ -1,4 +1,4 @@
-"""A machine as a graph: GPUs, switches, host bridges and NICs, and the links between them.
+"""A machine as a graph: GPUs, switches, CPUs (host bridges) and NICs, and the links between them.
 
 Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; the network between hosts is the
 node `Fabric0`. An edge is one link, with a type and a bandwidth per direction; an NVLink edge bonds
@@ -246,8 +246,8 @@ class Machine:
     def nvlink_matrix(self) -> list[list[int]]:
         """Return a matrix with the number of direct NVLinks between each two GPUs.
 
-        Rows and columns are in order of GPU numbers. NVLinks to a switch are not counted, as every
-        GPU behind the switch shares them.
+        Rows and columns are in order of GPU numbers. NVLinks to an NVSwitch are not counted, since
+        all GPUs behind the switch share them.
         """
         return [[self.bricks(src, dst) for dst in self.gpus] for src in self.gpus]
 
@@ -257,7 +257,7 @@ class Machine:
         return sum(link.bricks or 0 for link in links if link is not None)
 
     def switch(self, gpu: int) -> str | None:
-        """Return the NVSwitch that a GPU's NVLinks lead to; None if there is none."""
+        """Return the name of the NVSwitch that a GPU's NVLinks lead to; None if there is none."""
         return next(iter(self._switches(gpu)), None)
 
     def _switches(self, gpu: int) -> list[str]:
@@ -460,7 +460,7 @@ class Machine:
 
 
 def number_of(node: str) -> int:
-    """Return the integer at the end of a node's name."""
+    """Return the number at the end of a node's name, such as 3 for `GPU3`."""
     digits = re.search(r"\d+$", node)
     return int(digits[0]) if digits else 0
 

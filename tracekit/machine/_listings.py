@@ -212,7 +212,7 @@ def _brick_counts(machine: Machine) -> list[str]:
 
 
 def _most_bricks(product: str | None) -> int:
-    """Return the largest number of NVLinks that a GPU of this name can have."""
+    """Return the largest number of NVLinks that a GPU of this product name can have."""
     known = nvlink_of(product)
     return _MOST_BRICKS if known is None or known.bricks is None else known.bricks
 

@@ -73,7 +73,7 @@ class Member(NamedTuple):
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Test whether the number in brackets in a connection line denotes the member's GPU.
+        """Test whether `device`, in brackets in a connection line, is the member's (rank's) GPU.
 
         The number is a bus id or a device number, depending on NCCL's version.
         """
@@ -385,7 +385,7 @@ def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the log lines that show which communicator a thread is working for.
+    """Return the log lines that show for which communicator a thread works from then on.
 
     Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
     CALL; ``marked`` is the member (rank of a communicator) that the line is about.

@@ -145,7 +145,7 @@ class Lines:
 
 
 def read_lines(files: list[Path]) -> Lines:
-    """Read the lines that NCCL wrote to files.
+    """Read the lines of NCCL in log files into tables, one per kind of line.
 
     Raises
     ------

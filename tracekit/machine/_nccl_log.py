@@ -1,4 +1,4 @@
-"""NCCL_DEBUG=INFO logs: rings, trees, transports, tuning decisions and collective calls."""
+"""Read NCCL_DEBUG=INFO logs: rings, trees, transports, tuning decisions and collective calls."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
 def _rings(
     lines: Lines, known: Communicators, connections: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rings, and warnings about channels for which no ring was found."""
+    """Return the ring of each channel, and warnings about channels for which none was found."""
     printed = _printed(lines, known)
     successors = [_neighbours(lines, known), _ring_connections(connections)]
     sizes = dict(known.members.select("communicator", "ranks").rows())
@@ -314,7 +314,10 @@ def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[O
 
 
 def _neighbours(lines: Lines, known: Communicators) -> Successors:
-    """Return rank -> next rank from lines ``Ring 00 : 3 -> 0 -> 1`` (NCCL_DEBUG_SUBSYS=GRAPH)."""
+    """Return (communicator, channel) -> rank -> next rank, from lines ``Ring 00 : 3 -> 0 -> 1``.
+
+    NCCL_DEBUG_SUBSYS=GRAPH prints them.
+    """
     table = lines["neighbours"].with_columns(
         own_rank="rank", top_rank=pl.max_horizontal("before", "rank", "after")
     )
@@ -410,7 +413,7 @@ def _ring(
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
-    """Describe the fault in a printed ring of ``size`` ranks (0 if unknown); empty if none."""
+    """Return what is wrong with a printed ring of ``size`` ranks (0: unknown); empty if nothing."""
     if len(set(ranks)) < len(ranks):
         return "visits a rank twice"
     if size and max(ranks, default=0) >= size:

@@ -142,7 +142,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
 
 
 def with_status(machine: Machine, status: Status, source: str) -> Machine:
-    """Add to a machine the NVLinks that `nvidia-smi nvlink` prints.
+    """Return a machine with the NVLinks added that `nvidia-smi nvlink` prints (`status`).
 
     Raises
     ------

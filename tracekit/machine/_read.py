@@ -187,7 +187,7 @@ def _is_direct(weight: str | None) -> bool:
 
 
 def _tables(lines: Iterable[str], source: str) -> dict[str, _Table]:
-    """Parse rocm-smi's tables: title -> the cells by row and column."""
+    """Parse the tables that rocm-smi prints: title -> cells by row and column."""
     found: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
     title = None
     for line in lines:

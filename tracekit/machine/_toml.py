@@ -174,7 +174,7 @@ def _text(value: str) -> str:
 
 
 def _texts(value: Any, where: str) -> list[str]:
-    """Return a list of texts, or a single one as a list."""
+    """Return a TOML value as a list of texts; a single text becomes a list of one."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise InputError(f"{where} is {value!r}", "give text in quotes")

@@ -75,7 +75,7 @@ class Matrix:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs among the devices."""
+        """Node names of the GPUs, without NICs."""
         return [each for each in self.devices if each.startswith("GPU")]
 
 
@@ -322,7 +322,7 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
 
 
 def _node_names(devices: Sequence[str]) -> dict[str, str]:
-    """Return device -> node name; devices other than GPUs are NICs and get a number."""
+    """Return the node name of each device of the matrix; those that are no GPUs are NICs."""
     nics = [device for device in devices if not _GPU.fullmatch(device)]
     numbered = all(re.fullmatch(r"NIC\d{1,4}", nic) for nic in nics)
     numbers = {nic: f"NIC{number}" for number, nic in enumerate(nics)}
@@ -359,7 +359,7 @@ def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
 
 
 def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
-    """Return device -> number of its CPU socket ("host")."""
+    """Return device -> number of its CPU socket, which is the host in node names."""
     known = dict(matrix.numa) or _by_cpus(matrix)
     across = any(each in _SOCKETS for each in matrix.relations.values())
     groups = _groups(matrix, _ONE_HOST)

@@ -140,7 +140,7 @@ class Measured:
 
     @property
     def strong(self) -> pl.DataFrame:
-        """The study without runs that are only for weak scaling."""
+        """The study's runs, without those that are only for weak scaling."""
         return self.study.filter((pl.col("scaling") != "weak").fill_null(value=True))
 
     @property

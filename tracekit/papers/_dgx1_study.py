@@ -175,7 +175,7 @@ def _measured(chosen: Sequence["OpenedRun"], topology: StrPath | None, skip: "Sk
 def _routes(
     chosen: Sequence["OpenedRun"], study: "pl.DataFrame", topology: StrPath | None
 ) -> "pl.DataFrame":
-    """Return a table of copies between GPUs by type of route, from P2P runs.
+    """Return bytes and transfers between GPUs by type of route, from runs with P2P copies.
 
     Of each network and batch size, one run on the most GPUs is taken.
     """

@@ -30,7 +30,7 @@ class _Job:
     patience: float
 
     def ask(self, *words: object) -> str:
-        """Write a request, and return its id."""
+        """Write a request of `words` into the shared folder, and return the request's id."""
         identity = f"{os.getpid()}-{time.monotonic_ns()}"
         path = self.folder / f"{REQUEST}.new"
         path.write_text(" ".join(map(str, (identity, *words))))

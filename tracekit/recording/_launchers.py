@@ -125,7 +125,7 @@ def split(command: Sequence[str]) -> Launch:
 
 
 def _split(command: Sequence[str]) -> Launch:
-    """Split a command that starts with its launcher or its program."""
+    """Split a command that starts with a launcher or the program (without ``env`` before it)."""
     kind, begin = _launcher(command)
     if kind is None:
         return Launch((), tuple(command))

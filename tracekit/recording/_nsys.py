@@ -66,7 +66,7 @@ class Nsys:
         )
 
     def __str__(self) -> str:
-        """Return path and version."""
+        """Return path and version of this nsys."""
         number = self.version.rpartition(" ")[2]
         return f"{self.program} ({number})" if number else self.program
 

@@ -103,7 +103,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def unfinished(plan: Plan) -> Path:
-    """Return the folder in which reports are written until all are complete."""
+    """Return the folder in which a plan's reports are written until all are complete."""
     return plan.folder.with_name(plan.folder.name + _PARTIAL)
 
 

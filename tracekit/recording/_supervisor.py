@@ -83,7 +83,7 @@ class _Signals:
         self.command: subprocess.Popen[bytes] | None = None
 
     def take(self, sent: int, _: object) -> None:
-        """Record a signal."""
+        """Record a signal that this process got."""
         self.came = True
         if sent in _FORWARDED and self.command is not None:
             self.command.send_signal(signal.SIGINT)
@@ -225,7 +225,7 @@ class _Program:
             processes = _processes()
 
     def _going_tools(self, processes: _Processes) -> list[int]:
-        """Return the running processes of nsys, and interrupt those that lost their program.
+        """Return the running processes of nsys; interrupt those that miss the program's end.
 
         The program is then our child, although the process that started it still runs. Such an nsys
         waits for a message that the program has ended, while its agent polls for events; when
@@ -240,7 +240,10 @@ class _Program:
         return [pid for pid in self._tools & processes.keys() if not processes[pid].is_ended]
 
     def _is_stuck(self, processes: _Processes) -> bool:
-        """Test whether all processes except the program have used almost no CPU for some time."""
+        """Test whether all remaining processes have used almost no CPU for some time.
+
+        These are those of nsys and of a launcher, as the program has ended.
+        """
         now = time.monotonic()
         below = _below({os.getpid()}, processes)
         others = [pid for pid in below if _read(f"/proc/{pid}/comm") != b"nvidia-smi\n"]
@@ -279,7 +282,7 @@ class _Program:
         return not self._primaries or any(not each.is_ended for each in going)
 
     def _learn_tools(self, tool: int, processes: _Processes) -> None:
-        """Store the ids of nsys processes above the program: `tool`, its parent, and so on."""
+        """Store the ids of the nsys processes above the program: `tool`, its parent and so on."""
         folder, below = _installed(tool), _below({os.getpid()}, processes)
         while folder and tool in below and _installed(tool) == folder:
             self._tools.add(tool)

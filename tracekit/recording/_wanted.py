@@ -202,7 +202,7 @@ class Wanted:
         return self.every, STEPS if self.length is None else self.length
 
     def check(self) -> None:
-        """Raise `UsageError` for an option that needs another option which is not given."""
+        """Raise `UsageError` for options that need another option, or exclude each other."""
         if self.every is None and self.length is not None:
             raise UsageError("--for is the length of windows", "say how often with --every")
         if self.every is not None and self.attachable is not None:

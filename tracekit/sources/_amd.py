@@ -37,7 +37,7 @@ def range_style(function: pl.Expr) -> pl.Expr:
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
-    """Add ``name`` (readable), ``short_name`` and ``kind`` to kernels with a recorded ``name``."""
+    """Add ``name`` (demangled), ``short_name`` and ``kind`` to kernels with a recorded ``name``."""
     return ops.with_columns(kind=kernel_kind().cast(KIND)).with_columns(names.of(ops["name"]))
 
 

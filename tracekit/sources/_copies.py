@@ -1,4 +1,4 @@
-"""Decode kind, source and target GPU of copies from CUPTI's codes; name memsets and CUDA graphs."""
+"""Decode CUPTI's codes for memory copies (kind, source and target GPU); name memsets and graphs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Copies:
         return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(memory)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Fill in missing source and target GPUs of copies, correct their kind, and name them.
+        """Fill in the source and target GPU of copies where missing; correct the kind; add names.
 
         A copy from GPU to GPU through host memory is recorded as two copies, to the host and from
         it, each with device memory at both ends: their kind becomes ``staged``.
@@ -96,7 +96,10 @@ class Copies:
         return copies.with_columns(kind=kind.cast(KIND), name=name, short_name=name)
 
     def _by_memory(self, kind: pl.Expr) -> pl.Expr:
-        """Derive the kind of copies without a recorded direction from the memory at both ends."""
+        """Return the kind (such as h2d) of copies: `kind`, or if that is unknown, from the memory.
+
+        The memory types at both ends decide: host to GPU memory is h2d.
+        """
         from_host, to_host = (pl.col(end).is_in(self.host_memory) for end in _MEMORY)
         from_gpu, to_gpu = (pl.col(end).is_in(self.device_memory) for end in _MEMORY)
         return (

@@ -59,13 +59,13 @@ class ExportFile(Protocol):
         """Size of all tables, bytes."""
 
     def has(self, table: str, *columns: str) -> bool:
-        """Test whether `table` exists and has all `columns`."""
+        """Test whether the export has `table`, with all of `columns`."""
 
     def holds_rows(self, table: str) -> bool:
         """Test whether `table` exists and is not empty."""
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Test whether `table` has `column` with any value that is not null."""
+        """Test whether `column` of `table` exists and has a value that is not null."""
 
     def count(self, table: str) -> int:
         """Return the number of rows of an existing table."""
@@ -118,7 +118,7 @@ class Strings:
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:
-    """Return one sentence per column: how many of its values had a wrong type and became null."""
+    """Return warnings, one per column: how many values had a wrong type and became null."""
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()

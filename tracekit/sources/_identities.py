@@ -19,7 +19,7 @@ OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return an id that fits into 31 bits; null if it is larger, negative or not set."""
+    """Return ids from 0 to 2^31 - 1; null for other values, which mean "not set"."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
@@ -56,12 +56,12 @@ class Identities:
         return [each for each in (self._ops, self._calls, self._ranges) if len(each)]
 
     def processes(self, names: Mapping[int, str | None]) -> pl.DataFrame:
-        """Return the table ``processes``; `names` maps process id -> name."""
+        """Return the table ``processes`` of the trace; `names` maps process id -> name."""
         named = [names.get(pid) for pid in self._pids["pid"].to_list()]
         return self._pids.with_columns(pl.Series("name", named, pl.String), global_id="pid")
 
     def threads(self, names: pl.DataFrame | None = None) -> pl.DataFrame:
-        """Return the table ``threads``; `names` has ``pid, tid, name``."""
+        """Return the table ``threads`` of the trace; `names` (``pid, tid, name``) adds names."""
         owners = self._threads.join(self._pids, on="pid", maintain_order="left")
         found = owners.with_columns(global_id="tid")
         if names is None:
@@ -115,7 +115,7 @@ class Identities:
         return HostColumns(self._pids, self._threads, self.origin, self.last)
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the index of the process of each process id."""
+        """Return tracekit's index of each process, given process ids."""
         return self._columns.process(pids)
 
 
@@ -149,7 +149,7 @@ class HostColumns:
         }
 
     def calls(self) -> dict[str, Maker]:
-        """Return the computed columns of calls: column name -> function that computes it."""
+        """Return the columns of calls that are computed on reading: name -> function."""
         return {
             **self.times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
@@ -157,7 +157,7 @@ class HostColumns:
         }
 
     def ranges(self) -> dict[str, Maker]:
-        """Return the computed columns of ranges: column name -> function that computes it."""
+        """Return the columns of ranges that are computed on reading: name -> function."""
         closed = pl.max_horizontal(pl.lit(self._last), "start")
         end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
         return {
@@ -167,7 +167,7 @@ class HostColumns:
         }
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the index of the process of each process id."""
+        """Return tracekit's index of each process, given process ids."""
         ids = pids.alias("pid").to_frame()
         return ids.join(self._processes, on="pid", how="left", maintain_order="left")["process"]
 

@@ -34,7 +34,7 @@ def short_name(name: str) -> str:
 
 
 def readable(name: str | None) -> str | None:
-    """Return the demangled form of a name; other names are returned unchanged.
+    """Return a kernel name demangled; a name that is not mangled is returned unchanged.
 
     A name that cannot be demangled, or whose declaration would be too long, is unchanged as well.
     """
@@ -62,7 +62,7 @@ class KernelNames:
         return [each.cast(pl.Categorical()) for each in pair]
 
     def short(self, names: pl.Series) -> pl.Series:
-        """Return the short name of each kernel."""
+        """Return the short name of each kernel, by its readable name."""
         for name in names.drop_nulls().unique().to_list():
             if name not in self._short:
                 self._short[name] = short_name(name)

@@ -96,7 +96,7 @@ class RunLabels:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Key -> value of valid labels with a single value."""
+        """The run's labels, key -> value: those that are valid and have a single value."""
         clear = ((key, values[0]) for key, values in self._values.items() if len(values) == 1)
         return dict([each for each in clear if label_fault(*each) is None][:MOST])
 

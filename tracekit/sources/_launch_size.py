@@ -1,4 +1,4 @@
-"""Number of threads of a kernel launch."""
+"""Compute the number of threads of kernel launches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def launch_size(kernels: pl.DataFrame) -> pl.Series:
 
 
 def _most(sizes: Sequence[pl.Series]) -> int | None:
-    """Return an upper bound of the row-wise product of `sizes`; None if a value is below 1."""
+    """Return an upper bound of the products of `sizes` in any row; None if a size is below 1."""
     least, most = ([getattr(size, of)() for size in sizes] for of in ("min", "max"))
     return math.prod(most) if None not in least and min(least) >= 1 else None
 

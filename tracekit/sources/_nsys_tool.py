@@ -62,7 +62,7 @@ def is_report(path: Path) -> bool:
 def read_report(
     path: Path, workspace: Workspace, progress: Progress, tool: str | None = None
 ) -> Recording:
-    """Return the canonical tables of a report, as `tracekit.sources.nsys.read` does for an export.
+    """Export a report with nsys, and read the export as `tracekit.sources.nsys.read` does.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def _numbers(version: re.Match[Any]) -> tuple[int, int]:
 
 
 def _known(path: Path, program: str) -> list[str]:
-    """Return the options of ``nsys export`` to use: those that this version of nsys supports."""
+    """Return those options of ``nsys export`` in `_OPTIONS` that this version of nsys has."""
     text = _said(path, program, "export", "--help")
     return [option for option in _OPTIONS if option.partition("=")[0] in text]
 

@@ -127,7 +127,7 @@ class Ordered:
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return the chunk with index `number`: all columns, or only `columns`."""
+        """Return the rows of chunk `number` (an interval of time), all columns or `columns`."""
         return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:

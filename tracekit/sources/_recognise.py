@@ -32,7 +32,7 @@ from tracekit.support.spool import Workspace
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
-    """Return the canonical tables of a trace file in memory; for arguments see `open_report`."""
+    """Read a trace file of any format into tables in memory; for arguments see `open_report`."""
     return open_report(path, Workspace(), progress).trace()
 
 
@@ -238,7 +238,7 @@ _JSON = (
 
 
 def refusal(path: Path) -> InputError:
-    """Return the error for a file of no known format."""
+    """Return the error for a file of unknown format; it tells what the file is, if possible."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     head = head_of(path)[:HEAD]

@@ -52,7 +52,7 @@ def read_smi(
     utc_offset: timedelta = timedelta(0),
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Return the samples in the output of ``nvidia-smi --query-gpu=... --format=csv -lms 100``.
+    """Read GPU samples from the output of ``nvidia-smi --query-gpu=... --format=csv -lms 100``.
 
     Columns may be in any order, with or without units and further ones; headers may repeat. A
     line that is cut short, and any other text, is left out.

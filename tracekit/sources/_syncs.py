@@ -39,7 +39,7 @@ def by_call(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
-    """Return waits sorted by time, or event records from `by_call` sorted by correlation id."""
+    """Return host waits sorted by time, or event records (from `by_call`) by correlation id."""
     rows = Ordered(workspace)
     for batch in batches:
         rows.add(batch)

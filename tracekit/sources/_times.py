@@ -62,11 +62,13 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Test whether each time is within 52 days of the trace's middle; null for a null time."""
+        """Test whether each time is within 52 days of the trace's median start; null stays null."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:
-        """Return a filter that drops rows with impossible times, batch by batch.
+        """Return a filter for batches of rows: it drops rows with a time far from the others.
+
+        Far is over 52 days from the trace's median start.
 
         Parameters
         ----------

@@ -51,7 +51,10 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class _Batch:
-    """A record batch: number of rows, and offset and length of each of its buffers in the file."""
+    """A record batch of an Arrow stream: number of rows, and place of each buffer in the file.
+
+    A place is an offset and a length, bytes.
+    """
 
     rows: int
     buffers: tuple[tuple[int, int], ...]
@@ -97,7 +100,7 @@ class ArrowTable:
         return sum(batch.rows for batch in self._layout.batches)
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield existing columns, at most `rows` rows at a time."""
+        """Yield the columns `columns`, which must exist, at most `rows` rows at a time."""
         layout = self._layout
         if not layout.is_plain:
             yield pl.read_ipc_stream(self._path, columns=list(columns))
@@ -123,7 +126,7 @@ class _Part:
             self._columns[name] = kind, [next(buffers) for _ in range(_buffers_of(kind))]
 
     def read(self, names: Sequence[str], begin: int, end: int) -> pl.DataFrame:
-        """Return the rows from `begin`, a multiple of 8, up to `end`."""
+        """Return the columns `names` of the rows from `begin`, a multiple of 8, up to `end`."""
         return pl.DataFrame([self._column(name, begin, end) for name in names])
 
     def _column(self, name: str, begin: int, end: int) -> pl.Series:
@@ -160,7 +163,7 @@ class _Part:
         return [places - places[0], self._read(data, int(places[0]), int(places[-1]))]
 
     def _read(self, buffer: tuple[int, int], begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` to `end` of a buffer."""
+        """Return the bytes from `begin` to `end` of a buffer of the record batch."""
         at, length = buffer
         if end > length:
             raise ValueError("a column is shorter than its table")
@@ -172,7 +175,7 @@ def _buffers_of(kind: str) -> int:
 
 
 def _pread(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return `size` bytes at `at`; the system reads at most 2 GiB per call."""
+    """Return `size` bytes of a file from offset `at`; one system call reads at most 2 GiB."""
     parts = []
     while size > 0:
         part = os.pread(file.fileno(), size, at)
@@ -264,7 +267,7 @@ def _record_batch(head: bytes, body: int) -> _Batch:
 
 
 class _Table:
-    """A table of a FlatBuffer; offsets outside of the buffer raise `struct.error`."""
+    """A table (record with fields) of a FlatBuffer; offsets outside of it raise `struct.error`."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data

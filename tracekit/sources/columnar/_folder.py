@@ -111,7 +111,7 @@ class ColumnarExport:
         return table in self._files and self.count(table) > 0
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Test whether `table` has `column` with any value that is not null."""
+        """Test whether `column` of `table` exists and has a value that is not null."""
         parts = self._parts(table, [column], BATCH_ROWS) if self.has(table, column) else ()
         return any(part[column].count() for part in parts)
 
@@ -271,7 +271,7 @@ class ParquetTable:
         return int(self._rows.select(pl.len()).collect().item())
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield existing columns, about `rows` rows at a time."""
+        """Yield the columns `columns`, which must exist, about `rows` rows at a time."""
         return in_batches(self._rows.select(columns), rows)
 
 

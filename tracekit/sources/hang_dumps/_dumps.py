@@ -143,7 +143,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
 
 
 def _files(folder: Path) -> Sequence[Path]:
-    """Return the files of a folder; of two files `X` and `X.json` only `X`."""
+    """Return the files of a folder of dumps; of two files `X` and `X.json` only `X`."""
     files = sorted(each for each in folder.iterdir() if each.is_file())
     return [each for each in files if each.suffix != ".json" or each.with_suffix("") not in files]
 

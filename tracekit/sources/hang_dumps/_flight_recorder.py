@@ -168,7 +168,7 @@ def _group(value: Any) -> tuple[str | None, str | None]:
 
 
 def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
-    """Return the ranks of sender and receiver, from `send 0->1` or `recv 1<-0`; None if unknown."""
+    """Return sender and receiver of a message, from `send 0->1` or `recv 1<-0`; None if unknown."""
     if name is None or name["one"] is None:
         return None, None
     one, other = _integer(name["one"]), _integer(name["other"])

@@ -134,7 +134,7 @@ def _operators(inside: pl.DataFrame) -> pl.DataFrame:
 
 
 def _replays(gathered: Gathered) -> pl.DataFrame:
-    """Return the kernels that graph launches replay: ``correlation, start, stream, name``."""
+    """Return kernels run by launches of CUDA graphs: ``correlation, start, stream, name``."""
     calls = pl.concat(
         [pl.DataFrame(schema={"name": pl.String, "correlation": pl.Int64})]
         + [each.with_columns(pl.col("name").cast(pl.String))

@@ -113,7 +113,7 @@ class Document:
 
     @property
     def around(self) -> dict[str, Any]:
-        """JSON values before and after the events; complete once all pieces have been read."""
+        """JSON values of a trace before and after its events; complete once these are read."""
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def head_of(path: Path) -> bytes:
 
 
 def _head_of_cut(path: Path) -> bytes:
-    """Return the beginning of a gzipped file that is cut short, as far as it can be unpacked."""
+    """Return the first bytes of a truncated gzip file, as far as they can be unpacked."""
     with path.open("rb") as file:
         try:
             return zlib.decompressobj(wbits=31).decompress(file.read(_HEAD), _HEAD)
@@ -281,7 +281,7 @@ def _head_of_cut(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Byte offsets of complete events in a text that begins between two events.
+    """Offsets of the complete events in a text of a trace, which begins between two events.
 
     Parameters
     ----------

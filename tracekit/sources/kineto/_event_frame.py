@@ -148,7 +148,7 @@ def _of_use(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _all_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Return all events of a piece, whatever their category."""
+    """Parse all events of a piece of a trace, whatever their category."""
     events = _texts(piece, path)
     start, length = (nanoseconds(events[name]).alias(_TIMES[name]) for name in _TIMES)
     return events.with_columns(
@@ -244,7 +244,7 @@ def nanoseconds(text: pl.Series) -> pl.Series:
 
 
 def _odd(text: str) -> int | None:
-    """Convert microseconds in an unusual notation, such as ``1.5e3``, to whole ns; else None."""
+    """Convert a number of microseconds such as ``1.5e3`` to whole ns; None if it is no number."""
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -185,7 +185,7 @@ class Gathered:
 
     @property
     def processes(self) -> pl.DataFrame:
-        """``process, pid, name`` of the processes."""
+        """Table of the trace's processes: ``process`` (index), ``pid, name``."""
         pids = sorted({self.pid, *(pid for pid, _ in self._threads)})
         names = {
             pid: label for (what, pid, _), label in self._labels.items() if what == "process_name"
@@ -196,7 +196,7 @@ class Gathered:
 
     @property
     def threads(self) -> pl.DataFrame:
-        """``thread, pid, tid, name`` of the threads with calls or ranges."""
+        """Table of threads with calls or ranges: ``thread`` (index), ``pid, tid, name``."""
         named = pl.DataFrame(
             [
                 (pid, tid, label)
@@ -246,7 +246,7 @@ _SIZES = {
 
 
 def gpu_work(events: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
-    """Return GPU work as ops, with CUDA ordinals as devices.
+    """Convert events of GPU work (kernels, copies, memsets) to ops; devices are CUDA ordinals.
 
     Parameters
     ----------

@@ -126,7 +126,10 @@ class HostRanges:
 
 
 def _arguments() -> pl.Expr:
-    """Return an operator's argument sizes, types and values as JSON (categorical: few differ)."""
+    """Return sizes, types and values of an operator's arguments as JSON.
+
+    It is categorical, since few texts differ.
+    """
     dims = pl.coalesce("input_dims", "input_dims_before")
     kept = (pl.col("group") == "operator") & ~pl.col("name").str.contains(_UNMOVED)
     arguments = pl.struct(

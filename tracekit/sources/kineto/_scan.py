@@ -149,5 +149,5 @@ def _distinct_texts(
 
 @lru_cache(1 << 12)
 def _spaced(text: bytes) -> str:
-    """Return a list of integers and texts with a blank after each comma."""
+    """Return a JSON list of integers and texts with a blank after each comma."""
     return json.dumps(json.loads(text), ensure_ascii=False)

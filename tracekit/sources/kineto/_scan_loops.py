@@ -269,7 +269,7 @@ def scan(
     spans: Ints,
     kinds: NDArray[np.uint8],
 ) -> int:
-    """Extract the values of events, given one per line; return the number of events kept.
+    """Extract the wanted values of events, given one event per line; return how many are kept.
 
     Parameters
     ----------
@@ -493,7 +493,7 @@ def distinct(
     found: NDArray[np.int32],
     codes: NDArray[np.uint32],
 ) -> int:
-    """Assign ids from 1 to the distinct texts of all columns, and return how many there are.
+    """Give each distinct text of the scanned events an id, from 1; return how many there are.
 
     A text may get several ids if its part of the hash table is full.
 

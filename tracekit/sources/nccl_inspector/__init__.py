@@ -103,7 +103,7 @@ _OWN = ("communicator", "name", "rank", "ranks", "host", "pid")
 
 @dataclass(frozen=True)
 class InspectorLogs:
-    """Contents of the logs of one job.
+    """Contents of the logs that NCCL's inspector wrote in one job.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class InspectorLogs:
 
 
 def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
-    """Read the logs of one job.
+    """Read the logs that NCCL's inspector wrote in one job.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
 
 
 def _logs(paths: Sequence[StrPath]) -> Sequence[Path]:
-    """Return the files to read, each once."""
+    """Return the log files in `paths` (files or folders), each once."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if path.is_dir():
@@ -227,7 +227,7 @@ def _read_lines(path: Path) -> _Lines:
 
 @dataclass
 class _Parser:
-    """Parses blocks of lines; a line that cannot be parsed becomes a row of nulls."""
+    """Parses blocks of log lines; a line that cannot be parsed becomes a row of nulls."""
 
     path: Path
     damaged: int = 0

@@ -124,7 +124,7 @@ class GpuWork:
         return placed
 
     def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add kind, full name, short name and launch size to kernels."""
+        """Add kind, full name, short name and launch size (threads) to kernels."""
         name = self._names.of(frame["demangledName"])
         short_name = self._short_names.of(frame["shortName"])
         return frame.drop("demangledName", "shortName", *LAUNCH_SIZE).with_columns(
@@ -135,7 +135,7 @@ class GpuWork:
         )
 
     def copies(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add kind, and source and target GPU, to copies."""
+        """Add kind (such as h2d), names, and source and target GPU to copies."""
         copies = _COPIES.directed(frame).with_columns(
             src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
             dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
@@ -232,7 +232,7 @@ class _Contexts:
         self._tables = tables
 
     def ordinals(self, contexts: pl.DataFrame) -> pl.Series:
-        """Return the ordinal of each context, null if unknown.
+        """Return the CUDA ordinal of each context's GPU; null if unknown.
 
         Parameters
         ----------
@@ -338,17 +338,17 @@ class Syncs:
         return named.unique(_TIED, keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``syncs``: waits of the host for GPU work, sorted by start."""
+        """Yield the table ``syncs``: host waits for GPU work, sorted by start."""
         for chunk in chunks(self._waits, "syncs", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 
     def records(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``event_records``: calls that recorded CUDA events."""
+        """Yield the table ``event_records``: calls that recorded CUDA events."""
         for chunk in chunks(self._records, "event_records", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Warnings, one sentence each, on waits that were left out."""
+        """Warnings, one sentence each, on waits without valid times or process, left out."""
         pids = self._waits.chunks({"process_gid": pl.Int64})
         lost = self._untimed + sum(
             places.process(chunk["process_gid"]).null_count() for chunk in pids

@@ -60,7 +60,7 @@ class CudaCalls:
         return names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the calls, at most `rows` at a time."""
+        """Yield the CUDA calls of the export, at most `rows` at a time."""
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("start", "end", "globalTid"), "int"),
             **dict.fromkeys(("correlationId", "nameId", "returnValue"), "narrow"),
@@ -117,7 +117,7 @@ class Nvtx:
         )
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ranges; those that were never closed have the end `OPEN`.
+        """Yield the NVTX ranges; the end of ranges that were never closed is `OPEN`.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class Nvtx:
         return with_all(ranges, "start", "globalTid"), marks
 
     def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Add ``extended``, the extended payload as JSON."""
+        """Add ``extended``: the extended payload of each range, as JSON."""
         payloads = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
         if self._payloads:
             payloads.append(self._payloads.of(ranges["binaryData"]))
@@ -340,7 +340,7 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
 
 
 def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
-    """Return one name per thread: its NVTX name, else its name in the operating system."""
+    """Return one name per thread: its NVTX name (`given`), else its operating system name."""
     columns = ("nameId", "priority", "globalTid")
     system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(

@@ -1,4 +1,4 @@
-"""Identifiers of nsys (processes, threads, devices, strings), and the export that they belong to.
+"""Ids in nsys exports (of processes, threads, devices, strings), and the export they are from.
 
 A global id packs, from low to high bits: thread id 24, process id 24, virtual machine 8, hardware
 8. GPU rows carry the global id of a process, host rows that of a thread.
@@ -69,14 +69,14 @@ class Strings:
 
     @cached_property
     def first(self) -> int | None:
-        """Id of the first text if ids are consecutive, as exporters number them; else None."""
+        """Id of the first text, if text ids are consecutive, as in most exports; else None."""
         known = self._table["id"]
         if known.is_empty() or known[0] < 0 or known[-1] - known[0] != len(known) - 1:
             return None
         return int(known[0])
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each id's text in `values`; -1 if it has none."""
+        """Return the position in `values` of each id's text; -1 if the id has no text."""
         known = self._table["id"].to_numpy()
         if not known.size:
             return np.full(ids.size, -1)

@@ -55,7 +55,7 @@ class GpuMemory:
         """``process_gid, ordinal``: processes and the GPUs on which they allocated."""
 
     def _events(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield allocations and releases; ``bytes`` is null for a release."""
+        """Yield allocations and releases of GPU memory; ``bytes`` is null for a release."""
         file, metadata = self._export.file, self._export.metadata
         for batch in file.batches(MEMORY_USAGE, dict.fromkeys(_COLUMNS, "int"), rows):
             on_gpu = batch.filter(pl.col("memKind").is_in(_ON_GPU))
@@ -108,7 +108,7 @@ class GpuMemory:
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``memory``: changes of GPU memory in use, sorted by time."""
+        """Yield the table ``memory``: changes of GPU memory in use, sorted by time."""
         for changes in self._changes():
             yield _placed(changes, places).select("process", "device", "time", "change", "in_use")
 

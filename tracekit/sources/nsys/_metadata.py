@@ -30,7 +30,7 @@ _VARIABLES = (_VISIBLE, *VARIABLES)
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of an export; missing values are None or empty."""
+    """Metadata of an nsys export (GPUs, rank, job, times, versions); missing ones are empty."""
 
     schema_version: str | None = None
     product: str | None = None
@@ -52,7 +52,7 @@ class Metadata:
 
 
 def read_metadata(file: ExportFile) -> Metadata:
-    """Read the metadata; of environment variables only those for GPUs, rank and job are used."""
+    """Read an export's metadata; only environment variables for GPUs, rank and job are used."""
     export = _export_values(file)
     variables = _variables(file)
     launched = launch_of(variables)

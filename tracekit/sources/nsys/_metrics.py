@@ -75,7 +75,7 @@ class Metrics:
         return (f"{lost:,} {what}",) if lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``metrics`` (counter samples): first of GPUs, then of NICs."""
+        """Yield the table ``metrics`` (counter samples): first of GPUs, then of NICs."""
         samples = self._of_json(rows) if self._in_json else self._of_gpus(rows)
         if not self._wanted.is_empty():
             yield from (_of_report(batch, unit="percent") for batch in samples)

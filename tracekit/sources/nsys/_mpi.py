@@ -75,12 +75,12 @@ class MpiCalls:
         return not self.distinct.is_empty()
 
     def batches(self, places: Places, last: int, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield MPI and UCX calls as rows of the canonical table ``host``, table by table.
+        """Yield MPI and UCX calls as rows of the table ``host``, one kind of call after the other.
 
         Parameters
         ----------
         places
-            Numbers of processes and threads.
+            Lookup of the indices of processes and threads.
         last
             End given to calls that were still running, ns.
         rows
@@ -156,7 +156,7 @@ class MpiCalls:
         )
 
     def _peers(self) -> pl.DataFrame:
-        """Return ``peerWorkerUid, peer_rank``: the rank of the process that owns a UCX worker."""
+        """Return ``peerWorkerUid, peer_rank``: the rank of each UCX worker's process."""
         table = self._export.file.read(_WORKERS, {"globalTid": "int", "workerUid": "int"})
         owner = process_of(pl.col("globalTid")).alias("process_gid")
         workers = _only(table.drop_nulls().select(owner, pl.col("workerUid").alias(_PEER)), _PEER)
@@ -168,7 +168,7 @@ class MpiCalls:
         return joined.select(_PEER, "peer_rank")
 
     def _communicators(self) -> pl.DataFrame:
-        """Return ``rank, commHandle, time, ranks``: creation time and size of communicators."""
+        """Return creations of communicators: ``rank, commHandle, time`` (ns), ``ranks`` (size)."""
         read = self._export.file.read(
             _COMMUNICATORS,
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},

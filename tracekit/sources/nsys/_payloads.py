@@ -1,4 +1,4 @@
-"""Extended payloads of NVTX events, and their layouts as declared by the program.
+"""Decode extended payloads of NVTX events, whose layouts the program declares.
 
 Domains are numbered per process, but the tables with the declarations do not name the process. So a
 number that is declared in two ways is ambiguous, and is not used.
@@ -148,7 +148,7 @@ def _is_mixed(members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _enums(file: ExportFile) -> _Enums:
-    """Return storage type and value names of each enumeration that is declared in one way only."""
+    """Return storage type and names of values of each enumeration that is declared in one way."""
     enums = _declared(file, _ENUMS, "numEntries", "size")
     members = _declared(file, _ENUM_ENTRIES, "idx", "value")
     return {
@@ -235,7 +235,7 @@ class Payloads:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on payloads that were not decoded."""
+        """Warnings, one sentence each, on NVTX payloads that were not decoded."""
         losses = (
             (self._unclear, "were left out: the export declares their layout in several ways"),
             (self._lost, "were left out: they are damaged, or their layout is not declared"),

@@ -199,7 +199,7 @@ def _physical(
 
 
 def _agree(active: Sequence[_Pair], gpus: int) -> bool:
-    """Test whether a CUDA ordinal surely means the same GPU in all processes.
+    """Test whether a CUDA ordinal is certain to mean the same GPU in all processes.
 
     That is so if no two processes use the same ordinal, or if each can see all GPUs; if a process
     can see only some GPUs, its ordinals count only these.
@@ -397,7 +397,7 @@ class Places:
         }
 
     def _by_process(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with process indices in place of process ids."""
+        """Return the names (of domains, categories) with process indices in place of ids."""
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:

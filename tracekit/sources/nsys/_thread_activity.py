@@ -81,7 +81,7 @@ class OsWaits:
         self._is_there = export.file.has(_OSRT, *_CALL_COLUMNS)
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield long waits, and starts of child processes, as rows of the table ``host``."""
+        """Yield long OS waits, and starts of child processes, as rows of the table ``host``."""
         if not self._is_there:
             return
         names = Texts(self._export.strings)
@@ -245,7 +245,7 @@ class Overhead:
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the profiler's overhead as rows of the canonical table ``host``."""
+        """Yield intervals of the profiler's overhead as rows of the table ``host``."""
         names = Texts(self._export.strings)
         for table in OVERHEAD_TABLES:
             for batch in self._export.file.batches(

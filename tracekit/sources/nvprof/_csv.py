@@ -76,7 +76,7 @@ _LOST = {
 
 
 def is_csv(path: Path) -> bool:
-    """Test whether a file begins like CSV printed by nvprof (not like its database).
+    """Test whether a file begins like CSV that nvprof printed.
 
     Also true for prints that are not supported, such as summaries: see `read_csv`.
     """
@@ -90,7 +90,7 @@ def is_csv(path: Path) -> bool:
 
 
 def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Read a printed GPU trace into the canonical tables; ops have no stage yet.
+    """Read nvprof's CSV of a GPU trace into tracekit's tables; ops get their stage only later.
 
     Times are exactly as printed, and count from the start of nvprof; the time of day is not
     printed, so ``session_start`` is null. nvprof prints sizes with few decimals in units of 1024 (a
@@ -241,7 +241,7 @@ class _Work:
         return (*counted(self._lost, _LOST), *(note for there, note in notes if there))
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Yield the ops in the order of the file.
+        """Yield the ops (kernels, copies, memsets) in the order of the file.
 
         Raises
         ------

@@ -80,7 +80,7 @@ class Calls:
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield ``start, end, thread_gid, name, correlation, result`` of all calls."""
+        """Yield all CUDA calls: ``start, end, thread_gid, name, correlation, result``."""
         both = self._file.holds_rows(DRIVER)
         keys = [np.array([], np.int64)]
         for calls in self._read(RUNTIME, "runtime", rows):
@@ -162,7 +162,7 @@ class Syncs:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on waits that were left out."""
+        """Warnings, one sentence each, on waits without valid times or process, left out."""
         return (f"{self._lost:,} {LOST}",) if self._lost else ()
 
     def _read_waits(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -198,13 +198,13 @@ class Syncs:
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
     def waits(self, who: Identities) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``syncs``: waits of the host for GPU work, sorted by start."""
+        """Yield the table ``syncs``: host waits for GPU work, sorted by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
             since = pl.col("start", "end") - who.origin
             yield chunk.with_columns(since, process=who.process(chunk["pid"]))
 
     def records(self, who: Identities) -> Iterator[pl.DataFrame]:
-        """Yield the canonical table ``event_records``: calls that recorded CUDA events."""
+        """Yield the table ``event_records``: calls that recorded CUDA events."""
         for chunk in chunks(self._records, "event_records", "pid"):
             yield chunk.with_columns(process=who.process(chunk["pid"]))
 
@@ -234,12 +234,12 @@ class Markers:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on markers that were left out."""
+        """Warnings, one sentence each, on NVTX markers and labels that were left out."""
         lost = counted(self._lost, _LOST)
         return (*lost, *backward(self._lost["backward"], "NVTX ranges"), *self.labels.losses)
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ranges; those that were never closed have the end `OPEN`.
+        """Yield the NVTX ranges; the end of ranges that were never closed is `OPEN`.
 
         Returns
         -------

@@ -117,7 +117,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on ops that were left out."""
+        """Warnings, one sentence each, on ops that were left out, such as those without times."""
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
@@ -145,7 +145,7 @@ class GpuWork:
         )
 
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add kind, full name, short name and launch size to kernels."""
+        """Add kind, full name, short name and launch size (threads) to kernels."""
         ids = ops["name"].unique()
         names = pl.DataFrame([ids.alias("id"), *self._names.of(self._strings.of(ids))])
         named = ops.rename({"name": "id"}).join(names, on="id", how="left", maintain_order="left")
@@ -422,14 +422,14 @@ def _executable(command: str) -> str | None:
 
 
 def threads(who: Identities, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of threads, without ``report``."""
+    """Return the table ``threads`` for a database, without the column ``report``."""
     gid = pl.col("gid")
     named = names.filter(pl.col("kind") == THREAD).select("name", pid=pid_of(gid), tid=tid_of(gid))
     return who.threads(named).with_columns(global_id=thread_gid(pl.col("pid"), pl.col("tid")))
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ``devices`` without ``report``: GPUs described in the file, or used by ops.
+    """Return the table ``devices``: GPUs that the file describes or ops use; without ``report``.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class _Ring:
 
     @classmethod
     def of(cls, data: bytes, path: Path) -> _Ring:
-        """Split the bytes of a file into the parts of a ring.
+        """Split the bytes of a ring file into head, names and records.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class _Ring:
         return cls(path, pid, rank, epoch, names, np.frombuffer(data, _RECORD, offset=begin))
 
     def ranges(self) -> tuple[pl.DataFrame, int]:
-        """Return ``start, end, thread, name, style`` by start, and the number of lost ranges.
+        """Return the ranges, ``start, end, thread, name, style`` by start, and how many were lost.
 
         Ranges are lost if the ring has wrapped around and overwritten them.
         """
@@ -152,7 +152,7 @@ class _Ring:
 
 
 def _names(data: bytes, path: Path) -> list[str]:
-    """Return the names of ranges, in the order of their indices."""
+    """Return the names of ranges in a ring file; records refer to them by index."""
     found: list[str] = []
     place = 0
     while place + _NAME.size <= len(data):

@@ -1,4 +1,4 @@
-"""GPUs of a machine, as rocprofv3 describes them in its list of agents."""
+"""Find the GPUs in rocprofv3's list of agents (CPUs and GPUs of the machine)."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Set:
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """``id, pid, command`` of processes, and the launcher's variables from the environment."""
+        """Processes: ``id, pid, command``, and the launcher's environment variables."""
         rows = self.read("info_process", id="int", pid="int", command="text", environment="text")
         names = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
@@ -161,12 +161,12 @@ class _Set:
 
     @cached_property
     def pids(self) -> pl.DataFrame:
-        """``id, value``: process id of each row of the set's table of processes."""
+        """Process id of each process row: ``id`` (of the row), ``value`` (process id)."""
         return self.processes.select("id", value="pid")
 
     @cached_property
     def tids(self) -> pl.DataFrame:
-        """``id, value``: thread id of each row of the set's table of threads."""
+        """Thread id of each thread row: ``id`` (of the row), ``value`` (thread id)."""
         return _once(self.read("info_thread", id="int", tid="int")).select("id", value="tid")
 
     @cached_property
@@ -177,12 +177,12 @@ class _Set:
 
     @cached_property
     def strings(self) -> pl.DataFrame:
-        """``id, value``: text of each string id."""
+        """Text of each string id: ``id, value``."""
         return _once(self.read("string", id="int", string="text")).rename({"string": "value"})
 
     @cached_property
     def symbols(self) -> pl.DataFrame:
-        """``id, value``: kernel name of each symbol id."""
+        """Kernel name of each symbol id: ``id, value``."""
         rows = self.read("info_kernel_symbol", id="int", display_name="text", kernel_name="text")
         name = pl.coalesce("display_name", "kernel_name").str.strip_suffix(".kd")
         return _once(rows).select("id", value=name)
@@ -210,7 +210,7 @@ class _Set:
 
     @cached_property
     def devices(self) -> pl.DataFrame:
-        """``id, value``: index of each GPU among the machine's GPUs, by agent id."""
+        """Index of each GPU among the machine's GPUs: ``id`` (of the agent), ``value``."""
         gpus = self.agents.filter(
             pl.col("type") == _GPU, pl.col("type_index").is_between(0, 1 << 30)
         )
@@ -529,7 +529,10 @@ def _of_frame(frame: bytes, length: int) -> bytes:
 
 
 def _add_block(text: bytearray, block: bytes, length: int) -> None:
-    """Append a decompressed LZ4 block: literals, each followed by a copy of earlier text."""
+    """Decompress an LZ4 block of `length` bytes onto the end of `text`.
+
+    It is a sequence of literals, each followed by a copy of earlier text.
+    """
     at = 0
     while at < len(block) and len(text) <= length:
         token = block[at]

@@ -193,7 +193,7 @@ def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(text: bytes) -> dict[str, list[Any]]:
-    """Extract the lists that `_TOLD` names (such as agents) from JSON text, by name."""
+    """Extract the lists that `_TOLD` names (agents, kinds of operations) from JSON, by name."""
     lists = {}
     for name, pattern in _TOLD.items():
         if found := pattern.search(text):
@@ -335,7 +335,7 @@ class _Gathered:
         return placed.rename({"tid": "launched_by"})
 
     def _named(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
-        """Return calls with the name of the function, from its id ``operation``."""
+        """Return calls or markers with the function's name, from its id ``operation``."""
         what = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
         calls = self._timed(part, records, what)
         placed = calls.drop_nulls("tid")

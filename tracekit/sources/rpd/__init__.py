@@ -120,7 +120,7 @@ class _Host:
         return self._file.batches(_API, columns, rows)
 
     def _valid(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with a start and a thread; an end before the start becomes the start."""
+        """Return rows with times, process and thread; rows that end before they start last 0 ns."""
         timed = rows.drop_nulls(["start", "end"])
         placed = timed.drop_nulls(["pid", "tid"])
         self._lost["untimed"] += rows.height - timed.height
@@ -129,7 +129,7 @@ class _Host:
         return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
     def _sequence_numbers(self) -> pl.DataFrame:
-        """Return ``id, sequence`` (sequence number) of the rows of calls that are operators."""
+        """Return ``id, sequence``: the sequence number of each row that is a PyTorch operator."""
         found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
         self._file.coerced.pop(f"{OPERATORS}.seq", None)
         known = found.drop_nulls().filter(pl.col("seq") >= 0)
@@ -241,7 +241,7 @@ def is_rpd(file: SqliteFile) -> bool:
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Read an RPD file into the canonical tables; ops have no stage or launching call yet.
+    """Read an RPD file into tracekit's tables; ops get their stage and launching call later.
 
     Times are ns since the first event of the file, on a clock of the machine; Unix time is unknown.
     An op's correlation id is the row id of the call that launched it.
@@ -339,7 +339,7 @@ class _GpuWork:
         """Reason -> number of ops that were left out, or lack an attribute."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ops with a time and a device."""
+        """Yield the ops (kernels, copies, memsets) with a time and a GPU."""
         for batch in self._file.batches(_OP, _COLUMNS, rows):
             ops = self._placed(batch)
             for feature, part in self._parts(ops):
@@ -348,7 +348,7 @@ class _GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on ops that were left out."""
+        """Warnings, one sentence each, on ops that were left out, such as those without times."""
         return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:

@@ -47,7 +47,7 @@ class Leaves:
 
 
 def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
-    """List the leaf pages of the table whose tree starts at page `root`.
+    """List the leaf pages of the SQLite table whose B-tree has its root at page `root`.
 
     None if anything differs from the format that SQLite writes: a page of another kind, outside of
     the file or used twice, or rowids out of order. The content of leaf pages is not checked.

@@ -59,7 +59,7 @@ _COUNTED_LEAVES = 32
 
 
 class Query(Protocol):
-    """Function that runs an SQL query with few rows."""
+    """Type of a function that runs an SQL query whose result has few rows."""
 
     def __call__(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Return the rows of the SQL query."""
@@ -67,7 +67,7 @@ class Query(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and the columns to read from it."""
+    """Name of an SQLite table, and the columns to read from it."""
 
     name: str
     columns: Mapping[str, SqlType]
@@ -76,7 +76,7 @@ class Table:
 def spans(
     library: Library, query: Query, table: Table, rows: int, warnings: list[str]
 ) -> Generator[Rows, None, None]:
-    """Yield all rows of a table in rowid order, about `rows` at a time where it is decoded.
+    """Yield all rows of a table in rowid order, decoded from its pages or through SQLite.
 
     Sentences for the user are added to `warnings`.
 

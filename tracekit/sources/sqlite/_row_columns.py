@@ -100,7 +100,7 @@ def _column(role: Role, rows: int) -> _Column:
 
 
 class _NumberColumn:
-    """Numeric values of a column, integers in the narrowest type that fits all values so far."""
+    """Values of a numeric column; integers in the narrowest type that fits those so far."""
 
     def __init__(self, role: Role, rows: int) -> None:
         self._role = role
@@ -149,7 +149,7 @@ class _NumberColumn:
         return values
 
     def _size(self, first: int, end: int) -> int:
-        """Return the number of rows to allocate: as expected, or more if `end` exceeds that."""
+        """Return how many rows to allocate: the expected number, or more if `end` exceeds it."""
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
@@ -163,7 +163,7 @@ class _NumberColumn:
         all_valid[first:end] = valid
 
     def rows(self, first: int, end: int) -> pl.Series:
-        """Return the values of rows, without a copy."""
+        """Return the values of the rows from `first` up to `end`, without a copy."""
         if self._values is None:
             return _nothing(self._role, end - first)
         values = self._values[first:end]
@@ -212,7 +212,7 @@ class _TextColumn:
         return True
 
     def rows(self, first: int, end: int) -> pl.Series:
-        """Return the texts of rows, as one series."""
+        """Return the texts of the rows from `first` up to `end`, as one series."""
         places = np.searchsorted(self._first, [first, end - 1], "right") - 1
         parts = self._parts[places[0] : places[1] + 1]
         whole = pl.concat(parts) if len(parts) > 1 else parts[0]

@@ -191,7 +191,7 @@ def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: i
 
 @inner
 def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: Shapes) -> None:
-    """Add the shape of the record from `at` to `stop`, which has been decoded before.
+    """Store the shape (header and length) of the record from `at` to `stop`, decoded before.
 
     `columns` gives for each stored column its index among the requested columns, or -1.
     """

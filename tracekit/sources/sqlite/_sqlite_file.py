@@ -139,7 +139,7 @@ class SqliteFile:
         return self.has(table) and bool(self._rows(sql)[0][0])
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Test whether `table` has `column` with any value that is not null."""
+        """Test whether `column` of `table` exists and has a value that is not null."""
         given = f"{quoted(column)} IS NOT NULL"
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {given})"  # noqa: S608
         return self.has(table, column) and bool(self._rows(sql)[0][0])

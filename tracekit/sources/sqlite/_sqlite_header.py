@@ -87,7 +87,7 @@ def pages_counted(header: bytes) -> int | None:
 
 
 def geometry(header: bytes, size: int) -> Geometry | None:
-    """Return the page layout of a file of `size` bytes; None if it is uncertain."""
+    """Return the page layout of an SQLite file of `size` bytes; None if the header is unclear."""
     if len(header) < HEADER_BYTES or header[: len(MAGIC)] != MAGIC:
         return None
     bytes_of_page = page_size(header)

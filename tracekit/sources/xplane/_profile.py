@@ -416,7 +416,7 @@ class Plane:
         return self._data[begin:end].tobytes().decode("utf-8", "replace")
 
     def _learn(self, names: dict[int, str], begin: int, end: int) -> None:
-        """Store one entry of a plane's metadata in `names`: id of an event or stat kind -> name."""
+        """Store one entry of a plane's metadata in `names`: id of an event or attribute -> name."""
         key, name = 0, ""
         for number, value, stop in fields(self._data, begin, end):
             if number == 1 and not stop:
