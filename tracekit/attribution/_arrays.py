@@ -46,7 +46,7 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Stack of the open ranges whose name implies a stage, with the index of the stage of each."""
+    """Stack per thread of the open ranges whose name implies a stage; index of each one's stage."""
 
     stack: Stack
     stage: Array
@@ -124,7 +124,7 @@ class NameMeanings(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """Per range: the number of its parent range (-1: none), its nesting depth and its flags."""
+    """Output of `nest`, per range: number of its parent range (-1: none), depth and flags."""
 
     parent: Array
     depth: Array
@@ -560,7 +560,7 @@ class Distinct(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Per op: step in which it was launched (-1: none), time of launch, ns, case (see `Told`)."""
+    """Per op: step it was launched in (-1: none), launch time (ns), number of its case (`Told`)."""
 
     step: Array
     launch: Array

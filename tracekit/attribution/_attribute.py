@@ -257,7 +257,7 @@ class _Contexts:
 
     @cached_property
     def first(self) -> Array:
-        """The index of the first call of each chunk, and of the end of the last chunk."""
+        """The number of the first call of each chunk; a last element is the number of all calls."""
         return first_numbers(self.calls)
 
     @cached_property

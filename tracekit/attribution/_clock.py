@@ -53,7 +53,7 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
 
 
 def _placed(device: Array) -> tuple[Array, Array]:
-    """Return the distinct devices, and for each op the index of its device among them."""
+    """Return the distinct devices, and for each op the index of its device in that list."""
     most = int(device.max(initial=0))
     if most < _FEW and device.min(initial=0) >= 0:
         return np.arange(most + 1), device
@@ -397,7 +397,7 @@ class Jumps:
             early += self._early_returns(late.drop_nulls("launch_end"))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of devices whose clock has jumped, with the bounds on the size of the jump."""
+        """Warn of devices whose clock has jumped ahead, with the bounds of the jump's size."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
         begins = early.group_by("device").agg(
             pl.min("end"), at=pl.min("start"), least=-pl.min("slack"), waits=pl.len()

@@ -124,7 +124,7 @@ class Follower:
         return self._paths.table(self._labels.texts)
 
     def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
-        """Run the loop until one of the two chunks is used up, growing the stacks as needed."""
+        """Merge a chunk of ranges and one of calls until one is used up; grow full stacks."""
         turn = Turn(
             np.array([ranges.row, calls.row]), ranges.rows, calls.rows,
             ranges.is_last, calls.is_last, ranges.found, _found(calls.found),

@@ -365,7 +365,10 @@ def find_handing(
 def _copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], processes: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies between GPUs of a chunk, with range, step and stage of their launches."""
+    """Return the copies between GPUs of a chunk, with range, step and stage of their launches.
+
+    Only those of `processes`; `number` is the number of the chunk.
+    """
     launch = launches(number)
     rows = ops.read(number, "process", "kind", "src_device", "dst_device", "bytes")
     ends = ("src_device", "dst_device")
@@ -384,7 +387,10 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Return an expression: whether copies between two GPUs carry a pipeline's activations."""
+    """Return an expression over copies: whether those between two GPUs carry activations.
+
+    That is so in a pipeline; `find_handing` states the conditions.
+    """
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]

@@ -53,7 +53,10 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return the warnings that attribution stored with the tables; none if there are none."""
+    """Return warnings on stages, made again from the tables that attribution stored.
+
+    Empty if there are none.
+    """
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
@@ -165,7 +168,10 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
 
 
 def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of GPU time for which two sources of evidence give different stages."""
+    """Warn if two sources of evidence (such as range and kernel names) disagree on stages.
+
+    The warning has the GPU time in question.
+    """
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))

@@ -89,7 +89,10 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
 
 
 def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Drop ranges that rules exclude as steps, and ranges inside these on the same thread."""
+    """Drop the ranges that the rules exclude from being steps, and all ranges inside them.
+
+    Only ranges on the same thread count as inside.
+    """
     ignored = [n for n, entry in enumerate(rules["iteration"]) if entry.get("ignore")]
     captures = ranges.filter(pl.col("rule").is_in(ignored))
     if captures.is_empty():
@@ -215,7 +218,7 @@ def _length(where: pl.Expr) -> pl.Expr:
 
 
 def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.DataFrame:
-    """End a step where an evaluation begins between the step's last range and the next step."""
+    """End a step where an evaluation begins that lies between its last range and the next step."""
     begins = evaluations.select("process", "thread", evaluation="start").sort("evaluation")
     return (
         steps.sort("ranges_end")
@@ -308,7 +311,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
 
     ``first_of_all, last_of_all``: row of the first and the last iteration; ``first, last``: of the
     first and the last one with GPU work; ``between``: number of iterations between the latter two;
-    ``least, usual, most``: least, median and largest number of ops among these; ``all_updated``:
+    ``least, usual, most``: least, median and largest number of ops, without input, among these;
+    ``all_updated``:
     whether all iterations with work but the last have an update after their backward pass.
     """
     has_ops = (pl.col("ops") > 0).fill_null(value=False)

@@ -138,7 +138,7 @@ def _repeated(ops: pl.DataFrame) -> int:
 
 
 def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
-    """Test whether any call that is named like a launch has no recorded op."""
+    """Test whether any call named like a launch (such as cudaLaunchKernel) launched no op."""
     without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
     return bool(without.str.contains(_LAUNCHES).any())
 
@@ -266,7 +266,7 @@ class _Calls:
         return found, missing
 
     def count(self, launched: Launched, chunk: int, launching: Array, by: Launchers) -> None:
-        """Count the launches of a chunk's calls, see `count_launches`."""
+        """Mark the calls of a chunk that launched ops; count ops by thread (`count_launches`)."""
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:
@@ -313,7 +313,7 @@ class _Calls:
 
 
 def first_numbers(stream: Stream) -> Array:
-    """Return the index of the first row of each chunk, and of the end of the last chunk."""
+    """Return the number of each chunk's first row in the table; last element: all rows."""
     return np.array([*stream.first, stream.height])
 
 
@@ -366,7 +366,7 @@ class Captured:
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
     def mark(self, launching: Bits) -> None:
-        """Mark the calls from which nodes were captured as launching work, chunk by chunk."""
+        """Mark, in the masks of launching calls, those from which graph nodes were captured."""
         numbers = np.unique(self._found["call"].to_numpy())
         for number, first in enumerate(self._calls.first if numbers.size else ()):
             chunk = launching[number]
@@ -374,7 +374,10 @@ class Captured:
             launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
-        """Return for each op the index of the call that captured it (-1: none), or None."""
+        """Return for each op the index of the call that captured it, -1 if it is no graph node.
+
+        None if no op is a node of a known CUDA graph.
+        """
         if self._found.is_empty() or ops["graph_node"].null_count() == ops.height:
             return None
         both = ops.select(_NODE).join(self._found, on=_NODE, how="left", maintain_order="left")

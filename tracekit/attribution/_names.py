@@ -115,7 +115,7 @@ class RangeNames:
         return pl.Series("id", found)
 
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with their ``id``; new names are classified first.
+        """Return range names with their ``id`` in `table`; new ones are classified and added.
 
         The numbers that PyTorch appends to names are removed first, as most names differ in these
         only.

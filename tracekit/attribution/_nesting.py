@@ -125,7 +125,7 @@ def look_at_ranges(
 
 
 def _require_memory(rows: int, workspace: Workspace) -> None:
-    """Raise `UsageError` if this many rows of step and pass ranges exceed the memory budget."""
+    """Raise `UsageError` if so many ranges that mark steps and passes exceed the memory budget."""
     wanted = _BESIDE + rows * _ROW_BYTES
     if rows > _FEW and wanted > workspace.memory:
         raise UsageError(

@@ -175,7 +175,10 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
 
 @inner
 def case_slot(by: int, rest: int, keys: CaseKeys, slots: Array) -> int:
-    """Return the slot of a case key in a hash table, or the free slot where it belongs."""
+    """Return the slot of a case (combination of evidence) in a hash table, or its free slot.
+
+    The case is given by the integers `by` and `rest`, see `describe`.
+    """
     # Of 31 bits each, so that all products and sums fit.
     by_folded, rest_folded = ((by ^ by >> 31) & 0x7FFF_FFFF, (rest ^ rest >> 27) & 0x7FFF_FFFF)
     mixed = by_folded * 40_503 + rest_folded * 65_599

@@ -39,7 +39,10 @@ def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Ser
 
 
 def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return ranges named after passes on training threads, with the update range around each."""
+    """Return the ranges named after passes on training threads, with the update range around each.
+
+    The name implies forward, backward or update; the ranges need not be passes (see `passes_of`).
+    """
     passes = ranges.filter(pl.col("stage").is_in(PASSES)).join(
         training, on=["process", "thread"], how="semi"
     )

@@ -256,7 +256,10 @@ def by_distinct(
 
 
 def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
-    """Return an expression: whether all patterns of an entry are found in their columns."""
+    """Return an expression: whether each pattern of a rule (`entry`) is found in its column.
+
+    `columns` has the column for each key of a pattern.
+    """
     patterns = [
         pl.col(column).str.contains(entry[key]).fill_null(value=False)
         for key, column in columns.items()
@@ -378,20 +381,23 @@ class Unmatched:
         }
 
     def see(self, name: str, rows: pl.DataFrame, applies: Callable[[Entry], pl.Expr]) -> None:
-        """Record which entries of the list `name` match any row; `applies` gives the condition."""
+        """Record which of the user's entries of the list `name` match any row of `rows`.
+
+        `applies` returns the condition of an entry.
+        """
         left = self._left.get(name, {})
         for number, entry in list(left.items()):
             if rows.select(applies(entry).any()).item():
                 left.pop(number, None)  # which another thread may have done
 
     def see_names(self, ranges: pl.DataFrame, threads: pl.DataFrame) -> None:
-        """Record which entries match ranges (``domain, base``) or threads (``name``)."""
+        """Record which of the user's rules match ranges (``domain, base``) or threads."""
         for name in ("range", "autograd", "iteration"):
             self.see(name, ranges, lambda e: matches(e, {"name": "base", "domain": "domain"}))
         self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
-        """Record which entries match kernels in `ops` (columns ``name`` and ``kind``)."""
+        """Record which of the user's rules match kernels, by columns ``name`` and ``kind``."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
         self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
         self.see(
@@ -402,7 +408,7 @@ class Unmatched:
         self.see("collective", names, lambda entry: matches(entry, {"kernel": "name"}))
 
     def warnings(self) -> Iterator[str]:
-        """Warn of entries that have matched nothing."""
+        """Warn of rules in the user's file that have matched nothing."""
         for name, entries in self._left.items():
             for number, entry in entries.items():
                 where = f"[[{name}]] entry {number}{_pattern(entry)}"
@@ -410,7 +416,7 @@ class Unmatched:
 
 
 def _pattern(entry: Entry) -> str:
-    """Return the patterns of an entry as text, for messages."""
+    """Return the patterns of a rule (`entry`) as text, for messages."""
     patterns = [f"{key} {entry[key]!r}" for key in ("name", "domain", "kernel") if key in entry]
     return f" ({', '.join(patterns)})" if patterns else ""
 

@@ -237,7 +237,7 @@ class Stages:
             return Staged(cases.case, self._decided[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
-        """Return all evidence for each op's stage, encoded as its case key."""
+        """Return two integers per op that encode all evidence for its stage (its case key)."""
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
@@ -494,7 +494,7 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
 
 
 def _handed(rules: Rules) -> pl.Expr:
-    """Return an expression: stage that the rules give to copies between passes."""
+    """Return an expression: stage that the rules for launches between passes give to copies."""
     entries = [entry for entry in rules["between"] if "kind" in entry]
     cases = (
         (_in_sets(entry) & (pl.col("loads") if entry.get("loader") else pl.lit(value=True)), entry)
@@ -514,7 +514,7 @@ def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
-    """Return an expression: stage of the first entry that lists the op's kind and collective."""
+    """Return an expression: stage of the first rule that lists the op's kind and collective."""
     return first_outcome(((_in_sets(entry), entry) for entry in entries), "stage")
 
 

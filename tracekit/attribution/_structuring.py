@@ -57,13 +57,16 @@ class Structures:
     ops: Waiting
 
     def read(self, chunk: int, rows: int) -> list[Array]:
-        """Return ``stage, step, again`` of the `rows` ops of a chunk."""
+        """Return inferred ``stage, step, again`` of a chunk's ops; -1 where nothing was inferred.
+
+        `rows` is their number.
+        """
         if not len(self.ops):
             return [np.full(rows, _NOTHING, dtype) for dtype in _TOLD.values()]
         return self.ops.read(chunk, *_TOLD)
 
     def iterations(self, processes: Sequence[int], reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the steps of processes as rows of the canonical table of iterations."""
+        """Return the inferred steps of processes as rows of the table ``iterations``."""
         tables = [
             self.of[process].steps.select(
                 report=pl.lit(reports.get(process, 0), pl.Int32),
@@ -172,7 +175,7 @@ def _part(
 
 
 class _Apart:
-    """Ops of chosen processes in a temporary file, read process by process."""
+    """Ops of chosen processes, kept in a temporary file and read again process by process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._spool = Spool(workspace)

@@ -165,7 +165,7 @@ def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_named(number: str, start: str) -> pl.Expr:
-    """Return an expression: whether all steps have numbers in their names that rise with time."""
+    """Return an expression: whether all steps have a number in their name, rising with time."""
     is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
     rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
     return (is_told | pl.col(start).is_null()).all() & rises

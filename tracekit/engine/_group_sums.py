@@ -181,7 +181,7 @@ class Durations:
     def frame(self) -> pl.DataFrame:
         """Return ``row, length, times``: row of sums, duration (ns), number of occurrences.
 
-        Their types are the narrowest that hold them, since a run of many parts has many of them.
+        The columns have the narrowest types that hold their values, to send them between processes.
         """
         added = (
             pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for _, *part in self.parts
@@ -346,7 +346,7 @@ class GroupTally:
         return given(codes.cast(pl.Int64), null=-1) + 1, bits + 1
 
     def _values(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the values of the keys for these rows."""
+        """Return the values of the columns (keys) that define groups, for these ops."""
         return pl.DataFrame(
             [
                 self._named[key].values.gather(rows.select(self._named[key].number).to_series())
@@ -356,7 +356,7 @@ class GroupTally:
         )  # fmt: skip
 
     def _swept(self, ops: GroupOps, counted: Counted) -> int | None:
-        """Run the loop over ops; return how many it added, None if starts are unordered."""
+        """Add up ops in a compiled loop; return how many, None if starts are not ordered."""
         if self._count > self._reached.ends.size:
             self._reached = extended(self._reached, _nowhere(2 * self._count))
         run = compiled(sweep_groups, ops.starts.size)
@@ -377,9 +377,10 @@ class GroupTally:
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:
-        """Return ``window``, the keys, and ``ops, total_ns, busy_ns``.
+        """Return ``window``, the columns `keys` that define groups, and ``ops, total_ns, busy_ns``.
 
-        A group may have several rows in a window; their sums are to be added.
+        The latter are number of ops, summed durations and busy time. A group may have several rows
+        in a window, whose sums are to be added.
         """
         sums = GroupSums(*(values[: self._used] for values in self._sums))
         examples = pl.concat(self._examples)
@@ -419,7 +420,7 @@ class GroupTotals:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> GroupTotals:
-        """Merge the `frames` of several parts of a run."""
+        """Merge the results of `frames` for several parts of a run."""
         groups = [part["groups"] for part in parts]
         rows = [each.height for each in groups]
         return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))
@@ -440,7 +441,7 @@ class GroupTotals:
 
 
 def _codes(values: pl.Series) -> pl.Series:
-    """Return integer codes: equal for equal values."""
+    """Return an integer code for each value: equal for equal values."""
     return values if values.dtype.is_integer() else values.rank("dense")
 
 

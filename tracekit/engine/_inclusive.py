@@ -86,7 +86,7 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -192,7 +192,11 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
-    """Return ``busy_ns, self_busy_ns`` of each path: summed durations minus time counted twice."""
+    """Return ``busy_ns, self_busy_ns`` of each path: summed durations minus overlap, ns.
+
+    The second is over the ops launched directly in its ranges, the first also over those of nested
+    ranges.
+    """
     launched = tree.ranges.select("node", length=pushed.launched.length)
     sums = launched.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
@@ -280,7 +284,10 @@ _OF_INSTANCES = (
 
 
 def _pushed(found: _WorkInRanges, depth: int | None) -> pl.DataFrame:
-    """Return the table's rows for push/pop ranges: each path, then the paths inside it."""
+    """Return the table's rows for push/pop ranges, one per path down to `depth` levels.
+
+    Each path comes before the paths inside it.
+    """
     tree = found.tree
     table = found.lengths.with_columns(
         node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
@@ -296,7 +303,7 @@ def _pushed(found: _WorkInRanges, depth: int | None) -> pl.DataFrame:
 
 
 def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
-    """Return each path's position in the table: parents first, and siblings by busy time."""
+    """Return each path's position in the table: parents first, then siblings by busy time."""
     busy, host = (-table[name].fill_null(0).to_numpy() for name in ("busy_ns", "host_ns"))
     return laid_out(np.lexsort((tree.paths, host, busy, tree.depths)), tree.parents)[0]
 
@@ -358,7 +365,7 @@ class KernelTally:
         self._sums, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration

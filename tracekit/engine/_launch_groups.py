@@ -53,7 +53,7 @@ def _launch_groups(trace: Trace) -> pl.DataFrame:
 
 
 def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
-    """Return the launch groups (`launch_groups`) of each part of a run; cached."""
+    """Return for each part of a run its ops, grouped by launch as `launch_groups` does; cached."""
     return trace.once(_groups_of_parts, of_all=True)
 
 

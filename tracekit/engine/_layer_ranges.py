@@ -146,7 +146,7 @@ def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
-    """Evaluate expressions of each text, once per distinct text; return one row per given text."""
+    """Evaluate expressions on texts, once per distinct text; return one row for each of `texts`."""
     coded = texts.cast(pl.Categorical(pl.Categories.random()))
     distinct = coded.unique()
     codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
@@ -168,7 +168,7 @@ def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
-    """Fill in missing sequence numbers of autograd markers from the first marker inside each."""
+    """Give autograd markers without a sequence number that of the first marker inside each."""
     inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())

@@ -44,7 +44,7 @@ def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: 
 
 
 def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
-    """Find the depth of each node and a shortcut: an ancestor far above, to climb by.
+    """Find the depth of each tree node, and a shortcut to climb by: an ancestor far above it.
 
     A shortcut is as long as the next two together if these are equally long, else one step
     (skew-binary jump pointers): any ancestor is reached in logarithmically many steps.
@@ -111,7 +111,7 @@ def leave(
 
 @inner
 def first_to_end(size: int, ends: Array) -> int:
-    """Return the position of the node that ends first among the `size` nodes running now."""
+    """Return the position, among the `size` nodes running now, of the one that ends first."""
     first = 0
     for place in range(1, size):
         if ends[place] < ends[first]:
@@ -333,7 +333,7 @@ def inherit_outermost(parents: Array, marked: Array, stops: Array, found: Array)
 
 
 def mark_around(parents: Array, marks: Array) -> None:
-    """Mark all ranges around marked ranges."""
+    """Mark also all ranges around marked ranges, in the array `marks`."""
     for row in range(len(parents) - 1, -1, -1):
         if marks[row] and parents[row] >= 0:
             marks[parents[row]] = True

@@ -84,7 +84,7 @@ def outside_ranges(trace: Trace) -> Named:
 
 
 def path_number() -> pl.Expr:
-    """Return an expression for the path id of each range."""
+    """Return an expression for the path id of each range as a 64-bit integer."""
     return pl.col("path").cast(pl.Int64)
 
 
@@ -168,7 +168,7 @@ def path_tree(trace: Trace) -> PathTree:
 
 
 def _above(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``path, above``: paths by first occurrence, and the row of the parent or -1."""
+    """Return ``path, above``: each path, by first occurrence, and the row of its parent or -1."""
     firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
     of_ranges = ranges.select(parent="range", above="path")
     rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
@@ -205,7 +205,10 @@ def range_paths(trace: Trace) -> pl.DataFrame:
 
 
 def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
-    """Add a text column for path ids, if the table has any; `shown` replaces the ids by it."""
+    """Add a column with the texts of the path ids in ``range``, if the table has that column.
+
+    `shown` replaces the ids by these texts.
+    """
     if "range" not in table.columns:
         return table
     known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
@@ -274,7 +277,7 @@ class OpenTally:
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; a call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), ops in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process

@@ -83,7 +83,7 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Merge the `frames` of several parts of a run; no window occurs in two parts."""
+        """Merge results of `frames` for several parts of a run; no window is in two parts."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
@@ -214,7 +214,7 @@ class StageTally:
         )
 
     def sources(self) -> pl.DataFrame:
-        """Return ``window, stage_source, ops, busy_ns``: busy time by evidence for the stage.
+        """Return ``window, stage_source, ops, busy_ns``: sums by evidence for the stage.
 
         Valid only without `of_stages_alone`.
         """

@@ -87,7 +87,7 @@ class Sweep(Protocol):
         """Return the windows; if none were given, one per device from first start to last end."""
 
     def sums(self) -> Any:
-        """Return the sums, whose class can merge their `frames` over parts of a run."""
+        """Return the sums; their class can merge the `frames` of several parts of a run."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def _summed(
 
 @dataclass(frozen=True)
 class _SumsOfPart:
-    """Adds up the ops of one part of a run, into frames small enough to send to a process."""
+    """Adds up the ops of one part of a run, into frames small enough to send between processes."""
 
     begin: Begin
 
@@ -431,7 +431,10 @@ class _DisorderError(Exception):
 
 
 def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
-    """Yield batches after passing them to the sweeps, in threads if there are many ops."""
+    """Yield batches of ops after passing each to the aggregators `sweeps`.
+
+    With many ops, the aggregators run in threads.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch in batches:
             each = pool.map if len(sweeps) > 1 and batch.height >= _FEW else map
@@ -443,7 +446,7 @@ def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator
 def _fed(
     batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Stream ops, cut at windows, to tallies; return the first start and last end of each device.
+    """Stream ops, cut at windows, to `tallies`; return first start and last end per device.
 
     With windows, these are per ``line``, a dense id of process and device.
     """

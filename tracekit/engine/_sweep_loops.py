@@ -20,7 +20,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 class Ops(NamedTuple):
-    """Ops as arrays, ordered by start."""
+    """Ops (kernels, copies, memsets) as arrays, ordered by start; times in ns."""
 
     lines: Array
     """Line of each op, -1 if it is on none."""
@@ -64,7 +64,7 @@ class Reached(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums as arrays, one row per window."""
+    """Sums over ops as arrays, one row per window: counts, and total, busy, exposed time (ns)."""
 
     launched: Array
     total: Array
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Advance a line (device, or process on one) to the window that an op starts in, and return it.
+    """Advance a line (device, or process on one) to the window an op starts in; return its row.
 
     If the op starts in no window, this is the last window before it.
     """
@@ -181,7 +181,7 @@ def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Su
 
 
 class GroupOps(NamedTuple):
-    """Ops as arrays, ordered by start, with the number of their group."""
+    """Ops (kernels, copies, memsets) as arrays, ordered by start, with the group of each."""
 
     lines: Array
     starts: Array

@@ -124,7 +124,7 @@ Cutter = Callable[["Trace"], pl.DataFrame]
 
 
 def run_windows(trace: Trace) -> pl.DataFrame:
-    """Return the result of `iteration_windows` for a run, computed once and cached."""
+    """Return each device's time cut into iterations (`iteration_windows`) for a run; cached."""
     return trace.once(_run_windows, of_all=True)
 
 
@@ -396,7 +396,10 @@ def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
 
 
 def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Keep each device's windows from its first iteration after the first `skip` to its last."""
+    """Keep each device's windows from its first iteration on that is not skipped to its last.
+
+    `skip` is the number of iterations to leave out at the beginning of each process.
+    """
     skipped = first_iterations(iterations, skip)
     kept = iterations.join(skipped, on=["process", "iteration"], how="anti")
     edges = (
@@ -531,9 +534,10 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
 
 
 def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
-    """Return an integer per row for its values of `owners`; -1 if one is null or not known.
+    """Return for each row an integer that stands for its values of `owners` (such as device).
 
-    `known` has the sorted values of each column that occur among the marks.
+    It is -1 if one value is null or not known. `known` has the sorted values of each column that
+    occur among the marks.
     """
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
@@ -551,7 +555,7 @@ def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[A
 
 
 def _places(values: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the index of each value among the sorted known values, and whether it is not known."""
+    """Return the index of each value in the sorted array `known`, and whether it is not there."""
     count = known.size
     if count and known[0] == 0 and known[-1] == count - 1:  # as devices and processes mostly are
         return values, (values < 0) | (values >= count)

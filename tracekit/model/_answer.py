@@ -136,7 +136,7 @@ class Answer:
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return a copy with `texts` put before the warnings that the answer already has."""
+        """Return a copy with the warnings `texts` put before those that the answer already has."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
 
     def choosing(
@@ -285,7 +285,7 @@ def _sorted(rows: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _column(name: str, rows: pl.DataFrame) -> str:
-    """Return the column for a name that a user typed, with or without a suffix such as ``_ns``."""
+    """Return the column for a name that a user typed, with or without its unit such as ``_ns``."""
     known = [column for column in rows.columns if not column.startswith((_PLACE, _SHOWN))]
     for unit in ("", *_UNITS):
         if name + unit in known:
@@ -480,8 +480,8 @@ TRAITS: Mapping[str, Traits] = {
 def traits(column: str) -> Traits:
     """Return the display traits of a column.
 
-    Columns such as ``src_device`` or ``straggler_rank`` contain identifiers, and share the traits
-    of the column of their last word.
+    Columns such as ``src_device`` or ``straggler_rank`` contain identifiers, and have the traits of
+    the column ``rank``.
     """
     if column in TRAITS:
         return TRAITS[column]

@@ -89,7 +89,7 @@ def damaged_files(folder: Path, status: Status = status_of, *, thorough: bool = 
     Parameters
     ----------
     folder
-        The folder with the tables of one recorded file.
+        The folder with the tables of one trace file.
     status
         Function of a path that returns its status, None if it does not exist.
     thorough

@@ -1,6 +1,6 @@
-"""Convert the times of a run's recorded files to a common clock.
+"""Convert the times of a run's trace files to a common clock.
 
-Each recorded file ("report") counts time from the start of its recording. The correction that makes
+Each trace file ("report") counts time from the start of its recording. The correction that makes
 times of several files comparable is computed when they are combined into a run, and stored in the
 table `reports`; this module applies it.
 """
@@ -40,7 +40,7 @@ Place = tuple[str | None, Collection[str]]
 
 @dataclass(frozen=True)
 class Clock:
-    """Correction of the times in one recorded file (offset and drift), and how it was found.
+    """Correction of the times in one trace file (offset and drift), and how it was found.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def clocks_applied(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFra
 def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Add the column ``clock``: times of rows with an equal value can be compared.
 
-    Recorded files of one run have an equal value if their clocks are aligned; an unaligned file has
+    Trace files of one run have an equal value if their clocks are aligned; an unaligned file has
     its own.
     """
     known = reports.select("report", "clock")
@@ -188,7 +188,7 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def same_machine(one: Place, other: Place) -> bool:
-    """Test whether two recorded files are of one machine: equal host names, or a GPU in common.
+    """Test whether two trace files are of one machine: equal host names, or a GPU in common.
 
     GPUs are compared by UUID if one of the files names no host, as in old exports.
     """
@@ -240,7 +240,7 @@ def _moved(
 
 
 def _is_time(column: Column) -> bool:
-    """Test whether a column contains points in time on the clock of its recorded file."""
+    """Test whether a column contains points in time on the clock of its trace file."""
     is_length = column.name.endswith(_LENGTH)
     return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 

@@ -1,4 +1,4 @@
-"""Combine the recorded files ("reports") of a run into one trace.
+"""Combine the trace files ("reports") of a run into one trace.
 
 A table of the run concatenates the tables of the files, renumbered so that ids are unique in the
 run. Each table is combined on first use; large tables are then read a few files at a time. Only
@@ -66,7 +66,7 @@ Gpu = tuple[int, int]
 
 
 def combine(traces: Sequence[Trace]) -> Trace:
-    """Combine the tables of recorded files into one run; those of a single file are returned as is.
+    """Combine the tables of trace files into one run; those of a single file are returned as is.
 
     The ids of processes, threads, ops, calls, ranges and files continue from one file to the next;
     equal paths of ranges get one id. A GPU that occurs in several files becomes one device: GPUs
@@ -93,7 +93,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
 @dataclass(frozen=True)
 class _Changes:
-    """Renumbering and clock correction of each recorded file ("report").
+    """Renumbering and clock correction of each trace file ("report").
 
     `added` has one row per file: ``offset, drift, since`` of its clock; the amount to add to each
     kind of id; and for each of up to `steps` jumps of the clock time and offset, ns (``at0, by0``
@@ -183,7 +183,7 @@ def _mapped(
     which: pl.Series,
     others: pl.Expr | None = None,
 ) -> pl.Expr:
-    """Map a column of ids of recorded files to ids of the run; `which` is the file of each row.
+    """Map a column of ids of trace files to ids of the run; `which` is the file of each row.
 
     Ids that are not in the mapping become `others`, by default null.
     """
@@ -198,7 +198,7 @@ def _mapped(
 
 
 class _CombinedTables(LaterTables):
-    """The tables of a run, each combined from its recorded files on first use.
+    """The tables of a run, each combined from its trace files on first use.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class _CombinedTables(LaterTables):
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
-        """Return the run's paths, and for each file a map from its path ids to the run's."""
+        """Return the run's range paths, and for each file a map from its path ids to these."""
         if self._is_part:
             raise AssertionError("a part knows the run's paths only where they were asked for")
         return combine_paths(read_each(self._traces, "paths"))
@@ -250,7 +250,7 @@ class _CombinedTables(LaterTables):
 
     @property
     def name(self) -> str:
-        """Name of this part of a run: the indices of its recorded files."""
+        """Name of this part of a run: the indices of its trace files."""
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -353,7 +353,7 @@ class _CombinedTables(LaterTables):
         return none if of_all["device"].is_duplicated().any() else sums
 
     def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
-        """Return a lazy table that reads and renumbers a few recorded files at a time."""
+        """Return a lazy table that reads and renumbers a few trace files at a time."""
 
         def read(
             columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
@@ -369,7 +369,7 @@ class _CombinedTables(LaterTables):
         return register_io_source(read, schema=TABLES[name].schema, is_pure=True)
 
     def _of_group(self, name: str, group: slice, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of a table for some recorded files, with ids and times of the run."""
+        """Return columns of a table for some trace files, with ids and times of the run."""
         traces = self._traces[group]
         rows, heights = read_together(traces, name, columns)
         which = pl.Series(np.repeat(np.arange(group.start, group.start + len(traces)), heights))
@@ -390,7 +390,7 @@ class _CombinedTables(LaterTables):
 
 
 def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group recorded files that share a device; `devices` are the run's device numbers per file.
+    """Group trace files that share a device; `devices` are the run's device numbers per file.
 
     Files without a known device form one group, since they may share one.
     """
@@ -413,7 +413,10 @@ def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]:
-    """Merge groups of recorded files into parts of the run, up to a limit of ops per part."""
+    """Merge groups of trace files into parts of the run, up to a limit of ops per part.
+
+    `ops` is the number of ops in each file.
+    """
     bundles: list[list[int]] = []
     rows = 0
     for group in groups:
@@ -563,9 +566,9 @@ def _identity(each: _Seen, uuids: Mapping[object, set[str]]) -> object:
 
 
 def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
-    """Assign numbers to physical GPUs: the recorded ones if these are unique in the run.
+    """Assign numbers to the physical GPUs: the recorded numbers if they are unique in the run.
 
-    Otherwise GPUs are numbered by host, in the order of the recorded files, and by PCI bus
+    Otherwise GPUs are numbered by host, in the order of the trace files, and by PCI bus
     location.
     """
     sets = [{each.gpu[1] for each in gpus} for gpus in physical]
@@ -597,7 +600,7 @@ def _described(
 def _warnings(
     traces: Sequence[Trace], reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]
 ) -> tuple[str, ...]:
-    """Return the warnings of all files, prefixed by file name; equal causes are merged."""
+    """Return the warnings of all files, prefixed by file name; those of one cause are merged."""
     files = [", ".join(frame["file"]) for frame in reports]
     times = Counter(files)
     named = [

@@ -257,7 +257,7 @@ def in_any(paths: pl.DataFrame, flag: pl.Series) -> pl.Series:
 
 
 class _Steps:
-    """Pointers from paths to ancestors, for jumps that double in length.
+    """Pointers from each path to an ancestor, to find roots by jumps that double in length.
 
     ``parent`` of a root is the root itself; after ``doublings`` times ``above = above[above]``
     every path points to its root.

@@ -105,14 +105,14 @@ def _base(outside: str) -> str:
 
 
 def _plain(word: str) -> str:
-    """Return a word without architecture and library suffix."""
+    """Return a word of a kernel name without suffixes for the GPU architecture or the library."""
     word = _SPECIALISED.sub("", _ARCHITECTURE.sub("", word))
     shorter = _HASH.sub("", _LIBRARY.sub("", word))
     return shorter or word
 
 
 def _operations(arguments: str) -> list[str]:
-    """Return the operations that template arguments name, each once, in order."""
+    """Return the operations that the template arguments of a kernel name, each once, in order."""
     found = dict.fromkeys(map(_known_operation, _IDENTIFIER.findall(arguments)))
     return [operation for operation in found if operation]
 

@@ -151,7 +151,7 @@ KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
 
 @dataclass(frozen=True)
 class Recording:
-    """Canonical tables of one recorded file as read, before ops get stages, ranges and iterations.
+    """Canonical tables of one trace file as read, before ops get stages, ranges and iterations.
 
     Parameters
     ----------

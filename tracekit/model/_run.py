@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """Interface of a run that analyses use, implemented by `tracekit.Run`."""
+    """Interface of a run as analyses use it; `tracekit.Run` implements it."""
 
     @property
     def id(self) -> str:
@@ -47,7 +47,7 @@ class Runs(Protocol):
         """Open the runs one by one."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return each run's verdict (such as training), and which runs are simulated."""
+        """Return what each run's processes do, such as training, and which runs are simulated."""
 
     def named(self, reference: Any, /) -> Run:
         """Return the run to which `reference` refers, from the same store."""

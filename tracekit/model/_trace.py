@@ -146,7 +146,7 @@ class Trace:
     def scan(cls, folder: Path, warnings: tuple[str, ...] = (), *, reports: int = 1) -> Trace:
         """Open the tables in a folder written by `TraceWriter`, without reading any file.
 
-        `reports` is the number of recorded files in the run: the more there are, the fewer rows of
+        `reports` is the number of trace files in the run: the more there are, the fewer rows of
         each are kept in memory.
         """
         return cls(_StoredTables(folder, _heights(folder), _SHORT // reports), warnings)
@@ -299,7 +299,11 @@ def _on_a_copy(work: partial[Frames]) -> Frames:
 
 
 def _key(work: partial[Frames]) -> str:
-    """Return the cache key of a call on a part of a run: function, stretch, part, and frames."""
+    """Return the cache key of a call on a part of a run.
+
+    It consists of the function, the time span or steps that the run is limited to, the part, and
+    the frames passed.
+    """
     part, *frames = work.args
     function_name = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
@@ -351,7 +355,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return [self]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return the numbers of the recorded files in each part; see `Trace.reports_of_parts`."""
+        """Return the numbers of the trace files in each part; see `Trace.reports_of_parts`."""
         return []
 
     @property
@@ -373,7 +377,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:
-        """Open a table on first use."""
+        """Open the table `name`; called on its first use."""
 
 
 class _StoredTables(LaterTables):
@@ -475,7 +479,7 @@ def _scanned(parts: Sequence[Path]) -> pl.LazyFrame:
 
 
 class TraceWriter:
-    """Writes the tables of one recorded file into a folder, each in one or more files (parts).
+    """Writes the tables of one trace file into a folder, each in one or more files (parts).
 
     Parts of different tables may be appended from several threads at once. What is written counts
     only once the writer is closed: the list of all parts is written last.

@@ -82,7 +82,7 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer about several runs or no run, with the renderer that displays it."""
+    """Return an answer about several runs or none, with the code that displays it (renderer)."""
     return replace(answer, renderer=present.RENDERER)
 
 

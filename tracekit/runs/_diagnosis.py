@@ -217,7 +217,7 @@ def diagnosed_against(
 
 
 def outlier_steps(run: "OpenedRun") -> list[int]:
-    """Return the numbers of the steps with outlying duration, without cold first steps."""
+    """Return the numbers of steps of outlying duration, leaving out the first, cold steps."""
     found: list[int] = (
         comparison.steps_of_run(run.trace, run.name, skip="auto")
         .filter("is_outlier")["iteration"]

@@ -85,7 +85,7 @@ class Said:
 
 
 def foreign(reports: Sequence[Said]) -> dict[int, str]:
-    """Return the reports that belong to another job than the others: index -> reason."""
+    """Return the reports (trace files) of another job than most: index -> reason."""
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):
@@ -98,7 +98,9 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
-    """Return reports that use NCCL without the communicator of all ranks: index -> reason.
+    """Return reports (trace files) that use NCCL but not the communicator of all ranks.
+
+    They are a map from index to reason.
 
     The largest communicator is taken for that of all ranks. The result is empty if it has fewer
     ranks than there are reports or than the job has, or if at most half of the reports that use

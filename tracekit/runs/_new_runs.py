@@ -85,7 +85,7 @@ class Request:
 
 
 def check(request: Request) -> None:
-    """Raise `UsageError` for a request with contradictory options."""
+    """Raise `UsageError` for an ingest with contradictory options."""
     if not request.files:
         raise UsageError("a run of no reports", "give at least one file")
     if request.memory <= 0:
@@ -112,7 +112,10 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Make a run of a request's files unless the store has it; return it, and whether it is new."""
+    """Ingest the files of a request as a run, unless the store has it.
+
+    Returns the run, and whether it is new.
+    """
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.
@@ -158,7 +161,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
 
 @dataclass(frozen=True)
 class _Ingest:
-    """Makes a run of its files, with the store, options and executor of one ingest."""
+    """One ingest, which makes a run of files: its store, options and executor."""
 
     store: Store
     request: Request
@@ -217,7 +220,7 @@ def options_text(
     clocks: Mapping[str, GivenClock] | None = None,
     captures: Sequence[Path] = (),
 ) -> str:
-    """Return the options that change the values in a run's tables, as canonical JSON."""
+    """Return as canonical JSON the options of an ingest that change values in a run's tables."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
     known: dict[str, Any] = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
     if captures:
@@ -300,7 +303,7 @@ class _Together:
         self._beside = beside
 
     def foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
-        """Return the trace files that belong to another run: index -> reason."""
+        """Return the trace files that are of another job or execution: index -> reason."""
         if len(seen) == 1:
             return {}
         from tracekit.runs._foreign import foreign

@@ -290,7 +290,7 @@ class OpenedRun:
 
     @cached_property
     def _traffic(self) -> MutableMapping[tuple[object, ...], communication.Traffic]:
-        """Cached results of `traffic` per options; for a long run weak references."""
+        """Cached results of `traffic` by options; for a long run only weak references."""
         ops = sum(report.height("ops") for report in self._reports)
         return {} if ops < _SHORT else WeakValueDictionary()
 

@@ -215,7 +215,7 @@ def _workers(processes: int, dask: str | None, progress: Progress | None) -> Wor
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
-    """Return the run for a reference; a run's name or id takes precedence over a file's."""
+    """Return the run that `reference` names; a run's name or id goes before a file's path."""
     path = Path(reference)
     is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
     if is_word and not (is_named_as_file(str(reference)) and path.exists()):

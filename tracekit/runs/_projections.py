@@ -184,7 +184,7 @@ def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the component with the largest mean share of a step over all jobs."""
+    """Return a sentence: the component (such as compute) with the largest mean share of a step."""
     of_all = rows.filter(architecture="all", weighting="job")
     if "speedup" in rows.columns:
         return _fastest(of_all.with_columns(job=pl.lit("the mean job")), {})
@@ -197,7 +197,7 @@ def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the measure (such as a share of a step) with the largest median."""
+    """Return a sentence: the measure (such as a component's share) with the largest median."""
     halves = rows.filter(pl.col("job_share") >= _HALF).unique("measure", keep="first")
     if halves.is_empty():
         return None

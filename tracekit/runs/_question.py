@@ -58,7 +58,7 @@ class RunsQuestion(Protocol[P]):
     def answer(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
     ) -> Answer:
-        """Return the whole answer about these runs."""
+        """Return the answer (rows, title, meta and figures) about these runs."""
 
     def __call__(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
@@ -67,14 +67,17 @@ class RunsQuestion(Protocol[P]):
 
 
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
-    """Return a function that returns only the rows of `answer`, which becomes its attribute."""
+    """Return a function that calls `answer` and returns only the rows of its result.
+
+    `answer` becomes its attribute of this name.
+    """
     text = inspect.getdoc(answer) or ""
     question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
     return question
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function that calls `answer` and returns its rows, with this name and text."""
+    """Return a function, with this name, signature and docstring, for the rows of `answer`."""
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
         rows: pl.DataFrame = answer(*args, **kwargs).rows
@@ -118,7 +121,7 @@ class RunQuestion(Generic[R_contra, P]):
     @overload
     def __get__(self, run: R, owner: type[Any]) -> Question[P]: ...
     def __get__(self, run: R | None, owner: type[Any]) -> RunQuestion[R_contra, P] | Question[P]:
-        """Return the question bound to `run`; on the class, the unbound question."""
+        """Return the question (analysis) bound to `run`; on the class, the unbound question."""
         if run is None:
             return self
         name, signature, text = self._shown

@@ -25,7 +25,7 @@ _MISPLACED = "restore it from a copy, or name another store with --store"
 
 
 class Access(NamedTuple):
-    """Modes of a store's files and folders, and their owner if it differs from the writer.
+    """Permissions of a store's files and folders, and their owner if that is not the writing user.
 
     Files that root creates in another user's store, as in a container, are given to that user.
     """
@@ -35,7 +35,7 @@ class Access(NamedTuple):
     owner: tuple[int, int] | None = None
 
     def give(self, path: Path) -> None:
-        """Set the mode and owner of a file or a folder; a link is left as it is."""
+        """Set permissions and owner of a file or a folder; a link is left as it is."""
         if not hasattr(os, "fchmod"):  # on Windows
             return
         if stat.S_ISLNK(path.lstat().st_mode):
@@ -47,12 +47,12 @@ class Access(NamedTuple):
             os.close(descriptor)
 
     def shared(self, *, is_shared: bool) -> Access:
-        """Return a copy with the modes of a shared store, or of a private one."""
+        """Return a copy with the permissions of a shared store, or of a private one."""
         modes = _SHARED if is_shared else PRIVATE
         return self._replace(file=modes.file, folder=modes.folder)
 
     def give_open(self, descriptor: int) -> None:
-        """Set the mode and owner of an open file or folder."""
+        """Set permissions and owner of an open file or folder."""
         status = os.fstat(descriptor)
         is_folder = stat.S_ISDIR(status.st_mode)
         # A file of another name as well might be somebody's whom this would take it from.
@@ -83,7 +83,7 @@ def settings(root: Path) -> dict[str, Any]:
 
 
 def access_of(root: Path) -> Access:
-    """Return the modes and the owner of new files of the store at `root`."""
+    """Return permissions and owner that new files of the store at `root` get."""
     access = PRIVATE
     with suppress(OSError, ValueError, TypeError, RecursionError):
         access = access.shared(is_shared=bool(settings(root).get(_GROUP)))

@@ -87,7 +87,7 @@ class Kept:
         return self.write(key, content.getvalue())
 
     def stale(self) -> list[Path]:
-        """Return the cache files of other versions of the code, which are never read again."""
+        """Return the cache files that other versions of the code wrote, which are not read."""
         files = self._folder.iterdir() if is_real_folder(self._folder) else ()
         return sorted(file for file in files if not file.name.startswith(_code()))
 
@@ -97,7 +97,7 @@ class Kept:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code that computes cached values, as it changes between releases."""
+    """Return a digest of the code that computes cached values, to notice when it has changed."""
     package, found = Path(__file__).parents[1], hashlib.sha256(pl.__version__.encode())
     for file in sorted(each for room in _ROOMS for each in (package / room).rglob("*.py")):
         found.update(file.read_bytes())

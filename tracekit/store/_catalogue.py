@@ -208,7 +208,7 @@ class Catalogue:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert failures of the database, and invalid rows, to `StoreError`."""
+        """Convert failures of the database, and errors about invalid rows, to `StoreError`."""
         try:
             yield
         except (sa.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:

@@ -45,7 +45,7 @@ class Finding:
 
 
 def whole_reports(folder: Path, reports: int) -> list[int]:
-    """Return the indices of a run's recorded files whose tables are complete and unchanged."""
+    """Return the indices of a run's trace files whose tables are complete and unchanged."""
     return [number for number in range(reports) if not any(_faulty(folder / str(number)))]
 
 
@@ -57,7 +57,7 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
     folder
         The run's folder.
     reports
-        Number of recorded files ("reports") of the run.
+        Number of trace files ("reports") of the run.
     thorough
         Whether to read every file, and not only those whose size or modification time differs; and
         to report missing checksums, which earlier versions did not write.
@@ -74,7 +74,10 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
 
 
 def _faulty(folder: Path, *, thorough: bool = False) -> tuple[list[str], list[str]]:
-    """Return the missing and the damaged files in a folder of tables; each is examined once."""
+    """Return the missing and the damaged files in a folder of tables.
+
+    `thorough`: read all files, not only those whose size or time differs.
+    """
     status = cache(status_of)
     missing = missing_files(folder, status)
     damaged = damaged_files(folder, status, thorough=thorough)

@@ -33,7 +33,7 @@ _VERSIONS = {"tracekit": __version__, "polars": version("polars")}
 
 
 class Cluster:
-    """Runs jobs on the workers of a Dask cluster, one task per job.
+    """Runs jobs (such as reading a trace file) on the workers of a Dask cluster, one task per job.
 
     Dask restarts the task of a lost worker on another worker. Workers read and write the folder of
     the run, so they have to reach it by the same path as this process.

@@ -118,7 +118,7 @@ class Workers:
 
 
 class ThisProcess:
-    """Runs jobs one after the other in this process."""
+    """Executor that runs jobs one after the other in this process."""
 
     def prepare(self, jobs: int) -> None:
         """Do nothing: jobs run in this process."""
@@ -232,7 +232,7 @@ class _Worker:
             self.connection.send(job)
 
     def hear(self, tell: Tell) -> Outcome | None:
-        """Receive a message: return the outcome, or pass progress on and return None."""
+        """Receive a message: return the outcome of a job; for progress, pass it on, return None."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):

@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Job(ABC):
-    """A piece of work that can run in any process, perhaps on another machine."""
+    """A piece of work, such as reading a trace file, that any process can do, on any machine."""
 
     number: int
     """Index of the job among those started together."""
@@ -60,7 +60,7 @@ class Job(ABC):
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job, changed to reuse values cached by this process's previous job."""
+        """Return the job, changed to reuse what this process cached for the job `before` it."""
         return self
 
     def unseen(self) -> InputError | None:
@@ -115,7 +115,10 @@ class ReportJob(Job):
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the previous job's rules, if equal, to reuse their name cache."""
+        """Return the job with the rules of the job `before` if they are equal.
+
+        This reuses the meanings of names that the rules have cached.
+        """
         if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
             return self
         return replace(self, options=replace(self.options, rules=before.options.rules))
@@ -262,7 +265,7 @@ def _content(path: Path) -> list[Path]:
 
 
 def _fed(path: Path, digest: hashlib._Hash) -> Iterator[int]:
-    """Feed a file's content to a digest in chunks, yielding the number of bytes so far."""
+    """Feed a file's content to a digest in chunks; yield after each the bytes fed so far."""
     buffer = memoryview(bytearray(_CHUNK))
     try:
         with path.open("rb", buffering=0) as file:

@@ -60,7 +60,7 @@ class Behind:
 
 
 class _Adding(Protocol):
-    """Interface of an aggregator that gets ops while they are written, ordered by start."""
+    """Interface of an aggregator of ops; it gets them by start, while they are written."""
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the next chunk of ops to the sums."""

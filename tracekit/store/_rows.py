@@ -191,7 +191,7 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Test by names of tables and views whether a database contains a catalogue.
+    """Test whether a database contains a catalogue, by its tables and views: name -> kind.
 
     Raises
     ------

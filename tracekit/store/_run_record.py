@@ -81,7 +81,7 @@ class Entry:
 
 
 def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
-    """Return `summary` with null in place of values that are not finite."""
+    """Return the values of a run's summary, with null in place of infinite or undefined ones."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in summary.items()
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise `UsageError` if `labels` contain a label that a run may not have."""
+    """Raise `UsageError` if one of `labels` has a name or value that is not allowed."""
     for key, value in labels.items():
         fault = label_fault(key, value)
         if fault is not None:

@@ -124,7 +124,7 @@ class Folders:
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
-        """Yield paths in the root, ``staging/`` and ``runs/`` whose names are not of a store."""
+        """Yield paths in the root, ``staging/`` and ``runs/`` with names that no store uses."""
         for folder, form in (
             (self.root, _AT_ROOT),
             (self.staging, _STAGED_NAME),

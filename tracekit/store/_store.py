@@ -511,7 +511,7 @@ class Store:
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
-        """Create the store and add its first run; if that fails, remove the store again."""
+        """Create the store and add the first run to it; if that fails, remove the store again."""
         if self._catalog is not None:
             self._catalogue.identity()  # raises before the work where it cannot be used
         self._folders.create()
@@ -662,7 +662,10 @@ class Store:
 
     @contextmanager
     def _writing(self, reference: str) -> Iterator[Rows]:
-        """Yield the catalogue rows in a transaction that changes a run, which must exist."""
+        """Yield the catalogue rows in a transaction that changes the run `reference`.
+
+        Raises `UnknownRunError` if there is no such run.
+        """
         self.find(reference)
         with self._catalogue.writing(make_id(self._folders)) as rows:
             yield rows
@@ -686,7 +689,7 @@ def _nearest(start: Path) -> Path:
 
 
 def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
-    """Open the tables of each trace file of a run, with the file's warnings."""
+    """Open the tables of each trace file of a run, in `folder`, with that file's warnings."""
     return [
         Trace.scan(folder / str(index), each, reports=len(warnings))
         for index, each in enumerate(warnings)

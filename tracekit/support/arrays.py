@@ -150,7 +150,7 @@ def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """Arrays in a file: offset, length and type of each array."""
+    """Place of arrays in a file: offset, length and type of each."""
 
     path: Path
     places: Mapping[str, _Place]

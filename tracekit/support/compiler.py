@@ -91,7 +91,7 @@ class Compiled:
 
 @cache
 def _tell_that_it_is_slow() -> None:
-    """Log once that the loops run uncompiled, so that the work is slower."""
+    """Log once that loops run as plain Python, so that the work is slower."""
     _LOG.warning(
         "this trace needs a loop that the release lacks: pip install 'tracekit[compiler]' is faster"
     )
@@ -109,7 +109,7 @@ def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
 
 
 def _numba() -> Any:
-    """Import Numba, which takes longer than reading a small trace.
+    """Import Numba and return it; this takes longer than reading a small trace.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _viewed(one: Any) -> Any:
-    """Return an argument with memory views for its arrays."""
+    """Return a loop's argument with memory views in place of arrays."""
     if isinstance(one, tuple):
         return getattr(one, "_make", tuple)(map(_viewed, one))
     if not hasattr(one, "dtype"):

@@ -14,7 +14,7 @@ _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def label_fault(key: str, value: str) -> str | None:
-    """Return what is wrong with a label, as a predicate ("has ..."); None if it is valid."""
+    """Return why a label is invalid, as a predicate ("has ..."); None if it is valid."""
     both = key + value
     faults = {
         "has no key": not key.strip(),

@@ -103,7 +103,7 @@ def allowing(size: int | None) -> Iterator[None]:
 
 
 def allowed() -> int | None:
-    """Return the limit set by `allowing`, in bytes; None for the free memory."""
+    """Return the limit of memory that `allowing` set, bytes; None for the free memory."""
     return _ALLOWED.get()
 
 

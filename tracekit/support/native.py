@@ -128,7 +128,7 @@ def _take_apart(
 
 
 def call(address: int, given: Arguments, *, returns: bool) -> int | None:
-    """Call machine code with these arguments; it returns an integer or nothing."""
+    """Call machine code at `address`; return its integer, None if it returns nothing."""
     result, trouble = ctypes.c_int64(), ctypes.c_void_p()
     # Numba's own convention: where the result goes, where errors go, and the arguments.
     failed = _function(address, given.codes)(
@@ -201,7 +201,7 @@ def has_compiler() -> bool:
 
 @cache
 def _library_index() -> dict[str, tuple[str, bool]]:
-    """Return the loops in the package's library: name -> (symbol, whether it returns a value)."""
+    """Return the loops in the package's compiled library: name -> (symbol, returns a value)."""
     try:
         index: dict[str, tuple[str, bool]] = json.loads((_FOLDER / _INDEX_NAME).read_bytes())
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _library_index() -> dict[str, tuple[str, bool]]:
 
 
 def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
-    """Store the code of a loop, compiled for this processor, if possible."""
+    """Store the machine code of a loop, compiled for this processor, in the cache if possible."""
     name = _name(loop, types, _processor())
     for folder in _made_folders() if name else []:
         with suppress(OSError):
@@ -220,10 +220,10 @@ def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
 
 @contextmanager
 def alone(loop: Callable[..., Any], types: str) -> Iterator[None]:
-    """Wait while another process compiles the same loop, where its files can be locked.
+    """Hold a lock while compiling a loop, so that another process that needs it waits.
 
-    Without it, all processes of a first ingest compile the same loops at the same time. A process
-    that ends gives up its locks.
+    Without it, all processes of a first ingest compile the same loops at the same time. Nothing is
+    held where files cannot be locked. A process that ends gives up its locks.
     """
     with ExitStack() as held:
         name = _name(loop, types, _processor())
@@ -249,7 +249,7 @@ def _made_folders() -> Iterator[Path]:
 
 
 def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
-    """Store the code of a loop with the package, compiled for any processor of this kind."""
+    """Store the machine code of a loop in the package, compiled for any processor of this kind."""
     if name := _name(loop, types, _ANY_PROCESSOR):
         _FOLDER.mkdir(parents=True, exist_ok=True)
         _write(_FOLDER / name, code.packed())
@@ -328,7 +328,7 @@ def _is_closed_way(path: Path) -> bool:
 
 @cache
 def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
-    """Return the file name for a loop; empty if its source cannot be read."""
+    """Return the file name for a loop's machine code; empty if its source cannot be read."""
     made_of = hashlib.sha256(_VERSION)
     try:
         parts = sorted(_made_of(loop))

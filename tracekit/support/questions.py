@@ -226,7 +226,7 @@ class ChosenOrder(TypedDict, total=False):
 
 
 class ChosenRows(ChosenOrder, total=False):
-    """Options that filter the rows of an answer (a result table); every question takes them."""
+    """Options that filter the rows of an answer (a result table); every analysis takes them."""
 
     top: Top
 
@@ -376,9 +376,10 @@ def _parameters(taken: Iterable[inspect.Parameter], options: Iterable[Option]) -
 
 
 def optional(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that checks its declared options and lists them in its docstring.
+    """Return `function`, made to check its declared options and to list them in its docstring.
 
-    For functions of the library that are no questions; `declared_of` returns what they declare.
+    For functions of the library that are not analyses (questions); `declared_of` returns the
+    options that they declare.
     """
     own = inspect.signature(function)
 

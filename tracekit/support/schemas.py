@@ -85,12 +85,15 @@ def record(fields: Said, **rules: Any) -> Schema:
 
 
 def records(meaning: str, fields: Said, **rules: Any) -> Schema:
-    """Return the schema of a list of objects that have exactly the keys of `fields`."""
+    """Return the schema of a list of objects that have exactly the keys `fields`."""
     return {"description": meaning, "type": "array", "items": record(fields, **rules)}
 
 
 def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Schema:
-    """Return the schema of an object with values of one type; its keys are limited to `names`."""
+    """Return the schema of an object whose values are all of one type.
+
+    `names` lists the keys allowed, joined by commas; None allows any.
+    """
     known = {"propertyNames": one(f"one of {names}")} if names else {}
     return {"description": meaning, "type": "object", "additionalProperties": one(value), **known}
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the known words most similar to `word`; empty without any.
+    """Return the question whether a similar known word was meant; empty if none is similar.
 
     Further text of the message can follow it.
     """

@@ -212,5 +212,5 @@ class _InFile:
 
 
 def _array(column: str, array: str) -> str:
-    """Return the name in a file for one of the arrays that a packed column consists of."""
+    """Return the name, in a file, of one of the arrays that a packed column consists of."""
     return f"{array} {column}"

@@ -65,7 +65,7 @@ def widths(texts: Sequence[str]) -> Iterator[int]:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut `text` to at most `width` cells.
+    """Cut `text` (such as a kernel name) to at most `width` terminal cells.
 
     The least distinctive parts are cut first: the return type and the parameters of a C++
     signature, then the middle.
@@ -80,7 +80,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to `width` cells so that different texts stay different, if there is room.
+    """Cut texts to `width` terminal cells, so that different texts stay different if there is room.
 
     Texts that `shorten` would make equal lose their common beginning instead; if they still are
     equal, they are numbered.
@@ -98,7 +98,7 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def _alike(short: Mapping[str, str]) -> list[list[str]]:
-    """Group texts whose short forms are equal."""
+    """Group the texts (keys of `short`) whose shortened forms are equal."""
     groups: dict[str, list[str]] = {}
     for text, form in short.items():
         groups.setdefault(form, []).append(text)
@@ -112,7 +112,7 @@ def _shared(one: str, other: str) -> int:
 
 
 def _from(text: str, place: int, width: int) -> str:
-    """Shorten a text to `width` cells: its beginning, an ellipsis, the text from `place` on."""
+    """Shorten a text to `width` cells: beginning, ellipsis, and the text from index `place` on."""
     head = _beginning(text, width // 3)
     start = max(len(head), place)
     rest = text[start:]

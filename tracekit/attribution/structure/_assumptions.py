@@ -43,7 +43,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Merge results for the same assumption: it fails if any test fails; doubtful times add up."""
+    """Merge results for the same assumption: it fails if any test fails; doubtful time adds up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)

@@ -72,7 +72,10 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
 
 
 def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
-    """Return for each backward pass its first op and the op after its last one."""
+    """Return for each backward pass its first op and the op after its last one.
+
+    `named` has the indices of the ops that are named after gradients.
+    """
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
     apart, fenced = np.diff(named), _between(fences, named)
@@ -156,7 +159,10 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
 
 
 def _dense(body: Array, named: Array, first: int) -> int:
-    """Return the op from which on gradient kernels are more frequent than on average."""
+    """Return the op of a backward pass from which on gradient kernels are frequent.
+
+    That is, more frequent than on average in its ops `body`.
+    """
     at = np.flatnonzero(named)
     before = np.cumsum(named - named.mean())[at] - 1 + named.mean()
     return max(first, int(body[at[before <= before.min() + 1][0]]))

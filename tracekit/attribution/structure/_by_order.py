@@ -318,7 +318,7 @@ def _stages(sequence: Lane, apart: Step, found: Repeats) -> Array:
 
 
 def _memsets(lane: Lane, rows: Array, stage: Array) -> None:
-    """Give memsets on the stream of `rows` the stage of the preceding op among `rows`."""
+    """Give each memset on the stream of the ops `rows` the stage of the op of `rows` before it."""
     stream = lane.work.context_stream[rows[0]]
     sets = np.flatnonzero((lane.work.kind == MEMSET) & (lane.work.context_stream == stream))
     before = np.searchsorted(rows, sets) - 1

@@ -93,7 +93,10 @@ def _reading(numbered: Numbered, reading: str | None) -> str | None:
 
 
 def in_hooks(turns: Turns) -> bool:
-    """Test whether weights are updated in hooks, during most backward passes."""
+    """Test whether weights are updated in hooks, during most backward passes.
+
+    Then optimizer kernels run within these passes.
+    """
     return bool(
         (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
         > THRESHOLDS.order_alike
@@ -228,8 +231,8 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
     """Test whether the first step was recorded from its start and the last step to its end.
 
-    If steps differ in their number of passes, the first step must begin with input, and the last
-    must have as many passes as the step with the most.
+    If steps differ in their number of backward passes, the first step must begin with input, and
+    the last must have as many passes as the step with the most.
     """
     size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
     passes = np.bincount(numbered.bursts)

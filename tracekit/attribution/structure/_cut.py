@@ -101,7 +101,9 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap that has layers before op `front`, where its last forward pass begins.
+    """Cut a gap between backward passes that has layers before op `front`.
+
+    There its last forward pass begins.
 
     These layers are part of the update, or a forward pass without backward.
     """
@@ -152,7 +154,7 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Test whether ops `begin` to `end` of a gap are part of its last forward pass.
+    """Test whether ops `begin` to `end` between two backward passes are of the last forward pass.
 
     They are, unless their layers occur again after `end`. In that case the number of layers in the
     next backward pass decides, as it is about twice that of its forward pass: either twice the
@@ -173,6 +175,8 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
     """Test whether a gap's layers from `begin` to `end` occur again after `end`, in that order.
+
+    The gap is the ops between two backward passes, the layers its layer kernels.
 
     Batch norms are ignored, since evaluation uses other kernels for them.
     """
@@ -211,8 +215,9 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
 
 def _both_edges(turns: Turns, number: int) -> int | None:
-    """Return the cut of a gap by comparing it with the recording's first and last gap.
+    """Return the op at which a gap is cut, by comparison with the recording's first and last gap.
 
+    A gap is the ops between two backward passes.
     The first gap must be a forward pass without an update and equal the end of this gap; the last
     gap must be an update without a forward pass and equal its start. None if the gap differs from
     these, or has kernels between them.
@@ -260,8 +265,9 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Narrow a cut's bounds by comparison with the recording's first and last gap.
+    """Narrow the bounds `low, high` of a gap's cut by comparison with the first and the last gap.
 
+    A gap is the ops between two backward passes; it is cut into update and forward pass.
     A complete recording begins with a forward pass without an update before it, and ends with an
     update without a forward pass after it.
     """
@@ -279,11 +285,13 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap at a launch before which the GPU had finished all earlier work, or return None.
+    """Cut a gap at a launch before which the GPU had finished all earlier work.
 
-    The host had waited there. The next launches find an idle GPU too, until the host is ahead
-    again. If most launches of the gap find an idle GPU, none of them is distinct. A wait at the
-    start of the gap counts only if no op of an update follows the last backward pass.
+    A gap is the ops between two backward passes. Returns the op and the evidence in words; None and
+    an empty text without such a launch. The host had waited there. The next launches find an idle
+    GPU too, until the host is ahead again. If most launches of the gap find an idle GPU, none of
+    them is distinct. A wait at the start of the gap counts only if no op of an update follows the
+    last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
     begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))

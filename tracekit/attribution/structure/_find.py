@@ -141,7 +141,7 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
-    """Find the stages of further training loops in the process, run by other threads."""
+    """Infer stages of further training loops in the process, which other threads launch."""
     beside = 0
     while result.method == "threads":
         rest = np.flatnonzero(~result.core)
@@ -176,8 +176,8 @@ def _joined(
 ) -> Structure:
     """Join the inferred stages and steps of all devices of a process.
 
-    The steps are taken from the device with the best method; if several are equal, from the one
-    with the most steps.
+    The steps are taken from the device with the best method (by threads, else by launch order); if
+    several are equal, from the one with the most steps.
     """
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
@@ -398,7 +398,7 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 def _shared(symbol: Array, ops: Array, other: Array) -> Array:
     """Return the starts of runs of ops in `ops` whose kernel names all occur in `other`.
 
-    A run has `Thresholds.again` ops.
+    A run is `Thresholds.again` successive ops; `symbol` has the name of each op as an integer.
     """
     shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
     shared[symbol[other]] = True

@@ -121,6 +121,7 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """Return a frequent gap that is an update followed by the same ops as the shortest gap.
 
+    A gap is the ops between two backward passes.
     The shortest frequent gap is then a forward pass without an update; it is returned as well. The
     update must contain no layers, and a number of kernels in proportion to the backward pass.
     """
@@ -132,6 +133,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
     """Test whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
 
+    A gap is the ops between two backward passes.
     The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
     fills before that kernel may vary.
     """
@@ -213,7 +215,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 
 def _fed(turns: Turns, number: int) -> bool:
-    """Test whether a gap has input copies and layers, with all of the copies before the layers."""
+    """Test whether a gap between backward passes has input copies, and layers only after them."""
     lane, place = turns.lane, turns.gap(number)
     fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
     layers = np.flatnonzero(lane.layer[place])
@@ -221,7 +223,10 @@ def _fed(turns: Turns, number: int) -> bool:
 
 
 def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Array, Array]:
-    """Move cuts of gaps so that optimizer kernels are in the update, input in the forward pass."""
+    """Move cuts of gaps so that optimizer kernels are in the update, input in the forward pass.
+
+    A gap is the ops between two backward passes; `head` and `front` are its cuts, as in `Parts`.
+    """
     lane, first, stop = turns.lane, turns.first[numbers], turns.stop[numbers]
     layer = np.minimum(_next(lane.layer, first), stop)  # the first one, or the gap's end
     early = _last(lane.optimizer, layer) - first + 1
@@ -303,6 +308,9 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask gaps whose update has a kernel other than a fill (fills clear gradients)."""
+    """Mask the gaps between backward passes whose update has a kernel other than a fill.
+
+    Fills clear gradients.
+    """
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

@@ -200,7 +200,7 @@ class Turns:
         return np.append(False, work.launch[1:] >= ended[:-1])
 
     def gap(self, number: int) -> slice:
-        """Return the range of op indices, in launch order, that a gap covers."""
+        """Return the range of op indices, in launch order, of the gap `number` between bursts."""
         return slice(int(self.first[number]), int(self.stop[number]))
 
 

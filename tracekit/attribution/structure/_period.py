@@ -161,11 +161,11 @@ class Repeats:
     pieces: tuple[bool, bool]
 
     def whole(self, size: int, length: int) -> Array:
-        """Mask steps that were recorded from start to end."""
+        """Mask steps recorded from start to end: all `size` ops lie within the `length` ops."""
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of each run of ops that lie in none of the steps."""
+        """Yield begin and end of each run of ops that are in no repetition of the usual step."""
         free = np.concatenate(([False], self.number < 0, [False]))
         edges = np.flatnonzero(free[1:] != free[:-1])
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
@@ -228,7 +228,7 @@ def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
 
 
 def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
-    """Keep the candidate starts in `begins` from which on most ops equal the usual step."""
+    """Keep the candidate starts `begins` of steps at which most ops equal the usual step's."""
     stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
     offsets = np.arange(0, usual.size, stride)
     places = begins[:, None] + offsets

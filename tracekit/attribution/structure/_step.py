@@ -158,7 +158,7 @@ class Step:
 
 
 def take_apart(lane: Lane, usual: Usual) -> Step:
-    """Split the ops of a usual step into stages."""
+    """Split the ops of a usual (repeating) step into stages: input, forward, backward, update."""
     layers = np.flatnonzero(lane.layer)
     last = int(layers[-1]) if layers.size else len(lane) - 1
     late = np.flatnonzero(lane.optimizer[last + 1 :])
@@ -248,7 +248,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
 
 
 def _sized(lane: Lane, update: int) -> bool:
-    """Test whether the sizes of most launches before the update are known."""
+    """Test whether the sizes (threads) of most launches before the update are known."""
     size = lane.work.size[:update][lane.kernel[:update]]
     return not size.size or bool((size >= 0).mean() >= THRESHOLDS.sized)
 
@@ -373,7 +373,10 @@ def _nests(codes: Array, weight: Array) -> Array:
 
 
 def _middle(table: Array, size: int) -> tuple[int, int]:
-    """Return the innermost pair of the nested pairs with the largest weight, walking inward."""
+    """Return the innermost pair of the nested pairs of equal launches with the largest weight.
+
+    `table` is the result of `_nests`; the search goes inward from the first and last launch.
+    """
     first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
         if table[first, last] == table[first + 1, last]:

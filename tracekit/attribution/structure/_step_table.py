@@ -168,7 +168,7 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
 def _begins(
     turns: Turns, parts: Parts, begins: Array, fed: Array, size: int, *, once: bool
 ) -> tuple[Array, str]:
-    """Return the updates after which a new step begins, and why; `size` updates are one step.
+    """Return the updates after which a new step begins, and why, if `size` updates are one step.
 
     A step begins at the only update that new input follows, or the first of several in a row; if
     unclear, where the host waits longest.

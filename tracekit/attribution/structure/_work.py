@@ -235,7 +235,10 @@ class DeviceStages(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> DeviceStages:
-    """Return a result without stages: no sign of training or, if `training` is None, a refusal."""
+    """Return a result without stages, with the sentences `evidence`.
+
+    It states no sign of training or, if `training` is None, that stages are refused.
+    """
     return DeviceStages(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),

@@ -45,7 +45,7 @@ class Column:
 
 
 def encoded(column: pl.Series) -> Column:
-    """Encode a column of integers, booleans or texts."""
+    """Encode a column of integers, booleans or texts as the pages of a Parquet column."""
     there = column.is_not_null() if 0 < column.null_count() < len(column) else None
     valid = _valid(column, there)
     dictionary: Sequence[Content] = ()
@@ -218,7 +218,7 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
 
 
 class _Summed:
-    """Writes to a file, and computes a checksum of the bytes written."""
+    """Writes to a file, and computes size and CRC-32 of what was written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -300,7 +300,7 @@ def _physical(dtype: pl.DataType) -> int:
 
 @lru_cache(1 << 6)
 def _arrow_schema(columns: tuple[tuple[str, pl.DataType], ...]) -> bytes:
-    """Return the types of columns, in polars' format."""
+    """Return the types of columns as polars stores them in ``ARROW:schema``."""
     empty = io.BytesIO()
     pl.DataFrame(schema=dict(columns)).write_parquet(empty)
     empty.seek(0)
