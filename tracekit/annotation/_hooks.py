@@ -360,7 +360,10 @@ class Hooks:
                 self.hook_step(kind)
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Register an optimizer that has just been created."""
+        """Install a hook on the steps of a new optimizer, so that they end iterations.
+
+        If the program chose optimizers for that, those alone end iterations.
+        """
         if not self._has_own_optimizers:
             self._register(optimizer)
         self.hook_step(type(optimizer))

@@ -294,9 +294,9 @@ class EventRanges(RingRanges):
             self._recorded(_Timed(*opened, style, threading.get_ident()))
 
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
-        """Record a CUDA event now; None if that is not possible.
+        """Record a CUDA event now and return it; None if that is not possible.
 
-        Once it has been read, the range `ends`, which ends with it, is written.
+        Once the GPU has reached it, the range `ends` is written, which ends there.
         """
         try:
             with self._lock:

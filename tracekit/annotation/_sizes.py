@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Callable[..., Described]] = {
 
 
 class Sizes:
-    """Hooks on multiplying functions, which write ranges named with the sizes of tensors.
+    """Hooks on functions with matrix products, which write ranges named with tensor sizes.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Sizes:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> _Operator | None:
-        """Return a call of a multiplying function with its sizes; None if it gets no range.
+        """Return a call of a hooked function with its tensor sizes; None if it gets no range.
 
         That is so if sizes are not wanted now, if the tensors' sizes are not those computed with
         (as under `vmap`), if the arguments are wrong, or if there are too many names.
@@ -200,7 +200,7 @@ class Sizes:
 
 
 class _Operator:
-    """Call of a multiplying function, with the sizes of its tensors.
+    """Call of a hooked function (a matrix product), with the sizes of its tensors.
 
     If autocast converts the tensors, their types are not known and not written.
     """

@@ -69,7 +69,8 @@ class Steps:
     def take_input(self) -> None:
         """Note that input is read, which begins an iteration if none is open.
 
-        If all optimizers of the open iteration have stepped, it ends first.
+        An open iteration in which an optimizer has stepped ends first; without optimizers, one that
+        had a backward pass.
         """
         if self._stepped or self._is_over:
             self._end()
@@ -146,8 +147,8 @@ class Steps:
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
 
-        Only if it is over, or has only read input. One that only read input does not count: its
-        number goes to the next one.
+        Only if an optimizer has stepped in it (without optimizers: a backward pass ran), or if it
+        has only read input. One that only read input does not count: its number goes to the next.
         """
         if self.has_input_alone or self._stepped or self._is_over:
             self._end()

@@ -234,9 +234,9 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
     """Fill in the NVLinks of a machine whose description has no information about NVLinks.
 
-    If GPUs of this product are sold on a board in exactly this number, they get the NVLinks of the
-    board's preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none.
-    For other GPUs the connection remains unknown.
+    If its GPUs are sold on a board in exactly this number, they get the NVLinks of the board's
+    preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none. For
+    other GPUs the connection remains unknown.
 
     Parameters
     ----------
@@ -296,8 +296,8 @@ def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, li
 
     Returns
     -------
-    The joined machine, whose origin is the least certain one among theirs; and for each machine the
-    number to add to its GPU numbers.
+    The joined machine, whose `origin` is the least certain one of the given machines; and for each
+    given machine the number to add to its GPU numbers.
     """
     nodes: dict[str, Mapping[str, object]] = {}
     links = []

@@ -293,7 +293,7 @@ class Machine:
 
     @cached_property
     def host_of(self) -> dict[str, int]:
-        """Name of a node -> index in `hosts` of the node's host."""
+        """Name of a node -> number of its host, which is the index in `hosts`."""
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:

@@ -48,7 +48,10 @@ _NAMED = r"\[(?P<nic>\d{1,4})\](?P<name>[^\s\[\]:]{1,64}):"
 
 @dataclass(frozen=True)
 class NcclLog:
-    """Contents of an NCCL_DEBUG=INFO log as tables; `read_nccl_log` tells how to read them."""
+    """Contents of an NCCL_DEBUG=INFO log as tables.
+
+    Communicators are named ``0x...``, by their commId, or as `read_nccl_log` describes.
+    """
 
     path: str
     """Names of the files, separated by commas."""
@@ -291,7 +294,7 @@ Successors = dict[tuple[str, int], dict[int, int | None]]
 
 
 def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[Order]]:
-    """Return (communicator, channel) -> orders of ranks in the ring that rank 0 prints.
+    """Return (communicator, channel) -> different orders of ranks that rank 0 prints for the ring.
 
     There is one if the log does not contradict itself.
     """

@@ -26,7 +26,7 @@ _VARIANT = ("assumption", "value")
 def sensitivity(
     steps: pl.DataFrame, assumptions: pl.DataFrame, known: Published
 ) -> dict[str, Answer]:
-    """Return which assumptions of the simulator can reach published speedups, and a fit.
+    """Test which assumptions of the simulator can reach published speedups; fit one of them.
 
     Parameters
     ----------

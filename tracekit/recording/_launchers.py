@@ -238,7 +238,7 @@ def _python_of(command: Sequence[str]) -> str:
 
 
 def implementation(launcher: str) -> str:
-    """Return the MPI that a launcher belongs to: ``openmpi``, or ``mpich`` with its relatives."""
+    """Return the MPI of a launcher: ``openmpi``, or ``mpich`` (also for MPIs derived from it)."""
     output = PurePath(launcher).name
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user is about to run

@@ -201,7 +201,7 @@ def _loaded(library: str | None) -> tuple[str, ...]:
 
 
 def _by_nvtx(wanted: Wanted) -> bool:
-    """Test whether an NVTX range starts recording; nsys then needs registered names."""
+    """Test whether an NVTX range is to start recording: a window of steps, or a named range."""
     return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 

@@ -7,9 +7,9 @@ the signal that a dying parent can send its children does not reach theirs.
 
 nsys ends only when all processes that its program started have ended, daemons included. So the
 program is started by a shell line that writes down its process id, and once it has ended, the
-remaining processes are examined every second. A remaining process works while one of them holds a
-CUDA context, writes events for nsys, or uses the CPU; CPU time alone counts until the process has
-had time to load its libraries.
+remaining processes are examined every second. They work while one of them holds a CUDA context,
+writes events for nsys, or uses the CPU; CPU time alone counts only until the process has had time
+to load its libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kinds of data to record: each an option of `tracekit record`."""
+"""The options of `tracekit record` that choose which data to record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Wanted:
-    """Kinds of data to record; each field is an option of the command line."""
+    """The data to record; each field is an option of `tracekit record`."""
 
     trace: Annotated[
         str | None,
@@ -187,7 +187,7 @@ class Wanted:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """The APIs to trace (cuda, nvtx, ...): the names in `trace`, which are joined by commas."""
+        """The APIs to trace, such as cuda and nvtx: the names in `trace`, which commas separate."""
         names = (self.trace or "").split(",")
         return tuple(name.strip() for name in names if name.strip())
 

@@ -55,7 +55,7 @@ def kernel_kind() -> pl.Expr:
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
     """Add names, kind (such as h2d), and source and target GPU to memory copies.
 
-    A copy on the device becomes ``p2p`` if its source and target are known to be two GPUs.
+    A copy from device to device has the kind ``p2p`` if its two GPUs are known and differ.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
 def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
     """Return warnings that a trace has no GPU work, no HIP calls or no markers.
 
-    `record` and `mark` tell the user how to record calls, and markers.
+    `record` tells the user how to record GPU work and calls, `mark` how to record markers.
     """
     no_calls = "no HIP calls were recorded, so no op's launch is known"
     no_ranges = "no markers were recorded, so only structure and names can show stages"

@@ -113,7 +113,7 @@ class Strings:
         return wanted.join(self._texts, on="id", how="left", maintain_order="left")["text"]
 
     def like(self, pattern: str) -> pl.Series:
-        """Return the ids of the texts that match a pattern."""
+        """Return the ids of the texts that match a regular expression."""
         return self._texts.filter(pl.col("text").str.contains(pattern))["id"].drop_nulls()
 
 
@@ -152,7 +152,7 @@ class Feature:
 def read_contents(
     file: ExportFile, features: Iterable[Feature], known: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``: per kind of data (feature), whether it is there, and its rows.
+    """Return the table ``contents``: per kind of data (feature), if it is there, and its row count.
 
     Parameters
     ----------

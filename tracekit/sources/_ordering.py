@@ -175,7 +175,10 @@ class Ordered:
         yield from (tuple(chunk) for chunk in chunks if chunk)
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
-        """Split a sorted batch at the times `cuts`; yield chunk numbers, each with its slice."""
+        """Split a sorted batch (`piece`, its index) at the times `cuts`.
+
+        Yields the number of each interval between cuts that has rows, with the slice of these rows.
+        """
         (first, last), height = self._edges[piece], self._spool.heights[piece]
         before = np.where(cuts > last, height, 0)
         among = np.flatnonzero((cuts > first) & (cuts <= last))
@@ -189,7 +192,10 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _before(self, piece: int, time: int) -> int:
-        """Return how many rows of a sorted batch start before `time`; its first row does."""
+        """Return how many rows of a sorted batch (`piece`, its index) start before `time`.
+
+        `time` is later than the start of the batch's first row.
+        """
         # The row that is no earlier comes after the last sample that is.
         begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
         rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))

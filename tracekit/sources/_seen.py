@@ -35,7 +35,9 @@ NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show 
 def absences(
     has_work: object, untimed: int, record: str, *parts: tuple[object, str, str]
 ) -> tuple[str, ...]:
-    """Return warnings on kinds of data that a trace lacks; without ops only that warning.
+    """Return warnings on kinds of data that a trace lacks.
+
+    If it lacks GPU work, that is the only warning.
 
     Parameters
     ----------

@@ -43,14 +43,16 @@ class _Passed:
 
 
 class Times:
-    """Filter that drops rows with corrupt times: over 52 days from the trace's median start.
+    """Filter that drops rows with corrupt times.
+
+    A time over 52 days before or after the trace's median start counts as corrupt.
 
     Parameters
     ----------
     path
         Path of the trace, for messages.
     starts
-        Times of the trace, of which the median is the middle; without any all times pass.
+        Start times in the trace, ns, of which the median is taken; without any all times pass.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:

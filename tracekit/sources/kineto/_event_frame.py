@@ -86,7 +86,7 @@ _MOST = (1 << 61) - 1
 
 
 def read_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Parse a piece of a trace into a frame of events, without categories that are of no use.
+    """Parse a piece of a trace into a frame of events; categories in `OF_NO_USE` are left out.
 
     Events of Python functions (`BARE`) get only their category.
 

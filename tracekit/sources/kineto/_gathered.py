@@ -1,4 +1,4 @@
-"""Sort the events of a PyTorch trace into tables (ops, calls, ranges, waits) as they are read."""
+"""Sort the events of a PyTorch trace into tables of GPU work, calls, ranges and waits."""
 
 from __future__ import annotations
 

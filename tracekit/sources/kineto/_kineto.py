@@ -1,4 +1,4 @@
-"""Convert the events of a PyTorch trace to tracekit's tables (ops, calls, ranges, ...)."""
+"""Convert a PyTorch trace to tracekit's tables of GPU work (ops), calls and ranges."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Scanner:
 def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
     """Return the tables for `scan`: a hash table of known words, the words, and their uses.
 
-    A row is a word's place (such as a key of an event), text, use (role) and column (slot).
+    Each of `rows` is a word's place (such as a key of an event), text, use (role), column (slot).
     """
     table = np.full(_PLACES, -1, np.int64)
     words = [bytes([where]) + word.encode() for where, word, _, _ in rows]

@@ -89,7 +89,7 @@ class GpuWork:
         self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ops that have a time, a GPU and a process: all kernels, then all copies etc."""
+        """Yield ops with a time, a GPU and a process: kernels, then copies, memsets and graphs."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, {**_HEAD, **extra}, rows):
                 self.rows[table] += batch.height

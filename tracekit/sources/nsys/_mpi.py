@@ -189,7 +189,8 @@ class MpiCalls:
 def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
     """Add ``ranks``: the size of the communicator of each call.
 
-    `made` has creations of communicators; the latest one of the call's rank and handle counts.
+    It is looked up in `made` (creations of communicators): the latest one before the call that has
+    the call's rank and handle.
     """
     return (
         calls.with_row_index("row")

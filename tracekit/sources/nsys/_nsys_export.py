@@ -1,4 +1,4 @@
-"""Convert the tables of an nsys export to tracekit's tables (ops, calls, ranges, ...).
+"""Convert an nsys export to tracekit's tables of GPU work (ops), calls and ranges.
 
 Also reads nsys's messages about lost events, and when and on which thread each node of a CUDA
 graph was captured.

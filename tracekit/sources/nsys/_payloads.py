@@ -66,7 +66,7 @@ class _Field:
         return self.offset + _BYTES[self.dtype]
 
     def json(self, payload: pl.Expr) -> pl.Expr:
-        """Return the field of `payload` as JSON."""
+        """Return this field of the binary `payload` as JSON."""
         stored = payload.bin.slice(self.offset, self.end - self.offset)
         value = stored.bin.reinterpret(dtype=self.dtype, endianness="little")
         text = value.cast(pl.String)
@@ -100,7 +100,7 @@ class _Layout:
         return size >= max(field.end for field in self.fields.values() if field)
 
     def json(self, payload: pl.Expr) -> pl.Expr:
-        """Return `payload` as JSON."""
+        """Return binary `payload` as JSON, decoded by this layout."""
         parts: list[pl.Expr] = []
         for number, (name, field) in enumerate(self.fields.items()):
             value = pl.lit("null") if field is None else field.json(payload)

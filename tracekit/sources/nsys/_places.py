@@ -61,7 +61,7 @@ def map_devices(
     """Find the physical GPU of every CUDA ordinal that an op runs on, or copies from or to.
 
     Ordinals that only allocate memory (``process_gid, ordinal`` of `memory`) are included, unless
-    they would make the GPUs of others ambiguous.
+    the GPUs of the other ordinals would then be ambiguous.
     """
     active = _pairs(ops, "ordinal")
     needed = {*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")}

@@ -98,7 +98,7 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield CPU samples as rows of ``host``, with length 0, for threads that have an index.
+    """Yield CPU samples as rows of ``host``, with length 0, for threads with CUDA, MPI or NVTX.
 
     A sample is named after the innermost Python file in its stack, else after the function that
     ran, else after the binary that ran.
@@ -141,7 +141,7 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
 
 
 def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl.DataFrame]:
-    """Yield rows of ``host``: intervals, from `_LONG_NS` on, in which a thread is off the CPU.
+    """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
 
     An interval lasts from a switch off to the next switch on; the time before a thread's first
     switch is unknown. Threads that do not appear in the run get no rows, but they count as activity

@@ -465,7 +465,7 @@ _ZEROS = 100
 
 
 def printed_times(texts: pl.Series, digits: int) -> pl.Expr:
-    """Convert printed times, in units of ``10**digits`` ns, to ns; both notations of nvprof."""
+    """Convert printed times in units of ``10**digits`` ns to ns, with or without an exponent."""
     plain = _nanoseconds(texts.name, digits)
     if not texts.str.contains("[eE]").any():
         return plain

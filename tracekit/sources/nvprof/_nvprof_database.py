@@ -1,4 +1,4 @@
-"""Convert the tables of an nvprof database to tracekit's tables (ops, calls, ranges, ...)."""
+"""Convert an nvprof database to tracekit's tables of GPU work (ops), calls and ranges."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class GpuWork:
         self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the ops that have a time, a GPU and a process: all kernels, then all copies etc."""
+        """Yield ops with a time, a GPU and a process: kernels, then copies, memsets and graphs."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, dict.fromkeys((*_HEAD, *extra), "int"), rows):
                 self.rows[table] += batch.height

@@ -1,4 +1,4 @@
-"""Convert rocpd, the SQLite files of rocprofv3, to tracekit's tables (ops, calls, ranges, ...).
+"""Convert rocpd, rocprofv3's SQLite files, to tracekit's tables of GPU work, calls and ranges.
 
 A file has a set of tables for each recorded process, whose names end in the set's guid; ids are
 valid within a set. Rows are read from the tables, not from the views beside them, which leave out

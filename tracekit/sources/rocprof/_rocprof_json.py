@@ -1,4 +1,4 @@
-"""Convert the records in rocprofv3's JSON to tracekit's tables (ops, calls, ranges, ...)."""
+"""Convert rocprofv3's JSON to tracekit's tables of GPU work (ops), calls and ranges."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RocprofDocument(Document):
     """Text of rocprofv3's JSON, split into batches of records."""
 
     def parts(self) -> Iterator[Part]:
-        """Yield the records of the arrays in `FIELDS` (kernels, copies, calls, ...), in batches.
+        """Yield the records of the arrays in `FIELDS` (such as kernels, copies, calls), in batches.
 
         Raises
         ------
@@ -262,7 +262,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, part: Part, records: pl.DataFrame) -> None:
-        """Add a batch of records; processes are known by their number in the file until the end."""
+        """Add a batch of records; a process is named by its number in the file for now."""
         match part.array:
             case "kernel_symbols":
                 self._learn(part.process, records)
@@ -343,7 +343,10 @@ class _Gathered:
         return placed.select("start", "end", "pid", "tid", "correlation", "operation")
 
     def _mark(self, part: Part, records: pl.DataFrame) -> None:
-        """Store texts of markers; add markers as ranges, with the texts stored under their ids."""
+        """Add roctx markers as ranges, named by the text with the same correlation id.
+
+        Texts are records of their own, which come first and are stored here.
+        """
         texts = records.filter(pl.col("key").is_not_null()).select(
             process=pl.lit(part.process, pl.Int64),
             correlation=_whole(pl.col("key")),

@@ -230,7 +230,7 @@ class _Launches:
 
 
 def _stream() -> pl.Expr:
-    """Parse the hexadecimal handle of a stream to an integer."""
+    """Return the stream of each row, whose handle is a hexadecimal text, as an integer."""
     digits = pl.col("stream").str.extract(r"^0x([0-9a-fA-F]{1,15})$")
     return digits.str.to_integer(base=16, strict=False, dtype=pl.Int64)
 

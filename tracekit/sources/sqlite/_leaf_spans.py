@@ -244,7 +244,7 @@ class SpanReader:
             self._asked = dict(zip(self._checked, parts, strict=True))
 
     def stretches(self, rows: int) -> list[range]:
-        """Return ranges of leaf pages, each for one frame of about `rows` rows.
+        """Divide the leaf pages into ranges, each to be read as one frame of about `rows` rows.
 
         A small table is divided among the cores.
         """

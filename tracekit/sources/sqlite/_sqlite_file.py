@@ -319,7 +319,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(path: Path, workspace: Workspace) -> Path:
-    """Unpack a file into the workspace, up to the size in its SQLite header.
+    """Unpack a gzipped SQLite file into the workspace, up to the size in its SQLite header.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class Geometry:
     pages: int
 
     def holds(self, pages: NDArray[np.int64]) -> bool:
-        """Test whether each of these page numbers may belong to a table."""
+        """Test for each number whether it is a page of the file that a table may use."""
         # SQLite never uses the page of its lock, and the first page is that of the schema.
         lock = _PENDING_BYTE // self.page_size + 1
         return bool(((pages > 1) & (pages <= self.pages) & (pages != lock)).all())

@@ -1,4 +1,4 @@
-"""Convert the planes of an XLA profile (GPUs, host) to tracekit's tables (ops, calls, ...)."""
+"""Convert an XLA profile to tracekit's tables of GPU work (ops), calls and ranges."""
 
 from __future__ import annotations
 
