@@ -12,7 +12,7 @@ HEAD = """\
 # Reliability tests
 
 `benchmarks/reliability.py` writes this page. The script stops with an error at a wrong number, a traceback, a hang, a changed
-input file or a leftover file, so the tables have no column for these. [store.md](../store.md) lists the guarantees of the store.
+input file or a leftover file, so the tables count none of these. [store.md](../store.md) lists the guarantees of the store.
 """
 MIB = 1 << 20
 
@@ -41,10 +41,10 @@ def _section(title: str, date: str, words: str) -> Iterator[str]:
 
 def _inputs(part: Results) -> Iterator[str]:
     words = (
-        "Each case is a copy of a small file of one format, damaged in another way: flipped bits; cut or swapped pages; rows, columns"
+        "Small files of each format were copied and damaged, each copy in another way: flipped bits; cut or swapped pages; rows, columns"
         " and tables that are changed, dropped, repeated or exchanged; wrong types; huge and negative numbers; ranges that cross,"
         " end before they begin, or never end; invalid UTF-8; views, triggers and computed columns. Text files get damaged lines and cells;"
-        " matrices are damaged symmetrically, too.\n\nThe result is compared with independent readers"
+        " matrices are damaged symmetrically, too.\n\nWhat tracekit reads from a damaged file is compared with independent readers"
         " in plain Python (`tests/sources/plain_readers.py`, `plain_texts.py`): times, ids, sizes and names of ops, calls and ranges;"
         " NVLinks, relations and NUMA nodes; ranks, rings, trees, connections and calls of NCCL. `not compared` counts"
         " files that the plain reader cannot read unambiguously, such as JSON with a repeated key."
@@ -83,8 +83,8 @@ def _tests(part: Results) -> Iterator[str]:
 
 def _kills(part: Results) -> Iterator[str]:
     words = (
-        "`benchmarks/kills.py` kills a command (SIGKILL) at a random moment. The store's `runs/` and"
-        " `staging/` also hold unrelated files. After each kill, the catalogue is repaired if the kill left it incomplete."
+        "`benchmarks/kills.py` kills a command (SIGKILL) at a random moment. The folders `runs/` and"
+        " `staging/` of tracekit's store also hold unrelated files. After each kill, the catalogue of runs is repaired if the kill left it incomplete."
         " It lists exactly the runs that existed before or that the command had completed, all tables of these runs"
         " can be read, and the unrelated files are unchanged. After every fifth kill, the command is repeated and succeeds, all files match"
         " their checksums, and nothing is left over."
@@ -97,7 +97,7 @@ def _kills(part: Results) -> Iterator[str]:
 def _interrupts(part: Results) -> Iterator[str]:
     words = (
         "`benchmarks/interrupts.py` sends SIGINT to a command and its child processes, as Ctrl-C does on a terminal, at a random moment"
-        " from its first line of code on. Every command that was not done printed one line, `tracekit: interrupted`,"
+        " from its first line of code on. Every command that had not finished printed one line, `tracekit: interrupted`,"
         " and ended with exit code 130. Nothing was left in the store's `staging/` and no half-written page anywhere;"
         " all tables of all listed runs could be read. At the end, each command was repeated and succeeded."
         " `tests/recording/test_recording_perform.py` tests interrupts of a recording, moment by moment."
@@ -128,14 +128,14 @@ def _long(part: Results) -> Iterator[str]:
     early, late = (f"{each / MIB:,.0f} MiB" for each in analyses["held_bytes"])
     number = analyses["number"]
     yield (
-        f"One process opened a run and asked for its breakdown, its idle time and a SQL query, {number} times. Its resident memory was"
+        f"To find memory leaks, one process opened a run and asked for its breakdown, its idle time and a SQL query, {number} times. Its resident memory was"
         f" {early} after {number // 4} rounds and {late} at the end.\n"
     )
 
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines of `tracekit/` that the tests execute, including processes they start: commands, workers of an executor, annotated"
+        "The table gives the share of branches and lines of `tracekit/` that the tests execute, including processes they start: commands, workers of an executor, annotated"
         " programs. Code that runs only compiled, or in an isolated Python (the supervisor of a recording), counts as not"
         " executed. The tests of the training programs, of most of the documentation and those marked nightly were not run."
     )
@@ -148,7 +148,7 @@ def _coverage(part: Results) -> Iterator[str]:
 def _mutants(part: Results) -> Iterator[str]:
     tried = sum(sum(each.values()) for each in part["rooms"].values())
     words = (
-        f"`benchmarks/mutants.py` changes one operator, number, condition or method at a time. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were"
+        f"To see whether the tests detect errors, `benchmarks/mutants.py` changes one operator, number, condition or method of the code at a time. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were"
         f" drawn at random (seed {part['seed']}) and {tried:,} tried. Each ran against the tests of the packages that execute the changed line, and"
         " of the packages beside them. A failing test counts only if it passes without the change, after the same tests. Changes that"
         " cannot affect any answer are listed with the reason in `benchmarks/equivalent_mutants.toml`. The"

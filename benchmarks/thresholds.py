@@ -107,8 +107,8 @@ def left_out(trials: Trials) -> str:
     said = [f"`{name}` {' or '.join(sorted(values))}" for name, values in sorted(others.items())]
     table = "\n".join(rows)
     return (
-        f"{table}\n\nThresholds whose refitted value differs from the one in use for a left-out"
-        f" program: {', '.join(said)}."
+        f"{table}\n\nFitted without the traces of one program, these thresholds get another value"
+        f" than the one in use: {', '.join(said)}."
     )
 
 
@@ -152,8 +152,9 @@ def sensitivity(trials: Trials) -> str:
     unread = [f"`{each.name}`" for each in fields(Thresholds) if each.name not in trials.names]
     table = "\n".join(rows)
     return (
-        f"{table}\n\nHalving or doubling changes no score for {', '.join(idle)}.\n\n"
-        f"None of these traces uses {', '.join(unread)}."
+        f"{table}\n\nHalving or doubling one of these thresholds changes the score of no trace: "
+        f"{', '.join(idle)}.\n\nNo trace of these tables uses these thresholds, so the tables do not"
+        f" test them: {', '.join(unread)}."
     )
 
 

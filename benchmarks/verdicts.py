@@ -250,9 +250,10 @@ def evidence(steps: list[Trial]) -> str:
 
 _PAGE = """# How often verdicts on two runs are wrong
 
-`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from the same random
-process, and compares the runs as `tracekit compare` does
-([method](../compare.md#what-can-be-shown)). The method was tuned on other seeds.
+`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from one random process
+(for example independent steps, or a drift), and compares the runs as `tracekit compare` does
+([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the
+steps drift. The method was tuned on other seeds.
 
 ## The mean step
 
@@ -268,15 +269,17 @@ Each cell gives percentages of {pairs} pairs, without cold steps (`--skip auto`)
 
 ## The typical step
 
-Each cell gives percentages of {few} pairs: `unknown` for equal runs / false alarms for equal runs /
-power at 3 % (`slower`, for a B that is 3 % slower). Cold steps are kept.
+The table is about the median step. Each cell gives three percentages of {few} pairs of runs:
+`unknown` for equal runs / false alarms for equal runs / power at 3 % (verdict `slower` for a run
+B that is 3 % slower). Cold steps at the beginning are kept.
 
 {typical}
 
 ## A limit of 5 %, with an outlier
 
-Each cell gives the percentages of {pairs} pairs that a limit of 5 % on the mean step calls within /
-above / unknown. Steps are independent (sd 2 %), and one step of B takes 7 times as long.
+`tracekit gate` decides whether the mean step of run B exceeds that of run A by more than 5 %. Each
+cell gives the percentages of {pairs} pairs of runs that it calls within the limit / above it /
+unknown. Steps are independent (sd 2 %), and one step of B takes 7 times as long.
 
 {limits}
 """
