@@ -250,9 +250,9 @@ def evidence(steps: list[Trial]) -> str:
 
 _PAGE = """# How often verdicts on two runs are wrong
 
-`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from one random process
-(for example independent steps, or a drift), and compares the runs as `tracekit compare` does
-([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the
+`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from one random
+process (for example independent steps, or a drift), and compares the runs as `tracekit compare`
+does ([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the
 steps drift. The method was tuned on other seeds.
 
 ## The mean step

@@ -178,7 +178,7 @@ class TestFailures:
             'if [ "$1" = --version ]; then echo "NVIDIA Nsight Systems version VERSION"; exit; fi'
         )
         report.write_bytes(REPORT_MAGIC + b" 2025@1@1@118-251135540420v0.\n\x0b")
-        newer = f"recorded by Nsight Systems 2025.1, and {program} is 2023.4, which is older"
+        newer = f"recorded by Nsight Systems 2025.1; {program} is 2023.4, which is older"
         for version, says in (("2023.4.4.54", newer), ("2025.1.0", "nsys cannot export")):
             now = said.replace("VERSION", version)
             Path(program).write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{now}\n"))

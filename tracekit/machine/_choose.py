@@ -163,8 +163,8 @@ def _sharing_a_bus(devices: pl.DataFrame) -> int:
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
-    whole = known.filter(~pl.col("name").str.contains(r"\bMIG\b").fill_null(value=False))
-    return whole.height - whole.select("host", "pci_bus").n_unique()
+    full_gpus = known.filter(~pl.col("name").str.contains(r"\bMIG\b").fill_null(value=False))
+    return full_gpus.height - full_gpus.select("host", "pci_bus").n_unique()
 
 
 def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
@@ -201,11 +201,11 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
     """Join the machines of several hosts (see `machine_of`) into one; links between are unknown."""
     numbers = [devices["device"] for devices in hosts.values()]
     # A topology of each host numbers its GPUs from 0.
-    own = [
+    parts = [
         devices if topology is None else devices.with_columns(device=pl.int_range(pl.len()))
         for devices in hosts.values()
     ]
-    each = [machine_of(devices, topology) for devices in own]
+    each = [machine_of(devices, topology) for devices in parts]
     names = pl.concat(list(hosts.values()))["name"].drop_nulls()
     joined = not names.str.contains(_SPANS_HOSTS).any()
     between = (
@@ -218,14 +218,14 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
     machine, firsts = side_by_side([placed.machine for placed in each], warning)
     if joined:
         machine = with_fabric(machine)
-    whole = {
+    places = {
         number: first + placed.place[device]
-        for placed, devices, numbered, first in zip(each, own, numbers, firsts, strict=True)
+        for placed, devices, numbered, first in zip(each, parts, numbers, firsts, strict=True)
         for device, number in zip(devices["device"], numbered, strict=True)
         if device in placed.place
     }
     warnings = [text for placed in each for text in placed.warnings]
-    return Placed(machine, whole, each[0].by, tuple(dict.fromkeys([*warnings, warning])))
+    return Placed(machine, places, each[0].by, tuple(dict.fromkeys([*warnings, warning])))
 
 
 # -- machines that tell nothing of NVLinks, and several of them
@@ -261,18 +261,18 @@ def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
 
 
 def _without_routes(machine: Machine) -> Machine:
-    what = _UNTOLD.format(machine.name)
-    text = f"{what}, and none are known of its GPUs: no route between two GPUs is known"
+    problem = _UNTOLD.format(machine.name)
+    text = f"{problem}, and none are known of its GPUs: no route between two GPUs is known"
     return replace(machine, warnings=(*machine.warnings, text))
 
 
 def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
-    ours = dict(zip(preset.nodes("gpu"), machine.nodes("gpu"), strict=True))
-    ours |= {switch: switch for switch in preset.nodes("nvswitch")}
+    names = dict(zip(preset.nodes("gpu"), machine.nodes("gpu"), strict=True))
+    names |= {switch: switch for switch in preset.nodes("nvswitch")}
     links = [
-        replace(link, ends=(ours[link.ends[0]], ours[link.ends[1]]), known="recognised")
+        replace(link, ends=(names[link.ends[0]], names[link.ends[1]]), known="recognised")
         for link in preset.links
-        if link.type in PEER_LINKS and ours.keys() >= {*link.ends}
+        if link.type in PEER_LINKS and names.keys() >= {*link.ends}
     ]
     nodes = dict(machine.graph.nodes(data=True))
     nodes |= {switch: {"type": "nvswitch"} for switch in preset.nodes("nvswitch")}
@@ -413,9 +413,9 @@ def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, .
 
     `other` names what differs from the run (UUIDs, PCI addresses); `by`: how GPUs were matched.
     """
-    what = " and ".join(other)
+    differing = " and ".join(other)
     text = (
-        f"the GPUs of the topology {machine.name} have other {what} than those of the run: "
+        f"the GPUs of the topology {machine.name} have other {differing} than those of the run: "
         f"it is of another machine, and GPUs are taken by their {by}"
     )
     return (text,) if other else ()
@@ -438,18 +438,18 @@ def _matched(
 
 
 def _checked(
-    machine: Machine, gpus: Mapping[int, int], active: list[int], what: str
+    machine: Machine, gpus: Mapping[int, int], active: list[int], identity: str
 ) -> Mapping[int, int]:
     absent = sorted(set(active) - gpus.keys())
     if absent:
-        _refuse(machine, f"GPU {absent[0]}, which is not in it by the {what} of its GPUs")
+        _refuse(machine, f"GPU {absent[0]}, which is not in it by the {identity} of its GPUs")
     # Of devices that are one GPU by their key, those that ran nothing stand back.
     taken = Counter(gpus[device] for device in active)
     twice = next((gpu for gpu, times in taken.items() if times > 1), None)
     if twice is not None:
         same = " and ".join(str(device) for device in active if gpus[device] == twice)
         raise UsageError(
-            f"GPUs {same} of the run are GPU {twice} of the topology {machine.name}, by {what}",
+            f"GPUs {same} of the run are GPU {twice} of the topology {machine.name}, by {identity}",
             "they are in several machines, and a topology describes one",
         )
     return {device: gpu for device, gpu in gpus.items() if device in active or gpu not in taken}

@@ -106,9 +106,9 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
 def _bricks(machine: Machine, gpu: int) -> int | None:
     """Return the number of NVLinks of a GPU; None if unknown for any of its connections."""
-    own = [link.bricks for link in machine.links if link.is_peer and f"GPU{gpu}" in link.ends]
-    known = [bricks for bricks in own if bricks is not None]
-    return sum(known) if len(known) == len(own) else None
+    counts = [link.bricks for link in machine.links if link.is_peer and f"GPU{gpu}" in link.ends]
+    known = [bricks for bricks in counts if bricks is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _gb_s(bandwidth: int | None) -> float | None:

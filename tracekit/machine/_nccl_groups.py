@@ -270,7 +270,7 @@ def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
 def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame) -> Peers:
     """Return for each member (rank of a communicator) the ranks it connects to, and their GPUs."""
     ends = connections.with_columns(receives=pl.col("side").eq_missing("receive"))
-    own, other = (
+    writers, other = (
         {
             name: pl.when("receives").then(f"{a}_{name}").otherwise(f"{b}_{name}")
             for name in ("rank", "device")
@@ -281,7 +281,7 @@ def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
         ends.select(
             "line",
             *_THREAD,
-            own_rank=own["rank"],
+            own_rank=writers["rank"],
             peer=other["rank"],
             at=other["device"].str.to_lowercase(),
             near=~pl.col("transport").str.starts_with("NET"),
@@ -339,7 +339,7 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
                 joined.add_edge(place[others[seen[alike]].member], place[each.member])
         seen[alike] += 1
     parts = ([kind[n] for n in sorted(part)] for part in nx.connected_components(joined))
-    return [part for whole in parts for part in _without_doubles(whole)]
+    return [part for part_with_doubles in parts for part in _without_doubles(part_with_doubles)]
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:
@@ -353,12 +353,12 @@ def _agree(one: Member, other: Member, peers: Peers) -> bool:
 
     Their GPUs, hosts and common peers must not contradict each other.
     """
-    mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
-    for a, b, own_peers in ((one, other, mine), (other, one, theirs)):
+    first, second = peers.get(one.member, {}), peers.get(other.member, {})
+    for a, b, own_peers in ((one, other, first), (other, one, second)):
         device, near = own_peers.get(b.rank, (None, False))
         if (device is not None and not b.is_on(device)) or (near and a.host != b.host):
             return False
-    return all(mine[rank][0] == theirs[rank][0] for rank in mine.keys() & theirs.keys())
+    return all(first[rank][0] == second[rank][0] for rank in first.keys() & second.keys())
 
 
 def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:

@@ -184,9 +184,9 @@ def _blocks(file: Path) -> Iterator[str]:
         with file.open("rb") as stream:
             rest = b""
             while block := stream.read(BLOCK_BYTES):
-                whole, newline, after = block.rpartition(b"\n")
+                complete, newline, after = block.rpartition(b"\n")
                 if newline:
-                    yield (rest + whole).decode(errors="replace")
+                    yield (rest + complete).decode(errors="replace")
                     rest = after
                 else:  # A line longer than a block is nothing of NCCL's.
                     rest = block[:WHOLE_LINE]

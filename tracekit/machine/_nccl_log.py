@@ -188,16 +188,16 @@ def _ranks(members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _missing_ranks(members: pl.DataFrame) -> list[str]:
-    held = members.group_by("communicator", "ranks", maintain_order=True).agg(
+    counted = members.group_by("communicator", "ranks", maintain_order=True).agg(
         held=pl.col("rank").n_unique(), rows=pl.len()
     )
     return [
         f"communicator {name} has {ranks} ranks, the log has {count}: give all ranks' logs"
-        for name, ranks, count, _ in held.iter_rows()
+        for name, ranks, count, _ in counted.iter_rows()
         if count < ranks
     ] + [
         f"communicator {name} has ranks that two processes claim; are these logs of one run?"
-        for name, _, count, rows in held.iter_rows()
+        for name, _, count, rows in counted.iter_rows()
         if rows > count
     ]
 
@@ -244,8 +244,8 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
     direct = pl.when(nic.is_not_null()).then(transport.str.contains("/GDRDMA", literal=True))
     ends = {"src": ~receives, "dst": receives}
     by_end = {
-        f"{name}_{what}": value.filter(end).drop_nulls().first().over(_EDGE)
-        for what, value in (("nic", nic), ("direct", direct))
+        f"{name}_{column}": value.filter(end).drop_nulls().first().over(_EDGE)
+        for column, value in (("nic", nic), ("direct", direct))
         for name, end in ends.items()
     }
     return (
@@ -373,10 +373,10 @@ def _channels(
     use further channels, without a ring.
     """
     tables = [
-        known.placed(lines[kind].with_columns(own_rank=own, top_rank=None)).select(
+        known.placed(lines[kind].with_columns(own_rank=first, top_rank=None)).select(
             "communicator", "total"
         )
-        for kind, own in (("orders", pl.lit(0, pl.Int64)), ("totals", pl.lit(None, pl.Int64)))
+        for kind, first in (("orders", pl.lit(0, pl.Int64)), ("totals", pl.lit(None, pl.Int64)))
     ]
     most = dict(
         pl.concat(tables).drop_nulls().group_by("communicator").agg(pl.col("total").max()).rows()
@@ -449,9 +449,9 @@ def _from_zero(ring: tuple[int, ...]) -> tuple[int, ...]:
 def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
     """Return the trees (``communicator, channel, rank, parent``) that ranks print, and warnings."""
     elements = pl.col("elements").str.extract_all(r"\[\d{1,4}\] [^\s\[]+")
-    whole = pl.col("whole")
+    is_complete = pl.col("whole")
     lists = lines["trees"].with_columns(
-        elements=pl.when(whole)
+        elements=pl.when(is_complete)
         .then(elements)
         .otherwise(elements.list.slice(0, elements.list.len() - 1))
     )
@@ -536,8 +536,8 @@ def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
 
 
 def _nvls(lines: Lines, known: Communicators) -> pl.DataFrame:
-    own, top = (pl.lit(None, pl.Int64).alias(name) for name in ("own_rank", "top_rank"))
-    totals = known.placed(lines["totals"].with_columns(own, top)).drop_nulls(
+    own_rank, top = (pl.lit(None, pl.Int64).alias(name) for name in ("own_rank", "top_rank"))
+    totals = known.placed(lines["totals"].with_columns(own_rank, top)).drop_nulls(
         ["communicator", "nvls"]
     )
     return totals.group_by("communicator", maintain_order=True).agg(channels=pl.col("nvls").max())

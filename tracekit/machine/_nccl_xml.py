@@ -137,11 +137,11 @@ def _walk(root: ET.Element, source: str) -> _Found:
 
 def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
     first = cpus[0].get("host_hash")
-    own = [cpu for cpu in cpus if cpu.get("host_hash") == first]
-    if len(own) < len(cpus):
+    of_first = [cpu for cpu in cpus if cpu.get("host_hash") == first]
+    if len(of_first) < len(cpus):
         hosts = len({cpu.get("host_hash") for cpu in cpus})
         found.warnings.append(f"only the first of the {hosts} machines in it is taken")
-    return own
+    return of_first
 
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
@@ -150,9 +150,9 @@ def _host_numbers(cpus: list[ET.Element]) -> list[int]:
     taken: set[int] = set()
     numbers: list[int | None] = []
     for numa in numa_ids:
-        own = numa is not None and numa >= 0 and numa not in taken
-        numbers.append(numa if own else None)
-        taken |= {numa} if own and numa is not None else set()
+        is_free = numa is not None and numa >= 0 and numa not in taken
+        numbers.append(numa if is_free else None)
+        taken |= {numa} if is_free and numa is not None else set()
     free = (number for number in range(len(taken) + len(cpus)) if number not in taken)
     return [next(free) if number is None else number for number in numbers]
 

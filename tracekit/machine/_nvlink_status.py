@@ -119,7 +119,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
     addresses belong to NVSwitches.
     """
     nodes = {gpu: {"type": "gpu", **_known(each)} for gpu, each in status.items()}
-    buses = _own_buses(status)
+    buses = _buses_of_gpus(status)
     warnings = []
     if buses:
         for bus, gpu in buses.items():
@@ -185,8 +185,8 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
     return [brick.remote for brick in gpu.active if brick.remote is not None]
 
 
-def _own_buses(status: Status) -> dict[str, str]:
-    """Return PCI address -> GPU, derived from the remote ends of NVLinks between GPUs.
+def _buses_of_gpus(status: Status) -> dict[str, str]:
+    """Return PCI address -> GPU if NVLinks join the GPUs directly; otherwise empty.
 
     nvidia-smi numbers GPUs in the order of their addresses. Empty if NVLinks do not join the GPUs
     directly.
@@ -195,8 +195,8 @@ def _own_buses(status: Status) -> dict[str, str]:
     buses = sorted({bus for gpu in linked for bus, _ in _remotes(status[gpu])}, key=_bus_key)
     if not linked or len(buses) != len(linked):
         return {}
-    own = dict(zip(buses, linked, strict=True))
-    bus_of = {gpu: bus for bus, gpu in own.items()}
+    gpu_of_bus = dict(zip(buses, linked, strict=True))
+    bus_of = {gpu: bus for bus, gpu in gpu_of_bus.items()}
     there: Counter[tuple[str, str, int | None, int | None]] = Counter()
     for gpu in linked:
         for number, brick in status[gpu].bricks.items():
@@ -209,7 +209,7 @@ def _own_buses(status: Status) -> dict[str, str]:
         near != far and there[far, near, remote, number] == count
         for (near, far, number, remote), count in list(there.items())
     )
-    return own if is_symmetric else {}
+    return gpu_of_bus if is_symmetric else {}
 
 
 def _by_number(status: Iterable[str]) -> list[str]:

@@ -160,14 +160,14 @@ def peak_memory_bandwidth(product: str | None) -> int | None:
 
 
 @cache
-def _peaks(what: str) -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
+def _peaks(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
     content = read_toml(schemas() / "machines" / "peaks.toml")
     return tuple(
         (
             re.compile(each["name"]),
             {key: round(value * _TERA) for key, value in each.items() if key != "name"},
         )
-        for each in content[what]
+        for each in content[table]
     )
 
 

@@ -369,15 +369,16 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
         warnings.append("it lists no sockets: one CPU is assumed")
     hosts = dict(known)
     for group in groups:
-        own = next((hosts[device] for device in group if device in hosts), None)
-        if own is None:
-            own = _free_host(group, hosts, matrix)
-            if own not in hosts.values() and not any(each.startswith("GPU") for each in group):
+        host = next((hosts[device] for device in group if device in hosts), None)
+        if host is None:
+            host = _free_host(group, hosts, matrix)
+            if host not in hosts.values() and not any(each.startswith("GPU") for each in group):
                 warnings.append(
-                    f"{', '.join(group)}: SYS from every GPU, so put on a CPU of its own (CPU{own})"
+                    f"{', '.join(group)}: SYS from every GPU, so put on a CPU of its own "
+                    f"(CPU{host})"
                 )
         for device in group:
-            hosts.setdefault(device, own)
+            hosts.setdefault(device, host)
     return hosts
 
 

@@ -384,7 +384,7 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
         return []
     host_of = {gpu: machine.host_of.get(f"GPU{gpu}", -1) for gpu in members}
     by_host = sorted((gpu for gpu in members if host_of[gpu] >= 0), key=host_of.__getitem__)
-    parts = [[*own] for _, own in itertools.groupby(by_host, host_of.__getitem__)]
+    parts = [[*group] for _, group in itertools.groupby(by_host, host_of.__getitem__)]
     if len(parts) > 1:
         inner = [find_rings(machine, part)[0].gpus if len(part) > 1 else (*part,) for part in parts]
         return _from_each_gpu(inner)
@@ -405,7 +405,7 @@ def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
     """
     number = min(map(len, inner))
     turned = (
-        [own[first:] + own[:first] for own in inner for first in (turn * len(own) // number,)]
+        [ring[first:] + ring[:first] for ring in inner for first in (turn * len(ring) // number,)]
         for turn in range(number)
     )
     return [Ring(tuple(itertools.chain(*parts))) for parts in turned]

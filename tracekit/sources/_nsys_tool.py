@@ -158,12 +158,12 @@ def _too_new(path: Path, program: str) -> InputError | None:
     """
     with path.open("rb") as file:
         recorded = _REPORT_VERSION.match(file.read(_LONGEST))
-    known = _TOOL_VERSION.search(_said(path, program, "--version"))
+    known = _TOOL_VERSION.search(_output(path, program, "--version"))
     if not recorded or not known or _numbers(recorded) <= _numbers(known):
         return None
-    ours, its = (".".join(map(str, _numbers(each))) for each in (known, recorded))
+    installed, needed = (".".join(map(str, _numbers(each))) for each in (known, recorded))
     return UnsupportedTraceError(
-        f"{path} was recorded by Nsight Systems {its}, and {program} is {ours}, which is older",
+        f"{path} was recorded by Nsight Systems {needed}; {program} is {installed}, which is older",
         f"export it where it was recorded: {_by_hand(path)}",
     )
 
@@ -174,11 +174,11 @@ def _numbers(version: re.Match[Any]) -> tuple[int, int]:
 
 def _known(path: Path, program: str) -> list[str]:
     """Return those options of ``nsys export`` in `_OPTIONS` that this version of nsys has."""
-    text = _said(path, program, "export", "--help")
+    text = _output(path, program, "export", "--help")
     return [option for option in _OPTIONS if option.partition("=")[0] in text]
 
 
-def _said(path: Path, program: str, *words: str) -> str:
+def _output(path: Path, program: str, *words: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user chose
             [program, *words],

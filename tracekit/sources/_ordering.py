@@ -52,14 +52,14 @@ class Ordered:
         """Add rows, with ``start`` and ``end`` in ns and never null."""
         if frame.is_empty():
             return
-        frame = in_order(pl.DataFrame(_held(frame.get_columns())))
+        frame = in_order(pl.DataFrame(_used(frame.get_columns())))
         start = frame["start"].to_numpy()
         self._samples.append(start[::_SAMPLED].copy())
         self._edges.append((int(start[0]), int(start[-1])))
         self._spool.append(frame)
 
     def settle(
-        self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
+        self, needed: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
         """Merge all rows into their final order, replacing some columns by computed ones.
 
@@ -67,7 +67,7 @@ class Ordered:
 
         Parameters
         ----------
-        given
+        needed
             Columns to drop.
         make
             Function that computes their replacements, from a frame with those that exist.
@@ -77,11 +77,11 @@ class Ordered:
         settled: list[tuple[_Slice, ...]] = []
 
         def work(chunk: tuple[_Slice, ...]) -> pl.DataFrame:
-            return self._settled(chunk, given, make)
+            return self._settled(chunk, needed, make)
 
         for chunk, rows in zip(plan, ahead(work, plan, waiting=1), strict=True):
             if self._is_whole(chunk):
-                self._spool.change(chunk[0].piece, given, rows)
+                self._spool.change(chunk[0].piece, needed, rows)
                 settled.append(chunk)
                 continue
             settled.append((_Slice(len(self._spool), 0, rows.height),))
@@ -100,7 +100,7 @@ class Ordered:
     def _settled(
         self,
         chunk: tuple[_Slice, ...],
-        given: Collection[str],
+        needed: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
         """Return the merged rows of a chunk, with columns `given` replaced by those from `make`.
@@ -109,12 +109,12 @@ class Ordered:
         """
         if self._is_whole(chunk):
             piece = chunk[0].piece
-            there = _present(self._spool.columns[piece], given)
-            return pl.DataFrame(_held(make(self._spool.read(piece, *there))) if there else [])
+            there = _present(self._spool.columns[piece], needed)
+            return pl.DataFrame(_used(make(self._spool.read(piece, *there))) if there else [])
         rows = self._merged(chunk, ())
-        used = rows.select(_present(rows.columns, given))
+        used = rows.select(_present(rows.columns, needed))
         kept = [column for column in rows if column.name not in used.columns]
-        return pl.DataFrame(_held([*kept, *make(used)]))
+        return pl.DataFrame(_used([*kept, *make(used)]))
 
     @property
     def height(self) -> int:
@@ -151,9 +151,9 @@ class Ordered:
             yield pl.concat([empty, present], how="diagonal_relaxed")
 
     def _part(self, part: _Slice, columns: tuple[str, ...]) -> pl.DataFrame:
-        held = self._spool.columns[part.piece]
+        stored = self._spool.columns[part.piece]
         # Where none of them is held, the start says at least how many rows there are.
-        wanted = (_present(held, columns) or ["start"]) if columns else []
+        wanted = (_present(stored, columns) or ["start"]) if columns else []
         return self._spool.read(part.piece, *wanted, rows=slice(part.begin, part.end))
 
     def _planned(self) -> list[tuple[_Slice, ...]]:
@@ -218,13 +218,13 @@ class Ordered:
         return np.unique(cuts)
 
 
-def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
-    """Return the columns that have any value; all-null ones are dropped to save work."""
+def _used(columns: Iterable[pl.Series]) -> list[pl.Series]:
+    """Return the columns that are not all null, to save reading and sorting the others."""
     return [column for column in columns if column.null_count() < len(column)]
 
 
-def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
-    return [name for name in held if name in columns]
+def _present(stored: Sequence[str], columns: Collection[str]) -> list[str]:
+    return [name for name in stored if name in columns]
 
 
 RUN_ROWS = 1 << 10

@@ -138,8 +138,8 @@ def _check_folder(folder: Path) -> None:
                 f"give its files, --run NAME makes one run of them: tracekit ingest {folder}/*",
             ) from None
         if (known := _known(head_of(first)[:HEAD])) and known[1] != _FOLDER:
-            what = f"{folder} is a directory, and its file {first.name} is {known[0]}"
-            raise UnsupportedTraceError(what, known[1].format(path=folder)) from None
+            problem = f"{folder} is a directory, and its file {first.name} is {known[0]}"
+            raise UnsupportedTraceError(problem, known[1].format(path=folder)) from None
         raise
 
 
@@ -243,9 +243,9 @@ def refusal(path: Path) -> InputError:
         packed = file.read(2) == b"\x1f\x8b"
     head = head_of(path)[:HEAD]
     if known := _known(head):
-        what, hint = known
+        kind, hint = known
         inside = "packed with gzip, and in it " if packed else ""
-        return UnsupportedTraceError(f"{path} is {inside}{what}", hint.format(path=path))
+        return UnsupportedTraceError(f"{path} is {inside}{kind}", hint.format(path=path))
     if packed:
         return UnsupportedTraceError(f"{path} is a gzip archive", f"unpack it first: gunzip {path}")
     return NotATraceError(f"{path} is not a trace", READS)
@@ -262,8 +262,8 @@ def _known(head: bytes) -> tuple[str, str] | None:
         keys = ", ".join(_keys(head))
         return "JSON, but no PyTorch trace" + (f" (it has {keys})" if keys else ""), READS
     if _is_perfetto(head):
-        what = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
-        return what, f"{_ROCPROF}; of a PyTorch trace give the JSON"
+        kind = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
+        return kind, f"{_ROCPROF}; of a PyTorch trace give the JSON"
     return None
 
 

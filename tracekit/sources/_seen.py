@@ -62,12 +62,12 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
     words
         Kind of loss -> description of the lost rows, put after their number.
     """
-    return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
+    return tuple(f"{lost[kind]:,} {noun}" for kind, noun in words.items() if lost.get(kind))
 
 
-def backward(count: int, what: str) -> tuple[str, ...]:
-    """Return a warning that `count` rows (called `what`) end before they start; none for 0 rows."""
-    return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
+def backward(count: int, noun: str) -> tuple[str, ...]:
+    """Return a warning that `count` rows (called `noun`) end before they start; none for 0 rows."""
+    return (f"{count:,} {noun} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
 WHO = "who"
@@ -111,15 +111,15 @@ class Seen:
         """Add a batch of rows."""
         if not batch.height:
             return
-        who = self._who(batch)
+        ids = self._identity_of(batch)
         if self._numbered:
-            batch = pl.DataFrame([c for c in batch if c.name not in self._identities] + [who])
+            batch = pl.DataFrame([c for c in batch if c.name not in self._identities] + [ids])
         self.rows.add(batch)
         latest = _latest(batch)
         self.last = latest if self.last is None else max(self.last, latest)
 
-    def _who(self, batch: pl.DataFrame) -> pl.Series:
-        """Return the index in `distinct` of each row's combination of ids; new ones are added."""
+    def _identity_of(self, batch: pl.DataFrame) -> pl.Series:
+        """Return the index of each row's combination of ids; new combinations are added."""
         absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
         ids = [
             batch[name] if name in batch.columns else absent.alias(name)
@@ -164,18 +164,18 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
     -------
     The rows that are kept, and for each given row the position of the kept row that equals it.
     """
-    held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
-    numbers = [column.fill_null(0) if column.null_count() else column for column in held]
-    numbers += [column.is_null() for column in held if column.null_count()]
+    filled = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
+    numbers = [column.fill_null(0) if column.null_count() else column for column in filled]
+    numbers += [column.is_null() for column in filled if column.null_count()]
     values = np.vstack(list(map(pl.Series.to_numpy, numbers)), dtype=np.int64, casting="unsafe")
     slots, kept = tuple(np.zeros((2, _SLOTS), np.int64)), np.empty(rows.height, np.int64)
     which = np.empty(rows.height, np.uint32)
-    count = compiled(tell_apart, rows.height)(values, slots, kept, which)
+    count = compiled(assign_numbers, rows.height)(values, slots, kept, which)
     some = pl.Series(kept[:count].astype(np.uint32))
     return pl.DataFrame([column.cast(pl.Int64) for column in rows[some]]), which
 
 
-def tell_apart(
+def assign_numbers(
     values: NDArray[Any], slots: tuple[NDArray[Any], ...], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:  # fmt: skip
     """Drop rows of integers that equal a recent row, which a small hash table remembers.

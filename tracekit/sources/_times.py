@@ -67,14 +67,14 @@ class Times:
         """Test whether each time is within 52 days of the trace's median start; null stays null."""
         return time.is_between(self._low, self._high)
 
-    def within(self, what: str, *names: str) -> Filter:
+    def within(self, noun: str, *names: str) -> Filter:
         """Return a filter for batches of rows: it drops rows with a time far from the others.
 
         Far is over 52 days from the trace's median start.
 
         Parameters
         ----------
-        what
+        noun
             Name of the rows, for messages.
         names
             Columns of times, which may have nulls; default: those of ``start`` and ``end`` that
@@ -85,41 +85,41 @@ class Times:
         DamagedTraceError
             Raised by the returned filter, if the total duration of the rows is too large.
         """
-        passed = self._passed[what] = _Passed()
+        passed = self._passed[noun] = _Passed()
 
         def kept(rows: pl.DataFrame) -> pl.DataFrame:
             times = names or [name for name in ("start", "end") if name in rows.columns]
             edges = [edge for name in times for edge in (rows[name].min(), rows[name].max())]
             known = [edge for edge in edges if isinstance(edge, int)]
-            held = [edge for edge in known if self._low <= edge <= self._high]
-            self._edges.update(held and (min(held), max(held)))
-            if len(held) < len(known):
-                before, rows = rows.height, rows.filter(self._are_held(times))
+            possible = [edge for edge in known if self._low <= edge <= self._high]
+            self._edges.update(possible and (min(possible), max(possible)))
+            if len(possible) < len(known):
+                before, rows = rows.height, rows.filter(self._are_possible(times))
                 passed.lost += before - rows.height
             if "end" in times:
                 passed.together += _together(rows)
-                self._check(what, passed.together)
+                self._check(noun, passed.together)
             return rows
 
         return kept
 
-    def _are_held(self, names: Sequence[str]) -> pl.Expr:
-        held = [self.hold(pl.col(name)).fill_null(value=True) for name in names]
+    def _are_possible(self, names: Sequence[str]) -> pl.Expr:
+        are_possible = [self.hold(pl.col(name)).fill_null(value=True) for name in names]
         unknown = pl.all_horizontal(pl.col(names) == 0)  # which is told of apart
-        return pl.all_horizontal(held) | unknown
+        return pl.all_horizontal(are_possible) | unknown
 
-    def check_endless(self, what: str, count: int) -> None:
+    def check_endless(self, noun: str, count: int) -> None:
         """Raise `DamagedTraceError` if `count` rows without an end could overflow a duration sum.
 
         Each is taken to last as long as the trace.
         """
         span = max(self._edges, default=0) - min(self._edges, default=0)
-        self._check(f"{what} without an end", float(count * span))
+        self._check(f"{noun} without an end", float(count * span))
 
-    def _check(self, what: str, together: float) -> None:
+    def _check(self, noun: str, together: float) -> None:
         if together > MOST_TOGETHER:
             raise DamagedTraceError(
-                f"{what} last {together / 3.6e12:,.0f} hours together in {self._path}, "
+                f"{noun} last {together / 3.6e12:,.0f} hours together in {self._path}, "
                 f"more than {MOST_TOGETHER / 3.6e12:,.0f}",
                 "their times are damaged: export or record it again",
             )
@@ -128,7 +128,7 @@ class Times:
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on the rows that were dropped so far."""
         known = self._passed.items()
-        return tuple(f"{each.lost:,} {what} {LOST}" for what, each in known if each.lost)
+        return tuple(f"{each.lost:,} {noun} {LOST}" for noun, each in known if each.lost)
 
 
 def _together(rows: pl.DataFrame) -> float:

@@ -142,10 +142,10 @@ class ColumnarExport:
         DamagedTraceError
             If the table cannot be read.
         """
-        asked: dict[str, SqlType] = {
+        condition_types: dict[str, SqlType] = {
             each.column: "int" if each.how == "first" else "text" for each in where
         }
-        both = {**asked, **columns}
+        both = {**condition_types, **columns}
         found = typed(pl.DataFrame(), both)[0].clear()
         for part in self.batches(table, both):
             found = _chosen(pl.concat([found, _fulfilling(part, where)]), where)
@@ -165,13 +165,13 @@ class ColumnarExport:
         """
         present = [name for name in columns if self.has(table, name)]
         lost: Counter[str] = Counter()
-        held = self.times.within(f"rows of {table}")
+        within_times = self.times.within(f"rows of {table}")
 
         def noted(part: pl.DataFrame) -> pl.DataFrame:
             frame, fell = typed(part, columns)
             lost.update(fell)
             self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
-            return held(frame)
+            return within_times(frame)
 
         if present:
             yield from regrouped(map(noted, self._parts(table, present, rows)), rows)

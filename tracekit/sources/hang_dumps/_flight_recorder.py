@@ -219,8 +219,8 @@ def _place(frames: Any) -> str | None:
     if not isinstance(frames, list):
         return None
     known = [each for each in frames[:1_000] if isinstance(each, dict) and each.get("filename")]
-    own = (each for each in known if not _LIBRARY.search(str(each["filename"])))
-    frame = next(own, known[0] if known else None)
+    of_program = (each for each in known if not _LIBRARY.search(str(each["filename"])))
+    frame = next(of_program, known[0] if known else None)
     if frame is None:
         return None
     file = "/".join(Path(str(frame["filename"])).parts[-2:])

@@ -77,8 +77,8 @@ def _host_of(path: Path) -> pl.DataFrame:
 
 
 def _host_events(events: pl.DataFrame) -> pl.DataFrame:
-    own = with_groups(events.filter(pl.col("ph") == "X"))
-    kept = own.filter(pl.col("group").is_in(_HOST), pl.col("name") != "record_param_comms")
+    spans = with_groups(events.filter(pl.col("ph") == "X"))
+    kept = spans.filter(pl.col("group").is_in(_HOST), pl.col("name") != "record_param_comms")
     ids = pl.col("pid", "tid").cast(pl.Int64, strict=False)
     timed = kept.with_columns(ids, end=pl.col("start") + pl.col("length").clip(0))
     return timed.drop_nulls(["start", "end", "pid", "tid"]).filter(pl.col("end") < OPEN)
@@ -129,8 +129,8 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
 def _operators(inside: pl.DataFrame) -> pl.DataFrame:
     """Return ``graph, operators``: names and tensor sizes of a capture's operators as one text."""
     text = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
-    own = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
-    return own.group_by("graph").agg(operators=text.str.join("\n"))
+    operators = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
+    return operators.group_by("graph").agg(operators=text.str.join("\n"))
 
 
 def _replays(gathered: Gathered) -> pl.DataFrame:

@@ -119,8 +119,8 @@ class Document:
     def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
             # Of invalid text no more than a name is lost.
-            whole = text.decode("utf-8-sig", "replace")
-            found = json.loads(whole, strict=False, object_pairs_hook=first_of_each)
+            decoded = text.decode("utf-8-sig", "replace")
+            found = json.loads(decoded, strict=False, object_pairs_hook=first_of_each)
         except (ValueError, RecursionError) as error:
             raise DamagedTraceError(
                 f"{self.path} is cut short or corrupt around its events ({error})", _AGAIN

@@ -229,11 +229,11 @@ def nanoseconds(text: pl.Series) -> pl.Series:
     """Convert decimal texts in microseconds to whole nanoseconds; null for anything else."""
     plain = text.str.contains(_PLAIN)
     parts = text.zip_with(plain, pl.Series([None], dtype=pl.String)).str.splitn(".", 2)
-    whole, fraction = parts.struct.unnest()
+    integer, fraction = parts.struct.unnest()
     digits = fraction.fill_null("").str.pad_end(4, "0").str.slice(0, 4).cast(pl.Int64)
-    thousands = whole.cast(pl.Int64) * 1000
+    thousands = integer.cast(pl.Int64) * 1000
     part = (digits + 5) // 10  # further digits are none of a clock's
-    negative = whole.str.starts_with("-")
+    negative = integer.str.starts_with("-")
     times = pl.select(pl.when(negative).then(thousands - part).otherwise(thousands + part))
     if plain.all(ignore_nulls=True):
         return times.to_series().alias(text.name)

@@ -148,10 +148,10 @@ class Gathered:
             self._held = self._times.within("events")
         if self._times is None:
             return events
-        held = self._held(events)
-        self._endless += held["end"].null_count()
+        possible = self._held(events)
+        self._endless += possible["end"].null_count()
         self._times.check_endless("events", self._endless)
-        return held
+        return possible
 
     def _add_work(self, events: pl.DataFrame) -> None:
         ended = events.filter(pl.col("end") != OPEN)
@@ -174,8 +174,8 @@ class Gathered:
 
     def _learn_names(self, events: pl.DataFrame) -> None:
         named = events.select("name", "pid", "tid", "label").drop_nulls("label")
-        for what, pid, tid, label in named.unique(maintain_order=True).iter_rows():
-            self._labels[what, pid, tid] = label
+        for entry, pid, tid, label in named.unique(maintain_order=True).iter_rows():
+            self._labels[entry, pid, tid] = label
 
     @property
     def pid(self) -> int:
@@ -188,7 +188,7 @@ class Gathered:
         """Table of the trace's processes: ``process`` (index), ``pid, name``."""
         pids = sorted({self.pid, *(pid for pid, _ in self._threads)})
         names = {
-            pid: label for (what, pid, _), label in self._labels.items() if what == "process_name"
+            pid: label for (entry, pid, _), label in self._labels.items() if entry == "process_name"
         }
         rows = [(number, pid, names.get(str(pid))) for number, pid in enumerate(pids)]
         schema = {"process": pl.Int32, "pid": pl.Int64, "name": pl.String}
@@ -200,8 +200,8 @@ class Gathered:
         named = pl.DataFrame(
             [
                 (pid, tid, label)
-                for (what, pid, tid), label in self._labels.items()
-                if what == "thread_name"
+                for (entry, pid, tid), label in self._labels.items()
+                if entry == "thread_name"
             ],
             schema=dict.fromkeys(("pid", "tid", "name"), pl.String),
             orient="row",
@@ -255,13 +255,13 @@ def gpu_work(events: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
     names
         Short names of kernels.
     """
-    whole = {
+    integer_columns = {
         name: pl.col(name).cast(pl.Int64, strict=False)
         for name in ("device", "in_device", "from_device", "to_device", "context", "in_context",
                      "stream", "correlation", "bytes", "graph_node")
     }  # fmt: skip
     ops = events.select(
-        "group", "name", "pid", "tid", "start", "end", "grid", "block", **whole
+        "group", "name", "pid", "tid", "start", "end", "grid", "block", **integer_columns
     ).with_columns(
         # Old traces name the GPU and its stream as process and thread alone.
         device=_first("device", "in_device", pl.col("pid").cast(pl.Int64, strict=False)),

@@ -97,14 +97,14 @@ def read(
         If it is other JSON.
     """
     with closing(Document(path)) as document:
-        gathered = Gathered(path, workspace, _told(document.before(), "rank"))
+        gathered = Gathered(path, workspace, _job_number(document.before(), "rank"))
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:
         known = ", ".join(sorted(gathered.unknown)[:_MOST_UNKNOWN])
-        what = f", but events of {known}, which are not known" if known else ""
+        unknown = f", but events of {known}, which are not known" if known else ""
         hint = f"{_RECORD}; of JAX give the .xplane.pb beside it"
-        raise MissingDataError(f"no GPU work and no operators in {path}{what}", hint)
+        raise MissingDataError(f"no GPU work and no operators in {path}{unknown}", hint)
     graphs = joined(captures, gathered) if captures else None
     return _recording(path, gathered, around, graphs)
 
@@ -119,10 +119,10 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
     progress("read events", size, size)
 
 
-def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+def _together(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Concatenate small frames of events into larger ones, since each frame has a fixed cost."""
     waiting: list[pl.DataFrame] = []
-    for piece in pieces:
+    for piece in frames:
         waiting.append(piece)
         if sum(each.height for each in waiting) >= _ROWS:
             yield pl.concat(waiting)
@@ -131,8 +131,8 @@ def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         yield pl.concat(waiting)
 
 
-def _told(around: Mapping[str, Any], key: str) -> int | None:
-    """Return ``rank`` or ``world_size`` from a trace's ``distributedInfo``; None if absent."""
+def _job_number(around: Mapping[str, Any], key: str) -> int | None:
+    """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
     job = around.get("distributedInfo")
     number = job.get(key) if isinstance(job, dict) else None
     is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
@@ -216,8 +216,8 @@ def _replayed(graphs: Joined | None) -> dict[str, Maker]:
 
     def node(rows: pl.DataFrame) -> pl.Series:
         found = rows.join(graphs.ops, on=list(key), how="left", maintain_order="left")
-        own = "graph_node" if "graph_node" in rows.columns else pl.lit(None, pl.Int64)
-        return found.select(graph_node=pl.coalesce("node", own)).to_series()
+        recorded = "graph_node" if "graph_node" in rows.columns else pl.lit(None, pl.Int64)
+        return found.select(graph_node=pl.coalesce("node", recorded)).to_series()
 
     return {"graph_node": Maker((*key, "graph_node"), node)}
 
@@ -277,16 +277,16 @@ def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
 
 def _described(properties: Mapping[str, Any]) -> dict[str, object]:
     name = properties.get("name")
-    capability = [_whole(properties.get(key)) for key in ("computeMajor", "computeMinor")]
+    capability = [_integer(properties.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
         "name": text_of(name) if isinstance(name, str) and name else None,
-        "memory_bytes": _whole(properties.get("totalGlobalMem"), (1 << 63) - 1),
-        "sm_count": _whole(properties.get("numSms")),
+        "memory_bytes": _integer(properties.get("totalGlobalMem"), (1 << 63) - 1),
+        "sm_count": _integer(properties.get("numSms")),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),
     }
 
 
-def _whole(value: object, most: int = (1 << 31) - 1) -> int | None:
+def _integer(value: object, most: int = (1 << 31) - 1) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= most else None
 
 
@@ -294,13 +294,13 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
     version = around.get("schemaVersion")
     origin = gathered.first or 0
     end = gathered.recorded
-    whole = end is not None and end >= (gathered.last or 0)
+    is_complete = end is not None and end >= (gathered.last or 0)
     return report(
         path, FORMAT, product="PyTorch",
         schema_version=text_of(version) if isinstance(version, int | float | str) else None,
         session_start=_session_start(origin, around.get("baseTimeNanoseconds")),
-        rank=_told(around, "rank"), ranks=_told(around, "world_size"),
-        duration=end - origin if end is not None and whole else None,
+        rank=_job_number(around, "rank"), ranks=_job_number(around, "world_size"),
+        duration=end - origin if end is not None and is_complete else None,
     )  # fmt: skip
 
 

@@ -516,10 +516,10 @@ def distinct(
                 codes[slot, row] = 0
                 continue
             length = size if size >= 0 else -size - 2
-            own = text[begin : begin + length]
+            value_text = text[begin : begin + length]
             value = int(size)
             for at in range(0, length, 1 + length // _SAMPLED):
-                value = (value * 31 + int(own[at])) & 0xFFFFFFFFFFF
+                value = (value * 31 + int(value_text[at])) & 0xFFFFFFFFFFF
             place = (value ^ (value >> 15)) & mask
             number = 0
             for _ in range(_MOST_PROBES):
@@ -532,7 +532,7 @@ def distinct(
                     other = text[first : first + length]
                     differ = 0
                     for at in range(length):
-                        differ |= own[at] ^ other[at]
+                        differ |= value_text[at] ^ other[at]
                     if differ == 0:
                         break
                 number = 0

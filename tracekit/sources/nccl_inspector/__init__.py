@@ -82,9 +82,9 @@ _TRACE = pl.Struct({"kernel_events": _KERNELS})
 
 
 def _perf(kind: str, **more: Any) -> pl.Struct:
-    own = {"sn": _I, "msg_size_bytes": _I, "exec_time_us": _F, "timing_source": _S,
+    types = {"sn": _I, "msg_size_bytes": _I, "exec_time_us": _F, "timing_source": _S,
            "algo": _S, "proto": _S, "algobw_gbs": _F, "busbw_gbs": _F}  # fmt: skip
-    named = {f"{kind}_{name}": dtype for name, dtype in own.items()}
+    named = {f"{kind}_{name}": dtype for name, dtype in types.items()}
     return pl.Struct({kind: _S, **named, **more, "event_trace_ts": _TRACE})
 
 
@@ -212,10 +212,10 @@ def _read_lines(path: Path) -> _Lines:
     parser, rest = _Parser(path), b""
     found = _Lines([_flat(_NOTHING.clear())])
     for block in _blocks(path, _BLOCK):
-        whole, newline, rest_of = (rest + block).rpartition(b"\n")
+        complete, newline, rest_of = (rest + block).rpartition(b"\n")
         rest = rest_of
         if newline:
-            found.rows.append(_flat(parser.parse(whole)))
+            found.rows.append(_flat(parser.parse(complete)))
         if len(rest) > _MOST_LINE:
             raise DamagedTraceError(f"{path}: a line is longer than {_MOST_LINE:,} bytes")
     if rest.strip():

@@ -150,11 +150,11 @@ class GpuWork:
         among_gpus = pl.col("kind").is_in(("p2p", "d2d"))
         for ordinal, context in (("src_ordinal", "srcContextId"), ("dst_ordinal", "dstContextId")):
             silent = among_gpus & pl.col(ordinal).is_null()
-            asked = copies.select(
+            contexts = copies.select(
                 process_gid="globalPid", context=pl.when(silent).then(given(pl.col(context)))
             )
-            if asked["context"].count():
-                found = self._contexts.ordinals(asked)
+            if contexts["context"].count():
+                found = self._contexts.ordinals(contexts)
                 copies = copies.with_columns(
                     pl.coalesce(ordinal, found).alias(ordinal),
                     by_context=pl.col("by_context") | found.is_not_null(),

@@ -167,8 +167,8 @@ class Nvtx:
         payloads = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
         if self._payloads:
             payloads.append(self._payloads.of(ranges["binaryData"]))
-        held = [texts for texts in payloads if texts.null_count() < ranges.height] or payloads[:1]
-        extended = held[0] if len(held) == 1 else pl.select(pl.coalesce(held)).to_series()
+        filled = [texts for texts in payloads if texts.null_count() < ranges.height] or payloads[:1]
+        extended = filled[0] if len(filled) == 1 else pl.select(pl.coalesce(filled)).to_series()
         self.extended += extended.count()
         return ranges.with_columns(extended.alias("extended"))
 
@@ -177,26 +177,26 @@ class Nvtx:
 
         Texts are categorical as long as few events have unregistered strings.
         """
-        own, ids = rows["text"], rows["textId"]
-        few = own.drop_nulls() if own.count() else own.clear()
+        unregistered, ids = rows["text"], rows["textId"]
+        few = unregistered.drop_nulls() if unregistered.count() else unregistered.clear()
         if self._are_few(few, rows.height):
             text = self._registered.of(ids)
             if len(few):
-                text = text.scatter(own.is_not_null().arg_true(), few.cast(text.dtype))
+                text = text.scatter(unregistered.is_not_null().arg_true(), few.cast(text.dtype))
         elif ids.null_count() == rows.height:
-            text = own
+            text = unregistered
         else:
-            text = _either(own, self._as_texts.of(ids))
+            text = _either(unregistered, self._as_texts.of(ids))
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
-    def _are_few(self, own: pl.Series, rows: int) -> bool:
+    def _are_few(self, texts: pl.Series, rows: int) -> bool:
         """Test whether few of `rows` events have a string of their own, and few different ones.
 
-        `own` has these unregistered strings; distinct ones are collected over all batches.
+        `texts` has these unregistered strings; distinct ones are collected over all batches.
         """
-        if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
+        if len(texts) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
-        self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
+        self._own = pl.concat([self._own, texts.unique()]).unique() if len(texts) else self._own
         return len(self._own) <= _MOST_OWN
 
     def _names(self, kind: int) -> pl.DataFrame:
@@ -339,8 +339,8 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
     )
 
 
-def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
-    """Return one name per thread: its NVTX name (`given`), else its operating system name."""
+def thread_names(export: Export, nvtx_names: pl.DataFrame) -> pl.DataFrame:
+    """Return one name per thread: its NVTX name (`nvtx_names`), else its operating system name."""
     columns = ("nameId", "priority", "globalTid")
     system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(
@@ -349,7 +349,7 @@ def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
         rank=pl.col("priority").fill_null(0),
     )
     return (
-        pl.concat([given.with_columns(rank=pl.lit(-1, pl.Int64)), system])
+        pl.concat([nvtx_names.with_columns(rank=pl.lit(-1, pl.Int64)), system])
         .drop_nulls(["thread_gid", "name"])
         # Some MPI traces announce the rank of a process as the name of its thread.
         .filter(~pl.col("name").str.contains(r"^MPI Rank \d+$"))

@@ -87,10 +87,10 @@ class GpuMemory:
         `change` are null for releases without a recorded allocation; `recorded` is false for a
         release that must have happened before an allocation at the same address.
         """
-        held = pl.DataFrame(schema=_EVENT)
+        allocations = pl.DataFrame(schema=_EVENT)
         totals = pl.DataFrame(schema=dict.fromkeys((*_GPU, "total"), pl.Int64))
         for chunk in self._rows.chunks(_EVENT):
-            before = held.with_columns(start=pl.lit(None, pl.Int64))
+            before = allocations.with_columns(start=pl.lit(None, pl.Int64))
             events = pl.concat([before, chunk]).with_row_index("at")
             events = events.with_columns(
                 pl.col("ordinal", "bytes").shift(1).over(_ADDRESS).name.prefix("last_")
@@ -104,7 +104,7 @@ class GpuMemory:
                 )
             )
             yield changes.select(*_GPU, "time", "change", "in_use", "recorded")
-            held = _still_held(held, chunk)
+            allocations = _still_allocated(allocations, chunk)
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
@@ -126,7 +126,7 @@ class GpuMemory:
             (unrecorded, "are releases that were not recorded, but must have happened"),
             (unplaced, "are on a GPU that is not known, and were left out"),
         )
-        return tuple(f"{count:,} GPU memory events {what}" for count, what in losses if count)
+        return tuple(f"{count:,} GPU memory events {problem}" for count, problem in losses if count)
 
 
 def _released(events: pl.DataFrame) -> pl.DataFrame:
@@ -157,10 +157,10 @@ def _allocated(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations that are still in use after `events`; `held`: those before them."""
+def _still_allocated(allocations: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Return the allocations, earlier or new, that no later event at their address ended."""
     return (
-        pl.concat([held, events])
+        pl.concat([allocations, events])
         .unique(_ADDRESS, keep="last", maintain_order=True)
         .drop_nulls("bytes")
     )

@@ -71,8 +71,8 @@ class Metrics:
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on samples of GPUs that the export does not describe."""
         lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
-        what = "GPUs were sampled that the export does not describe, so their device is not known"
-        return (f"{lost:,} {what}",) if lost else ()
+        text = "GPUs were sampled that the export does not describe, so their device is not known"
+        return (f"{lost:,} {text}",) if lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the table ``metrics`` (counter samples): first of GPUs, then of NICs."""
@@ -83,9 +83,9 @@ class Metrics:
 
     def _of_gpus(self, rows: int) -> Iterator[pl.DataFrame]:
         columns = ("timestamp", "rawTimestamp", "typeId", "metricId", "value")
-        held = self._file.times.within(f"samples of {GPU_METRICS}", "time")
+        within_times = self._file.times.within(f"samples of {GPU_METRICS}", "time")
         for batch in self._file.batches(GPU_METRICS, dict.fromkeys(columns, "int"), rows):
-            samples = self._clocked(batch.drop_nulls("value"), held)
+            samples = self._clocked(batch.drop_nulls("value"), within_times)
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
 
     def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -96,9 +96,9 @@ class Metrics:
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
-        held = self._file.times.within(f"samples of {GENERIC_EVENTS}", "time")
+        within_times = self._file.times.within(f"samples of {GENERIC_EVENTS}", "time")
         for batch in self._file.batches(GENERIC_EVENTS, columns, rows):
-            samples = self._clocked(batch, held)
+            samples = self._clocked(batch, within_times)
             for name in self._wanted["recorded_name"].unique(maintain_order=True):
                 value = pl.col("data").str.json_path_match(f'$["{name}"]')
                 of_name = self._wanted.filter(pl.col("recorded_name") == name)
@@ -108,12 +108,12 @@ class Metrics:
                     .filter(pl.col("value").is_finite())
                 )
 
-    def _clocked(self, samples: pl.DataFrame, held: Filter) -> pl.DataFrame:
+    def _clocked(self, samples: pl.DataFrame, within_times: Filter) -> pl.DataFrame:
         """Add ``time`` to samples, ns since the session's start; drop samples without a time."""
         # The raw time is not shifted with the others, so it serves where none are.
         raw = pl.col("rawTimestamp") if not self._metadata.time_shift else pl.lit(None)
         timed = samples.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")
-        return shifted(held(timed), self._metadata, "time")
+        return shifted(within_times(timed), self._metadata, "time")
 
     def _of_nics(self, rows: int) -> Iterator[pl.DataFrame]:
         counters = _nic_counters(self._file)
@@ -198,8 +198,8 @@ def _gpu_metrics(names: Iterable[str]) -> dict[str, str]:
 
 
 def _gpu_metric(name: str) -> str | None:
-    what, _, unit = name.lower().partition("[")
-    return _match(what, _OF_GPUS) if unit.strip(" ]") in _PERCENT else None
+    metric, _, unit = name.lower().partition("[")
+    return _match(metric, _OF_GPUS) if unit.strip(" ]") in _PERCENT else None
 
 
 def _match(name: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:

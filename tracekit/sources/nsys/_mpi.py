@@ -173,8 +173,8 @@ class MpiCalls:
             _COMMUNICATORS,
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
         )
-        held = read.filter(self._export.file.times.hold(pl.col("timestamp")))
-        table = shifted(held, self._export.metadata, "timestamp")
+        possible = read.filter(self._export.file.times.hold(pl.col("timestamp")))
+        table = shifted(possible, self._export.metadata, "timestamp")
         # Communicators are told by rank: of two jobs in one report it is not known whose they are.
         alone = self._ranks().drop_nulls().with_columns(owner=process_of(pl.col("thread_gid")))
         sole = alone.group_by("rank").agg(pl.col("owner").n_unique()).filter(pl.col("owner") == 1)

@@ -247,9 +247,9 @@ def _processes(
 
 def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> pl.DataFrame:
     began, ended = process_of(pl.col("thread_gid")), process_of(pl.col("end_thread_gid"))
-    own = ranges.distinct.filter(ended == began)["end_thread_gid"]
+    of_ranges = ranges.distinct.filter(ended == began)["end_thread_gid"]
     each = (calls.distinct["thread_gid"], mpi.distinct["thread_gid"], ranges.distinct["thread_gid"])
-    seen = {*own, *itertools.chain(*each)} - {None}
+    seen = {*of_ranges, *itertools.chain(*each)} - {None}
     return (
         pl.DataFrame({"thread_gid": sorted(seen)}, schema={"thread_gid": pl.Int64})
         .with_row_index("thread")
@@ -368,10 +368,10 @@ def _first(made: pl.DataFrame) -> pl.DataFrame:
     copies = made.select("process_gid", "original", first="graph_node")
     found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))
     for _ in range(_MOST_COPIES):
-        asked = found.join(copies, on=["process_gid", "first"], how="left", maintain_order="left")
-        if asked["original"].null_count() == asked.height:
+        copied = found.join(copies, on=["process_gid", "first"], how="left", maintain_order="left")
+        if copied["original"].null_count() == copied.height:
             break
-        found = asked.select(*_NODE, first=pl.coalesce("original", "first"))
+        found = copied.select(*_NODE, first=pl.coalesce("original", "first"))
     return found
 
 

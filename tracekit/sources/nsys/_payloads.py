@@ -241,7 +241,7 @@ class Payloads:
             (self._lost, "were left out: they are damaged, or their layout is not declared"),
             (self._partial, "have fields of an unknown type, which were left out"),
         )
-        return tuple(f"{count:,} NVTX payloads {what}" for count, what in losses if count)
+        return tuple(f"{count:,} NVTX payloads {problem}" for count, problem in losses if count)
 
     def of(self, blobs: pl.Series) -> pl.Series:
         """Return each binary payload as JSON; null if there is none or it cannot be decoded."""
@@ -263,9 +263,9 @@ class Payloads:
         return rows.join(decoded, on="row", how="left", maintain_order="left")["json"]
 
     def _decoded(self, rows: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
-        whole = rows.filter(layout.fits(pl.col("size")))
-        self._partial += whole.height if layout.is_partial else 0
-        return whole.select("row", json=layout.json(pl.col("blob").bin.slice(_HEADER_BYTES)))
+        complete = rows.filter(layout.fits(pl.col("size")))
+        self._partial += complete.height if layout.is_partial else 0
+        return complete.select("row", json=layout.json(pl.col("blob").bin.slice(_HEADER_BYTES)))
 
 
 def _with_header(rows: pl.DataFrame) -> pl.DataFrame:

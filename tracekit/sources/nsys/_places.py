@@ -446,8 +446,8 @@ def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
     may_have = ranges[ids[-1]] != 0 if len(ids) == 1 else ranges[ids[-1]].is_not_null()
     rows = may_have.fill_null(value=False).arg_true()
     key = ["process", *ids]
-    asked = ranges.select(key)[rows].cast({column: names.schema[column] for column in key})
-    found = asked.join(names, on=key, how="left", maintain_order="left").get_column(name)
+    keys = ranges.select(key)[rows].cast({column: names.schema[column] for column in key})
+    found = keys.join(names, on=key, how="left", maintain_order="left").get_column(name)
     if len(rows) == ranges.height:
         return found
     places = np.full(ranges.height, len(found), np.uint32)

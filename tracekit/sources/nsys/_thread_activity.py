@@ -110,8 +110,8 @@ def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]
     taken = [batch.drop_nulls() for batch in batches]
     if not taken:
         return
-    whole = pl.concat(taken)
-    known = whole.with_columns(places.thread(whole["globalTid"]).alias("thread")).drop_nulls()
+    table = pl.concat(taken)
+    known = table.with_columns(places.thread(table["globalTid"]).alias("thread")).drop_nulls()
     named = known.join(_names(export, known["id"], rows), on="id").sort("start")
     placed = _of_run(named, export, places, "start")
     yield _host(placed.with_columns(end="start", group=pl.lit("on_cpu")), "sample")
@@ -122,8 +122,10 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
     symbols, modules = Texts(export.strings), Texts(export.strings)
     kept = []
     for batch in export.file.batches(FRAMES, dict.fromkeys(_FRAME, "int"), rows):
-        own = batch.filter(pl.col("id").is_in(wanted.implode()))
-        with_files = own.with_columns(file=modules.of(own["module"]).str.extract(r"([^/\\]*)$"))
+        chosen = batch.filter(pl.col("id").is_in(wanted.implode()))
+        with_files = chosen.with_columns(
+            file=modules.of(chosen["module"]).str.extract(r"([^/\\]*)$")
+        )
         is_python = pl.col("file").str.ends_with(".py").fill_null(value=False)
         innermost = with_files.with_columns(python=is_python).filter(
             pl.col("python") | (pl.col("stackDepth") == 0)
@@ -241,8 +243,8 @@ class Overhead:
     @property
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on overhead without a thread or times, left out."""
-        what = "stretches of profiler overhead have no thread or no times and were left out"
-        return (f"{self._lost:,} {what}",) if self._lost else ()
+        problem = "stretches of profiler overhead have no thread or no times and were left out"
+        return (f"{self._lost:,} {problem}",) if self._lost else ()
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
         """Yield intervals of the profiler's overhead as rows of the table ``host``."""

@@ -114,21 +114,21 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
     ops = Seen(work.batches(), workspace, *OPS)
     progress("read GPU work", size, size)
     if not len(ops):
-        what = no_work(work.untimed)
-        raise MissingDataError(f"{what} in {path} (CSV of nvprof)", f"record with {_RECORD}")
+        reason = no_work(work.untimed)
+        raise MissingDataError(f"{reason} in {path} (CSV of nvprof)", f"record with {_RECORD}")
     calls, ranges = Seen((), workspace, *HOST), Seen((), workspace, *HOST)
-    who = Identities(ops, calls, ranges, origin=0)
+    identities = Identities(ops, calls, ranges, origin=0)
     pids = ops.distinct["pid"].unique()
     return Recording(
         tables={
-            "processes": who.processes(work.programs),
-            "threads": who.threads(),
+            "processes": identities.processes(work.programs),
+            "threads": identities.threads(),
             # Processes may count their GPUs differently.
-            "devices": who.devices(work.gpus, "ordinal" if len(pids) == 1 else "assumed"),
+            "devices": identities.devices(work.gpus, "ordinal" if len(pids) == 1 else "assumed"),
             "reports": report(path, FORMAT),
             "contents": contents(_FEATURES, work.counts),
         },
-        streams=who.streams(),
+        streams=identities.streams(),
         warnings=(
             *absences(
                 len(ops), 0, _RECORD,
@@ -186,16 +186,16 @@ def _check_kind(path: Path) -> None:
         return
     plain = next((set(line.split()) for line in lines if _is_plain(line)), set[str]())
     if any(_is_summary(_cells(line)) for line in lines) or _is_summary(plain):
-        what = "a summary of nvprof, without the times of single ops"
+        kind = "a summary of nvprof, without the times of single ops"
     elif "Device" in plain:
-        what = "a GPU trace that nvprof printed as text, with times rounded and names cut"
+        kind = "a GPU trace that nvprof printed as text, with times rounded and names cut"
     elif plain:
-        what = _API_TRACE
+        kind = _API_TRACE
     elif any("No kernels were profiled" in line for line in lines):
         raise MissingDataError(f"no GPU work in {path} (print of nvprof)", f"record with {_RECORD}")
     else:
-        what = "a print of nvprof, but no CSV of a GPU trace"
-    raise UnsupportedTraceError(f"{path} is {what}", f"record with {_RECORD}")
+        kind = "a print of nvprof, but no CSV of a GPU trace"
+    raise UnsupportedTraceError(f"{path} is {kind}", f"record with {_RECORD}")
 
 
 class _Work:
@@ -248,9 +248,9 @@ class _Work:
         DamagedTraceError, UnsupportedTraceError
             As for `read_csv`.
         """
-        for lines, whole in _blocks(self._path):
+        for lines, is_complete in _blocks(self._path):
             yield from self._split(lines)
-            if not whole and not self._ends_well(lines[-1]):
+            if not is_complete and not self._ends_well(lines[-1]):
                 raise DamagedTraceError(
                     f"{self._path} is cut short: its last line is no whole row",
                     "copy or record it again",
@@ -329,10 +329,10 @@ class _Work:
             device=_gpu("Device"),
             src_device=_gpu("Src Dev"),
             dst_device=_gpu("Dst Dev"),
-            context=small(_whole("Context")).cast(pl.Int32),
-            stream=_whole("Stream"),
+            context=small(_integer("Context")).cast(pl.Int32),
+            stream=_integer("Stream"),
             correlation=pl.coalesce(
-                _whole("Correlation_ID"), pl.col("Name").str.extract(_BRACKET).cast(pl.Int64)
+                _integer("Correlation_ID"), pl.col("Name").str.extract(_BRACKET).cast(pl.Int64)
             ),
             name=pl.col("Name").str.replace(_BRACKET, ""),
             direction=pl.col("Name").str.extract(r"^\[CUDA memcpy (\w+)"),
@@ -445,7 +445,7 @@ def _gpu(column: str) -> pl.Expr:
     return pl.col(column).str.extract(_GPU, 2).cast(pl.Int32)
 
 
-def _whole(column: str) -> pl.Expr:
+def _integer(column: str) -> pl.Expr:
     return pl.col(column).str.extract(r"^(\d{1,18})$").cast(pl.Int64)
 
 
@@ -479,11 +479,11 @@ def _nanoseconds(column: str, digits: int) -> pl.Expr:
     """
     text = pl.col(column)
     parts = pl.when(text.str.contains(_DECIMAL)).then(text).str.splitn(".", 2).struct
-    whole = parts.field("field_0").cast(pl.Int64)
+    integer = parts.field("field_0").cast(pl.Int64)
     shown = parts.field("field_1").fill_null("").str.pad_end(digits + 1, "0")
     part = (shown.str.slice(0, digits + 1).cast(pl.Int64) + 5) // 10
     scale = int(10**digits)
-    return pl.when(whole <= _MOST // scale).then(whole) * scale + part
+    return pl.when(integer <= _MOST // scale).then(integer) * scale + part
 
 
 def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
@@ -497,9 +497,9 @@ def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
     fraction = parts.field("2").fill_null("")
     shown = pl.concat_str([zeros, parts.field("1"), fraction, zeros])
     fits = places.is_between(1 - _ZEROS, _MOST_DIGITS)
-    whole = pl.when(fits).then(shown.str.slice(0, places + _ZEROS)).cast(pl.Int64, strict=False)
+    integer = pl.when(fits).then(shown.str.slice(0, places + _ZEROS)).cast(pl.Int64, strict=False)
     following = shown.str.slice(places + _ZEROS, 1).cast(pl.Int64, strict=False)
-    return whole + (following >= 5).cast(pl.Int64)  # noqa: PLR2004
+    return integer + (following >= 5).cast(pl.Int64)  # noqa: PLR2004
 
 
 def printed_bytes(unit: int | None) -> pl.Expr:

@@ -76,8 +76,8 @@ class Calls:
     @property
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on CUDA calls without valid times or process."""
-        what = "CUDA calls have no valid times or process and were left out"
-        return (f"{self._lost:,} {what}",) if self._lost else ()
+        problem = "CUDA calls have no valid times or process and were left out"
+        return (f"{self._lost:,} {problem}",) if self._lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield all CUDA calls: ``start, end, thread_gid, name, correlation, result``."""
@@ -197,16 +197,16 @@ class Syncs:
         )
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
-    def waits(self, who: Identities) -> Iterator[pl.DataFrame]:
+    def waits(self, identities: Identities) -> Iterator[pl.DataFrame]:
         """Yield the table ``syncs``: host waits for GPU work, sorted by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
-            since = pl.col("start", "end") - who.origin
-            yield chunk.with_columns(since, process=who.process(chunk["pid"]))
+            since = pl.col("start", "end") - identities.origin
+            yield chunk.with_columns(since, process=identities.process(chunk["pid"]))
 
-    def records(self, who: Identities) -> Iterator[pl.DataFrame]:
+    def records(self, identities: Identities) -> Iterator[pl.DataFrame]:
         """Yield the table ``event_records``: calls that recorded CUDA events."""
         for chunk in chunks(self._records, "event_records", "pid"):
-            yield chunk.with_columns(process=who.process(chunk["pid"]))
+            yield chunk.with_columns(process=identities.process(chunk["pid"]))
 
 
 class Markers:
@@ -247,21 +247,21 @@ class Markers:
         """
         columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
         columns["objectId"] = "blob"
-        times, held = self._file.times, pl.DataFrame(schema=_HELD)
+        times, open_markers = self._file.times, pl.DataFrame(schema=_HELD)
         checked = times.within("NVTX ranges")
         for batch in self._file.batches(MARKER, columns, rows):
             self.rows += batch.height
-            pool = pl.concat([held, self._valid(batch)])
+            pool = pl.concat([open_markers, self._valid(batch)])
             starts, ends = _first(pool, _START), _first(pool, _END)
             closed = starts.join(
                 ends.select(*_KEY, end="timestamp"), on=_KEY, how="inner", maintain_order="left"
             )
-            held = pool.join(closed, on=_KEY, how="anti")
-            self._lost["repeated"] += pool.height - held.height - 2 * closed.height
+            open_markers = pool.join(closed, on=_KEY, how="anti")
+            self._lost["repeated"] += pool.height - open_markers.height - 2 * closed.height
             yield checked(self._ranges(closed))
-        still_open = _first(held, _START)
-        self._lost["repeated"] += held.filter(_has(_START)).height - still_open.height
-        self._lost["startless"] += held.filter(~_has(_START)).height
+        still_open = _first(open_markers, _START)
+        self._lost["repeated"] += open_markers.filter(_has(_START)).height - still_open.height
+        self._lost["startless"] += open_markers.filter(~_has(_START)).height
         times.check_endless("NVTX ranges", still_open.height)
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 

@@ -65,8 +65,8 @@ _ID_BYTES = 4
 
 def _part(object_id: pl.Expr, place: int) -> pl.Expr:
     part = object_id.bin.slice(place * _ID_BYTES, _ID_BYTES)
-    whole = pl.when(part.bin.size() == _ID_BYTES).then(part)
-    return whole.bin.reinterpret(dtype=pl.UInt32, endianness="little").cast(pl.Int64)
+    complete = pl.when(part.bin.size() == _ID_BYTES).then(part)
+    return complete.bin.reinterpret(dtype=pl.UInt32, endianness="little").cast(pl.Int64)
 
 
 def timed(rows: pl.DataFrame) -> pl.DataFrame:

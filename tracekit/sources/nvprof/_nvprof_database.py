@@ -249,8 +249,8 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)",
             f"record with {RECORD}",
         )
-    who = Identities(ops, calls, ranges)
-    table = who.processes(programs(names))
+    identities = Identities(ops, calls, ranges)
+    table = identities.processes(programs(names))
     machine, no_machine = _machine(file)
     payloads = markers.payloads() if table.height == 1 else pl.DataFrame(_NO_PAYLOADS)
 
@@ -260,18 +260,18 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     return Recording(
         tables={
             "processes": table,
-            "threads": threads(who, names),
+            "threads": threads(identities, names),
             "devices": devices(file, strings, ops.distinct.drop("pid")),
-            "reports": _report(file, who.origin),
+            "reports": _report(file, identities.origin),
             "machine": machine,
             "contents": read_contents(
                 file, _FEATURES, {**work.rows, **host.rows, **syncs.rows, MARKER: markers.rows}
             ),
         },
-        streams=who.streams(payload=Maker(("id",), payload)),
+        streams=identities.streams(payload=Maker(("id",), payload)),
         passing={
-            "syncs": lambda: syncs.waits(who),
-            "event_records": lambda: syncs.records(who),
+            "syncs": lambda: syncs.waits(identities),
+            "event_records": lambda: syncs.records(identities),
         },
         warnings=(
             *absences(
@@ -320,8 +320,8 @@ def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
 
 
 def _unknown_process(callers: list[int]) -> tuple[str, ...]:
-    what = "the process was not recorded; its id is set to 0"
-    return (what,) if callers == [_NO_PROCESS] else ()
+    warning = "the process was not recorded; its id is set to 0"
+    return (warning,) if callers == [_NO_PROCESS] else ()
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -421,11 +421,11 @@ def _executable(command: str) -> str | None:
     return PurePath(words[0]).name or None if words else None
 
 
-def threads(who: Identities, names: pl.DataFrame) -> pl.DataFrame:
+def threads(ids: Identities, names: pl.DataFrame) -> pl.DataFrame:
     """Return the table ``threads`` for a database, without the column ``report``."""
     gid = pl.col("gid")
     named = names.filter(pl.col("kind") == THREAD).select("name", pid=pid_of(gid), tid=tid_of(gid))
-    return who.threads(named).with_columns(global_id=thread_gid(pl.col("pid"), pl.col("tid")))
+    return ids.threads(named).with_columns(global_id=thread_gid(pl.col("pid"), pl.col("tid")))
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
@@ -481,7 +481,7 @@ def _positive(name: str) -> pl.Expr:
 
 def _uuid() -> pl.Expr:
     uuid = pl.col("uuid")
-    whole = (uuid.bin.size() == _UUID_BYTES) & (uuid != bytes(_UUID_BYTES))
+    is_complete = (uuid.bin.size() == _UUID_BYTES) & (uuid != bytes(_UUID_BYTES))
     text = uuid.bin.encode("hex")
     parts = (text.str.slice(at, length) for at, length in ((0, 8), (8, 4), (12, 4), (16, 4)))
-    return pl.when(whole).then(pl.concat_str(*parts, text.str.slice(20), separator="-"))
+    return pl.when(is_complete).then(pl.concat_str(*parts, text.str.slice(20), separator="-"))

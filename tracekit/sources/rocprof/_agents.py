@@ -18,8 +18,8 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def whole(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a JSON value if it is an integer from 0 up to (not including) `most`; else None."""
+def integer(value: object, most: int = (1 << 62)) -> int | None:
+    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
     is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
     return value if is_one else None  # type: ignore[return-value]
 
@@ -33,12 +33,12 @@ def gpus(agents: object) -> list[Mapping[str, Any]]:
 
 def gpu_number(agent: Mapping[str, Any]) -> int | None:
     """Return the index of a GPU among the GPUs of its machine; None if it is not recorded."""
-    return whole(agent.get("logical_node_type_id"), 1 << 31)
+    return integer(agent.get("logical_node_type_id"), 1 << 31)
 
 
 def handle(agent: Mapping[str, Any]) -> int | None:
     """Return the handle of an agent (CPU or GPU), by which records refer to it; None if absent."""
-    return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
+    return integer(mapping(agent.get("id")).get("handle"), 1 << 63)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
@@ -59,15 +59,15 @@ def _description(gpu: Mapping[str, Any]) -> dict[str, object]:
     banks = gpu.get("mem_banks")
     bank = mapping(banks[0]) if isinstance(banks, list) and banks else {}
     uuid = mapping(mapping(gpu.get("uuid")).get("bytes"))
-    parts = [whole(uuid.get(f"value{place}"), 1 << 8) for place in range(8)]
+    parts = [integer(uuid.get(f"value{place}"), 1 << 8) for place in range(8)]
     known = [part for part in parts if part is not None]
-    location, domain = whole(gpu.get("location_id"), 1 << 16), whole(gpu.get("domain"), 1 << 16)
+    location, domain = integer(gpu.get("location_id"), 1 << 16), integer(gpu.get("domain"), 1 << 16)
     return {
         "device": gpu_number(gpu),
         "name": text_of(name) if isinstance(name, str) else None,
         "uuid": bytes(known).hex() if len(known) == len(parts) and any(known) else None,
         "pci_bus": None if location is None or domain is None else
         f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
-        "memory_bytes": whole(bank.get("size_in_bytes")),
-        "sm_count": whole(gpu.get("cu_count"), 1 << 31),
+        "memory_bytes": integer(bank.get("size_in_bytes")),
+        "sm_count": integer(gpu.get("cu_count"), 1 << 31),
     }  # fmt: skip

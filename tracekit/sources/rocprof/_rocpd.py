@@ -385,28 +385,28 @@ class _Gathered:
         ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
         if not len(ops) and not len(ranges):
             raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
-        who = Identities(ops, calls, ranges)
+        identities = Identities(ops, calls, ranges)
         real = {number: pid for (_, pid), number in self._pids.items()}
         threads = [self._placed(each, each.threads) for each in sets]
         launches = {each.launch() for each in sets}
         launch = launches.pop() if len(launches) == 1 else Launch(None, None, None)
         hosts = {h for each in sets for h in each.read("info_node", hostname="text")["hostname"]}
-        table = who.processes(self._programs(sets))
+        table = identities.processes(self._programs(sets))
         pids = pl.col("pid").replace_strict(real, return_dtype=pl.Int64)
         return Recording(
             tables={
                 "processes": table.with_columns(pid=pids, global_id="pid"),
-                "threads": who.threads(pl.concat(threads).select("pid", "tid", "name")),
-                "devices": who.devices(_devices(sets), "device_table"),
+                "threads": identities.threads(pl.concat(threads).select("pid", "tid", "name")),
+                "devices": identities.devices(_devices(sets), "device_table"),
                 "reports": report(
                     file.path, FORMAT, product="rocprofv3", rank=launch.rank, ranks=launch.ranks,
                     job=launch.job, host=hosts.pop() if len(hosts) == 1 else None,
                     schema_version=sets[0].metadata.get("schema_version"),
                 ),
                 "contents": contents(_FEATURES, self._counts),
-                "memory": self._changes(who),
+                "memory": self._changes(identities),
             },
-            streams=who.streams(),
+            streams=identities.streams(),
             warnings=(
                 *absent(ops, calls, ranges, _RECORD, _RECORD),
                 *((f"{len(hosts)} hosts are in one file, whose clocks differ",) * (len(hosts) > 1)),
@@ -432,7 +432,7 @@ class _Gathered:
             if first.get(key)
         }
 
-    def _changes(self, who: Identities) -> pl.DataFrame:
+    def _changes(self, identities: Identities) -> pl.DataFrame:
         """Return the table ``memory``: changes of GPU memory in use, in bytes.
 
         A release frees the allocation at its address.
@@ -440,16 +440,16 @@ class _Gathered:
         schema = {"pid": pl.Int64, "device": pl.Int32, "address": pl.Int64, "time": pl.Int64,
                   "size": pl.Int64}  # fmt: skip
         events = pl.concat([pl.DataFrame(schema=schema), *self._memory], how="diagonal_relaxed")
-        held = pl.col("size", "device").shift().over("pid", "address").name.prefix("held_")
-        events = events.sort("time", maintain_order=True).with_columns(held).with_columns(
+        allocation = pl.col("size", "device").shift().over("pid", "address").name.prefix("held_")
+        events = events.sort("time", maintain_order=True).with_columns(allocation).with_columns(
             device=pl.when(pl.col("size").is_null()).then("held_device").otherwise("device"),
             change=pl.coalesce("size", -pl.col("held_size")),
         )  # fmt: skip
         known = events.drop_nulls(["change", "device"])
         return known.select(
             "device", "change",
-            process=who.process(known["pid"]),
-            time=pl.col("time") - who.origin,
+            process=identities.process(known["pid"]),
+            time=pl.col("time") - identities.origin,
             in_use=pl.col("change").cum_sum().over("pid", "device"),
         ).drop_nulls("process")  # fmt: skip
 
@@ -518,13 +518,13 @@ def _of_frame(frame: bytes, length: int) -> bytes:
     block_sum = 4 if flags & _HAS_BLOCK_SUMS else 0
     at = 7 + (8 if flags & _HAS_SIZE else 0) + (4 if flags & _HAS_DICTIONARY else 0)
     while (size := int.from_bytes(frame[at : at + 4], "little")) and len(text) <= length:
-        at, held = at + 4, size % _STORED
-        block = frame[at : at + held]
+        at, size_stored = at + 4, size % _STORED
+        block = frame[at : at + size_stored]
         if size >= _STORED:
             text += block
         else:
             _add_block(text, block, length)
-        at += held + block_sum
+        at += size_stored + block_sum
     return bytes(text)
 
 

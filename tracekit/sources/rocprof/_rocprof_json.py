@@ -33,7 +33,7 @@ from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
 from tracekit.sources.kineto._event_frame import text_of
-from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, mapping, whole
+from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, integer, mapping
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -100,7 +100,7 @@ class Part:
 
     process: int
     array: str
-    told: Mapping[str, list[Any]]
+    lists: Mapping[str, list[Any]]
     piece: Piece
 
 
@@ -130,7 +130,7 @@ class RocprofDocument(Document):
             before = text[: found.end()]
             self._around += before
             process += len(_PROCESS.findall(before))
-            lists = {**lists, **_told(before)}
+            lists = {**lists, **_named_lists(before)}
             array = found[1].decode()
             for piece in self._until_closed(offset + found.end(), text[found.end() :]):
                 if array in FIELDS:
@@ -192,8 +192,8 @@ def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(text: bytes) -> dict[str, list[Any]]:
-    """Extract the lists that `_TOLD` names (agents, kinds of operations) from JSON, by name."""
+def _named_lists(text: bytes) -> dict[str, list[Any]]:
+    """Extract the lists that `_TOLD` names (such as agents) from JSON text, by name."""
     lists = {}
     for name, pattern in _TOLD.items():
         if found := pattern.search(text):
@@ -284,7 +284,7 @@ class _Gathered:
         names_given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
             process=pl.lit(process, pl.Int64),
-            kernel=_whole(pl.col("kernel_id")),
+            kernel=_integers(pl.col("kernel_id")),
             name=pl.coalesce(*names_given, "kernel_name").str.strip_suffix(".kd"),
         ).drop_nulls()
         self._symbols = pl.concat([self._symbols, known]).unique(
@@ -294,13 +294,13 @@ class _Gathered:
     def _kernels(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
         info = pl.col("dispatch_info").struct
         sizes = [
-            _whole(info.field(of).struct.field(axis)).alias(name)
+            _integers(info.field(of).struct.field(axis)).alias(name)
             for of, names in (("grid_size", GRID), ("workgroup_size", BLOCK))
             for axis, name in zip("xyz", names, strict=True)
         ]
         ops = self._timed(part, records, "kernels").with_columns(
             device=self._device(part, info.field("agent_id")),
-            kernel=_whole(info.field("kernel_id")),
+            kernel=_integers(info.field("kernel_id")),
         )
         ops = ops.with_columns(sizes)
         ops = ops.with_columns(threads_launched(ops, pl.lit(value=True)))
@@ -315,7 +315,7 @@ class _Gathered:
         timed = self._timed(part, records, "copies")
         ends = {f"{end}_device": self._device(part, pl.col(f"{end}_agent_id"))
                 for end in ("src", "dst")}  # fmt: skip
-        ops = timed.with_columns(_whole(pl.col("bytes")).alias("bytes"), **ends)
+        ops = timed.with_columns(_integers(pl.col("bytes")).alias("bytes"), **ends)
         ops = ops.with_columns(device=pl.coalesce("dst_device", "src_device"))
         made = copies(self._placed(ops), pl.col("operation"))
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
@@ -323,10 +323,10 @@ class _Gathered:
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
         """Return an agent's index among the machine's GPUs; null if the agent is a CPU."""
         numbers = {
-            number: gpu_number(each) for each in gpus(part.told.get("agents"))
+            number: gpu_number(each) for each in gpus(part.lists.get("agents"))
             if (number := handle(each)) is not None
         }  # fmt: skip
-        handles = _whole(agent.struct.field("handle"))
+        handles = _integers(agent.struct.field("handle"))
         return handles.replace_strict(numbers, default=None, return_dtype=pl.Int32)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -336,8 +336,8 @@ class _Gathered:
 
     def _named(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
         """Return calls or markers with the function's name, from its id ``operation``."""
-        what = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
-        calls = self._timed(part, records, what)
+        noun = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
+        calls = self._timed(part, records, noun)
         placed = calls.drop_nulls("tid")
         self._lost["threadless"] += calls.height - placed.height
         return placed.select("start", "end", "pid", "tid", "correlation", "operation")
@@ -349,7 +349,7 @@ class _Gathered:
         """
         texts = records.filter(pl.col("key").is_not_null()).select(
             process=pl.lit(part.process, pl.Int64),
-            correlation=_whole(pl.col("key")),
+            correlation=_integers(pl.col("key")),
             text="value",
         )
         self._texts = pl.concat([self._texts, texts.drop_nulls("correlation")]).unique(
@@ -365,19 +365,19 @@ class _Gathered:
             domain=pl.lit(None, pl.String),
         ))  # fmt: skip
 
-    def _timed(self, part: Part, records: pl.DataFrame, what: str) -> pl.DataFrame:
+    def _timed(self, part: Part, records: pl.DataFrame, noun: str) -> pl.DataFrame:
         """Add times, process, thread, correlation id, stream and operation to records.
 
-        Records (called `what` in warnings) without times are dropped and counted.
+        Records (called `noun` in warnings) without times are dropped and counted.
         """
-        self._counts[what] += records.height
+        self._counts[noun] += records.height
         head = records.with_columns(
-            _whole(pl.col("start_timestamp")).alias("start"),
-            _whole(pl.col("end_timestamp")).alias("end"),
-            _whole(pl.col("thread_id")).alias("tid"),
+            _integers(pl.col("start_timestamp")).alias("start"),
+            _integers(pl.col("end_timestamp")).alias("end"),
+            _integers(pl.col("thread_id")).alias("tid"),
             pl.lit(part.process, pl.Int64).alias("pid"),
-            _whole(pl.col("correlation_id").struct.field("internal")).alias("correlation"),
-            _whole(pl.col("stream_id").struct.field("handle")).alias("stream"),
+            _integers(pl.col("correlation_id").struct.field("internal")).alias("correlation"),
+            _integers(pl.col("stream_id").struct.field("handle")).alias("stream"),
             self._operation(part).alias("operation"),
         )
         is_gpu = part.array in ("kernel_dispatch", "memory_copy")
@@ -399,7 +399,7 @@ class _Gathered:
         """Return the name of each record's operation, by its id, which versions number anew."""
         names = {
             (str(kind), str(number)): text_of(name)
-            for kind, each in enumerate(part.told.get("kinds", ()))
+            for kind, each in enumerate(part.lists.get("kinds", ()))
             for number, name in enumerate(_operations(each))
         }
         key = pl.concat_str("kind", "operation", separator=" ")
@@ -415,10 +415,10 @@ class _Gathered:
         if not len(ops) and not len(ranges):
             raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
         described_processes = [mapping(each.get("metadata")) for each in processes]
-        pids = {number: whole(each.get("pid")) for number, each in enumerate(described_processes)}
-        who = Identities(ops, calls, ranges)
+        pids = {number: integer(each.get("pid")) for number, each in enumerate(described_processes)}
+        identities = Identities(ops, calls, ranges)
         real = pl.col("pid").replace_strict(pids, default=None, return_dtype=pl.Int64)
-        table = who.processes(
+        table = identities.processes(
             {number: _executable(each) for number, each in enumerate(described_processes)}
         )
         named = [mapping(each.get("node")).get("hostname") for each in described_processes]
@@ -432,15 +432,15 @@ class _Gathered:
         return Recording(
             tables={
                 "processes": table.with_columns(pid=pl.coalesce(real, "pid"), global_id="pid"),
-                "threads": who.threads(),
-                "devices": who.devices(described(processes), "device_table"),
+                "threads": identities.threads(),
+                "devices": identities.devices(described(processes), "device_table"),
                 "reports": report(
                     self._path, FORMAT,
                     product="rocprofv3", host=text_of(host),
                 ),
                 "contents": contents(_FEATURES, self._counts),
             },
-            streams=who.streams(),
+            streams=identities.streams(),
             warnings=(*warnings, *(self._times.losses if self._times else ())),
         )  # fmt: skip
 
@@ -456,7 +456,7 @@ _PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 
 
-def _whole(number: pl.Expr) -> pl.Expr:
+def _integers(number: pl.Expr) -> pl.Expr:
     return number.cast(pl.Int64, strict=False)
 
 

@@ -268,7 +268,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     next(stages)
     if not len(ops) and not len(ranges):
         raise nothing(file.path, "RPD", calls, work.lost["untimed"], _RECORD)
-    who = Identities(ops, calls, ranges)
+    identities = Identities(ops, calls, ranges)
     counts = {
         **work.counts,
         "HIP calls": len(calls),
@@ -280,16 +280,16 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     version = versions.filter(pl.col("tag") == "schema_version")["value"]
     return Recording(
         tables={
-            "processes": who.processes({}),
-            "threads": who.threads(),
-            "devices": who.devices(ops.distinct.select("device").drop_nulls(), "assumed"),
+            "processes": identities.processes({}),
+            "threads": identities.threads(),
+            "devices": identities.devices(ops.distinct.select("device").drop_nulls(), "assumed"),
             "reports": report(
                 file.path, _FORMAT,
                 product="rocmProfileData", schema_version=version[0] if len(version) else None,
             ),
             "contents": contents(_FEATURES, counts),
         },
-        streams=who.streams(),
+        streams=identities.streams(),
         warnings=(
             *absent(ops, calls, ranges, _RECORD, _MARK),
             *work.losses,
@@ -386,7 +386,7 @@ class _GpuWork:
         return made.with_columns(*ends, kind=kind.cast(made.schema["kind"]))
 
     def _kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
-        given = self._strings.of(ops["kernel_name_id"]).alias("given")
+        recorded_names = self._strings.of(ops["kernel_name_id"]).alias("given")
         described = pl.when(pl.col("description") != "").then("description")
-        named = ops.with_columns(given).with_columns(name=pl.coalesce(described, "given"))
+        named = ops.with_columns(recorded_names).with_columns(name=pl.coalesce(described, "given"))
         return kernels(named.drop("bytes"), self._names)

@@ -145,10 +145,10 @@ class Library:
         frame = self._query(self._select(table, columns, values, where))
         flags: dict[str, SqlType] = dict.fromkeys(columns, "int")
         present = [f"{quoted(name)} IS NOT NULL" for name in columns]
-        given = self._query(self._select(table, flags, present, where))
-        if frame is None or given is None:
+        stored = self._query(self._select(table, flags, present, where))
+        if frame is None or stored is None:
             raise self.damaged(f"table {table} has values of unexpected types")
-        lost = {name: int(given[name].sum()) - frame[name].count() for name in columns}
+        lost = {name: int(stored[name].sum()) - frame[name].count() for name in columns}
         typed = frame.cast({n: DTYPE[k] for n, k in columns.items() if k not in _UNTYPED})
         return Rows(typed, {name: number for name, number in lost.items() if number})
 

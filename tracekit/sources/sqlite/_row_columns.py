@@ -215,9 +215,9 @@ class _TextColumn:
         """Return the texts of the rows from `first` up to `end`, as one series."""
         places = np.searchsorted(self._first, [first, end - 1], "right") - 1
         parts = self._parts[places[0] : places[1] + 1]
-        whole = pl.concat(parts) if len(parts) > 1 else parts[0]
+        joined = pl.concat(parts) if len(parts) > 1 else parts[0]
         before = first - self._first[places[0]]
-        return whole[before : before + end - first].rechunk()
+        return joined[before : before + end - first].rechunk()
 
 
 def _bits(packed: _Bytes, rows: int) -> NDArray[np.bool_]:

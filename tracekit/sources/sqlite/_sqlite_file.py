@@ -140,8 +140,8 @@ class SqliteFile:
 
     def holds_values(self, table: str, column: str) -> bool:
         """Test whether `column` of `table` exists and has a value that is not null."""
-        given = f"{quoted(column)} IS NOT NULL"
-        sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {given})"  # noqa: S608
+        condition = f"{quoted(column)} IS NOT NULL"
+        sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {condition})"  # noqa: S608
         return self.has(table, column) and bool(self._rows(sql)[0][0])
 
     def count(self, table: str) -> int:
@@ -223,12 +223,12 @@ class SqliteFile:
             return
         lost: Counter[str] = Counter()
         timed = present.keys() & {"start", "end"}
-        held = self.times.within(f"rows of {table}") if timed else lambda rows: rows
+        within_times = self.times.within(f"rows of {table}") if timed else lambda rows: rows
 
         def noted(part: Rows) -> pl.DataFrame:
             lost.update(part.lost)
             self._note(table, lost)
-            return _completed(held(part.frame), columns)
+            return _completed(within_times(part.frame), columns)
 
         parts = spans(self._library, self._rows, Table(table, present), rows, self.warnings)
         with closing(parts):
@@ -272,11 +272,11 @@ def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
 
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
     """Return all `columns`; those that `frame` lacks become null."""
-    held = {column.name: column for column in frame}
-    if list(held) == list(columns):
+    present = {column.name: column for column in frame}
+    if list(present) == list(columns):
         return frame
     return pl.DataFrame(
-        [held.get(name, _nulls(name, kind, frame.height)) for name, kind in columns.items()]
+        [present.get(name, _nulls(name, kind, frame.height)) for name, kind in columns.items()]
     )
 
 
@@ -289,14 +289,14 @@ def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFram
 
     If the integer type of a column differs between joined frames, the widest is used.
     """
-    held: list[pl.DataFrame] = []
+    pending: list[pl.DataFrame] = []
     for frame in frames:
-        held.append(frame)
-        while 2 * sum(each.height for each in held) >= rows:
-            whole = _together(held)
-            yield whole[:rows]
-            held = [whole[rows:]] if whole.height > rows else []
-    if held and (left := _together(held)).height:
+        pending.append(frame)
+        while 2 * sum(each.height for each in pending) >= rows:
+            joined = _together(pending)
+            yield joined[:rows]
+            pending = [joined[rows:]] if joined.height > rows else []
+    if pending and (left := _together(pending)).height:
         yield left
 
 

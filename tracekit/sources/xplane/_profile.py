@@ -269,8 +269,8 @@ class _Gathered:
                 "(profile of XLA)",
                 f"record with {_RECORD}",
             )
-        who = Identities(ops, calls, ranges)
-        begun = who.origin if who.origin > _YEAR_2001 else self._begun + who.origin
+        ids = Identities(ops, calls, ranges)
+        begun = ids.origin if ids.origin > _YEAR_2001 else self._begun + ids.origin
         names = pl.DataFrame(
             self._threads, schema={"pid": pl.Int64, "tid": pl.Int64, "name": pl.String},
             orient="row",
@@ -278,16 +278,16 @@ class _Gathered:
         host = self._hosts[0] if len(set(self._hosts)) == 1 else None
         return Recording(
             tables={
-                "processes": who.processes({}),
-                "threads": who.threads(names),
-                "devices": who.devices(pl.DataFrame(self._devices, schema=_DEVICE), "ordinal"),
+                "processes": ids.processes({}),
+                "threads": ids.threads(names),
+                "devices": ids.devices(pl.DataFrame(self._devices, schema=_DEVICE), "ordinal"),
                 "reports": report(
                     self._path, FORMAT, product="XLA", host=host,
                     session_start=begun if begun > _YEAR_2001 else None,
                 ),
                 "contents": contents(_FEATURES, self._counts),
             },
-            streams=who.streams(),
+            streams=ids.streams(),
             warnings=(*self._absences, *self._losses),
         )  # fmt: skip
 
@@ -511,9 +511,9 @@ class Plane:
         if (kinds == STRING).any():
             values = np.where(kinds == STRING, values, 0)
             spans = pl.DataFrame({"begin": values, "length": (ends - values).clip(0)})
-            whole = pl.lit(self._data.tobytes())
-            own = _decoded(spans.select(whole.bin.slice("begin", "length")).to_series())
-            found = found.zip_with(kind != STRING, own)
+            data = pl.lit(self._data.tobytes())
+            inline_texts = _decoded(spans.select(data.bin.slice("begin", "length")).to_series())
+            found = found.zip_with(kind != STRING, inline_texts)
         return found.set(kind < UNSIGNED, None)
 
 
