@@ -36,6 +36,8 @@ TINY_NS = 10_000
 RUN = 8
 """Minimum number of consecutive tiny kernels to report."""
 _HALF = 0.5
+_COUNTED_NS = 1 << 22
+"""Values below, mostly lengths of kernels, are counted without sorting or hashing them."""
 _IDLE_BY = [
     "process", "device", "iteration", "cause", "rests_on", "detail", "queued", "is_short",
     "is_long", "is_tiny",
@@ -335,9 +337,9 @@ def kernels(part: Part) -> Frames:
     backward = busy(own.filter(pl.col("stage") == "BP")).rename({"length": "backward"})
     sums = computing.group_by(CELL).agg(sum=LENGTH.sum()).collect()
     launches = part.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
-    apart = launches.sort("launch_thread", "launch_start").select(
-        length=pl.col("launch_start").diff().over("launch_thread")
-    )
+    apart = launches.group_by("launch_thread").agg(
+        length=pl.col("launch_start").sort().diff()
+    ).select(pl.col("length").explode())  # fmt: skip
     same = ["device", "name", "launch_size"]
     return {
         "busy": busy(own)
@@ -345,8 +347,8 @@ def kernels(part: Part) -> Frames:
         .select(*CELL, pl.col("length", "backward", "sum").fill_null(0)),
         "lengths": counted_values(computing.select(length=LENGTH)),
         "apart": counted_values(apart.filter(pl.col("length") <= LONGEST_LAUNCH_NS)),
-        "stages": part.ops.group_by(pl.col("stage").cast(pl.String)).agg(time=LENGTH.sum())
-        .collect(),
+        "stages": part.ops.group_by("stage").agg(time=LENGTH.sum())
+        .with_columns(pl.col("stage").cast(pl.String)).collect(),
         "paces": computing.group_by(same).agg(
             own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
         ).collect(),
@@ -355,7 +357,12 @@ def kernels(part: Part) -> Frames:
 
 def counted_values(rows: pl.LazyFrame) -> pl.DataFrame:
     """Return the distinct values of ``length``, each with its ``number`` of rows."""
-    return rows.group_by("length").agg(number=pl.len()).collect()
+    values = rows.collect()["length"].drop_nulls()
+    few = np.bincount(values.filter(values < _COUNTED_NS).to_numpy())
+    lengths = np.flatnonzero(few)
+    short = pl.DataFrame({"length": lengths, "number": few[lengths]})
+    long = values.filter(values >= _COUNTED_NS).to_frame().group_by("length").agg(number=pl.len())
+    return pl.concat([short.cast(long.schema), long])
 
 
 def quantile_of(values: pl.DataFrame, share: float) -> float | None:
