@@ -128,7 +128,9 @@ def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
         lines, maintain_order=True
     ).agg("turn").sort(lines)["turn"].explode()  # fmt: skip
     # One column after the other, so that no more than one of them is held twice.
-    ordered = pl.DataFrame([rows.drop_in_place(name).gather(turns) for name in rows.columns])
+    ordered = pl.DataFrame(
+        [rows.drop_in_place(name).rechunk().gather(turns) for name in rows.columns]
+    )
     start, end = pl.col("start"), pl.col("end")
     goes_on = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in lines)
     earlier = (start < start.shift()) | ((start == start.shift()) & (end < end.shift()))
