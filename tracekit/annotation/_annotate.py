@@ -62,17 +62,17 @@ class Annotation:
 class _Loader:
     """Wrapper around any source of batches: fetching one gets a range, if annotations are on."""
 
-    def __init__(self, own: Iterable[Any]) -> None:
-        self._own = own
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
 
     def __len__(self) -> int:
-        return len(self._own)  # type: ignore[arg-type]
+        return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._own)
+        batches = iter(self._batches)
         while True:
             try:
-                batch = _fetched(batches, id(self._own))
+                batch = _fetched(batches, id(self._batches))
             except StopIteration:
                 return
             yield batch
@@ -123,8 +123,8 @@ def annotate(
     if _in_place() is not None or not (os.environ.get(_LISTENER) or ring):
         return Annotation(None, loader)
     kept_in = None if ring is None else os.fspath(ring)
-    own = _several(model), _several(optimizer)
-    hooks = _switch_on(layers, *own, kept_in, has_events=cuda_events)
+    chosen = _several(model), _several(optimizer)
+    hooks = _switch_on(layers, *chosen, kept_in, has_events=cuda_events)
     return Annotation(hooks, loader)
 
 
@@ -192,7 +192,7 @@ def _in_place() -> Hooks | None:
     return found[0] if found else None
 
 
-def _several(what: Any) -> list[Any]:
-    if what is None:
+def _several(value: Any) -> list[Any]:
+    if value is None:
         return []
-    return list(what) if isinstance(what, (list, tuple)) else [what]
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -483,8 +483,8 @@ def _seen_through(original: Function, instead: Function, is_compiling: Function)
 
     code = hook.__code__.replace(co_name=getattr(original, "__name__", "hook"))
     known = getattr(original, "__globals__", globals())
-    own = FunctionType(code, known, code.co_name, None, hook.__closure__)
-    return functools.wraps(original)(own)
+    function = FunctionType(code, known, code.co_name, None, hook.__closure__)
+    return functools.wraps(original)(function)
 
 
 def _is_worker() -> bool:

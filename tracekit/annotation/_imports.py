@@ -63,17 +63,17 @@ class _Finder(MetaPathFinder):
 class _Loader(Loader):
     """Loader that loads a module with its own loader, restores that one, and calls the function."""
 
-    def __init__(self, own: Any, install: Installer) -> None:
-        self._own = own
+    def __init__(self, loader: Any, install: Installer) -> None:
+        self._loader = loader
         self._install = install
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._own.create_module(spec)
+        made: ModuleType | None = self._loader.create_module(spec)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._own
+        module.__loader__ = self._loader
         if module.__spec__ is not None:
-            module.__spec__.loader = self._own
-        self._own.exec_module(module)
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
         self._install(module)

@@ -105,8 +105,8 @@ class RingRanges:
             self._pid = os.getpid()
             self._file = _File.made(self._path)
         if self._file is not None:
-            own = threading.get_ident() if thread is None else thread
-            self._file.write(name, start, end, style, own)
+            thread_id = threading.get_ident() if thread is None else thread
+            self._file.write(name, start, end, style, thread_id)
 
 
 class _Stack(threading.local):
@@ -136,11 +136,11 @@ class _File:
         """Return this process's file; None if it cannot be created."""
         stem, ending = os.path.splitext(path)
         rank = _rank()
-        own = path if rank < 0 else f"{stem}.rank{rank}{ending}"
+        rank_path = path if rank < 0 else f"{stem}.rank{rank}{ending}"
         try:
             import fcntl  # Windows has none
 
-            for each in (own, f"{stem}.{os.getpid()}{ending}"):
+            for each in (rank_path, f"{stem}.{os.getpid()}{ending}"):
                 descriptor = _opened(each)
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -151,8 +151,8 @@ def _events(tracks: Iterable[Track], names: _Names) -> Iterator[dict[str, Any]]:
             yield from _slice(shown, pid, tids[lane])
 
 
-def _named(what: str, name: str, pid: int, tid: int) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+def _named(entry: str, name: str, pid: int, tid: int) -> dict[str, Any]:
+    return {"ph": "M", "name": entry, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _counted(track: Track, pid: int) -> Iterator[dict[str, Any]]:

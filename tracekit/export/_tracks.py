@@ -100,21 +100,21 @@ def _gpu(groups: dict[int, str], device: object) -> str:
 
 def _steps(steps: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
     named = steps.drop_nulls("iteration").with_columns(name=pl.format("step {}", "iteration"))
-    for (device,), own in named.sort("device").group_by("device", maintain_order=True):
-        yield Track(_gpu(groups, device), "steps", _slices(own))
+    for (device,), rows in named.sort("device").group_by("device", maintain_order=True):
+        yield Track(_gpu(groups, device), "steps", _slices(rows))
 
 
 def _stages(spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
     order = pl.col("stage").cast(pl.Enum(STAGES))
-    for (device, stage), own in spans.sort("device", order).group_by(
+    for (device, stage), rows in spans.sort("device", order).group_by(
         "device", "stage", maintain_order=True
     ):
-        yield Track(_gpu(groups, device), f"stage {stage}", _slices(own, name=pl.col("stage")))
+        yield Track(_gpu(groups, device), f"stage {stage}", _slices(rows, name=pl.col("stage")))
 
 
 def _idle(spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
-    for (device,), own in spans.group_by("device", maintain_order=True):
-        yield Track(_gpu(groups, device), "idle, by cause", _slices(own, name=pl.col("cause")))
+    for (device,), rows in spans.group_by("device", maintain_order=True):
+        yield Track(_gpu(groups, device), "idle, by cause", _slices(rows, name=pl.col("cause")))
 
 
 def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
@@ -122,11 +122,11 @@ def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
     shared = set(several.filter(pl.col("n") > 1)["device"])
     keys = ["device", "process", "context", "stream"]
     ordered = ops.sort(*keys, "start", nulls_last=True)
-    for (device, process, context, stream), own in ordered.group_by(keys, maintain_order=True):
+    for (device, process, context, stream), rows in ordered.group_by(keys, maintain_order=True):
         number = "unknown" if stream is None else stream
         of = f", process {process}, context {context}" if device in shared else ""
         slices = _slices(
-            own,
+            rows,
             args=pl.col("args"),
             category=pl.concat_str(pl.col("stage", "kind").cast(pl.String), separator=","),
             flow_in=pl.when(pl.col("call").is_not_null()).then(pl.col("op") + 1),
@@ -140,9 +140,9 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
     inside = (pl.col("time") >= low) & (pl.col("time") <= high)
     samples = trace["metrics"].filter(inside).collect()
     keys = ["device", "nic", "recorded_name", "unit"]
-    for (device, nic, name, unit), own in samples.sort("time").group_by(keys, maintain_order=True):
+    for (device, nic, name, unit), rows in samples.sort("time").group_by(keys, maintain_order=True):
         group = f"NIC {nic}" if device is None else _gpu(groups, device)
-        yield Track(group, str(name), own.select("time", "value"), unit=str(unit or ""))
+        yield Track(group, str(name), rows.select("time", "value"), unit=str(unit or ""))
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -150,12 +150,12 @@ def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.
 
     For each process that is the time from its first launch of `ops`, if earlier, to the end.
     """
-    whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
+    window = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
-    whole = whole.join(begun, on="process", how="left").with_columns(
+    window = window.join(begun, on="process", how="left").with_columns(
         start=pl.min_horizontal("start", "begin")
     )
-    return step_detail.ranges_inside(trace, whole)
+    return step_detail.ranges_inside(trace, window)
 
 
 def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
@@ -171,10 +171,10 @@ def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[
     ).sort("process", "thread", "start", "end", descending=[False, False, False, True])
     names = dict(trace.read("threads").select("thread", "name").iter_rows())
     pids = dict(trace.read("processes").select("process", "pid").iter_rows())
-    for (process, thread), own in both.group_by("process", "thread", maintain_order=True):
+    for (process, thread), rows in both.group_by("process", "thread", maintain_order=True):
         name = f"thread {thread}" + (f" ({names[thread]})" if names.get(thread) else "")
         group = f"process {process} (pid {pids.get(process)})"
-        yield Track(group, name, own.select(_SLICE))
+        yield Track(group, name, rows.select(_SLICE))
 
 
 def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:

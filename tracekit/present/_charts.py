@@ -152,9 +152,9 @@ def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: floa
     }  # fmt: skip
 
 
-def not_shown(hidden: int, what: str) -> list[str]:
-    """Return a note that a figure leaves out `hidden` items named `what`; empty if none."""
-    return [f"not shown: {hidden:,} more {what}"] if hidden else []
+def not_shown(hidden: int, noun: str) -> list[str]:
+    """Return a note that a figure leaves out `hidden` items named `noun`; empty if none."""
+    return [f"not shown: {hidden:,} more {noun}"] if hidden else []
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:
@@ -334,14 +334,14 @@ def bars_figure(
             (row.place, both[0] / divisor, both[1] / divisor)
             for row, both in zip(rows.rows, whiskers, strict=True) if both and both[0] < both[1]
         ]))  # fmt: skip
-    what = f"{axis} ({name})" if name else axis
+    axis_text = f"{axis} ({name})" if name else axis
     most = max(reach, default=0) / divisor
     if upright is None:
         show_rows(figure, rows)
-        figure.update_xaxes(title_text=figure_text(what), range=[0, most or 1])
+        figure.update_xaxes(title_text=figure_text(axis_text), range=[0, most or 1])
     else:
         figure.update_xaxes(title_text=figure_text(upright), **_named_across(rows))
-        figure.update_yaxes(title_text=figure_text(what), range=[0, 1.06 * most or 1])
+        figure.update_yaxes(title_text=figure_text(axis_text), range=[0, 1.06 * most or 1])
     _write_ends(figure, rows, [length / divisor for length in reach], ends, upright)
     return figure
 

@@ -269,12 +269,12 @@ def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     if not meta.get("recomputed") or not {"stage", "ops", "busy_ns"} <= {*frame.columns}:
         return frame
     parts = pl.DataFrame(meta["recomputed"]).with_columns(stage=pl.lit("BP"))
-    own = [name for name in parts.columns if name not in ("ops", "busy_ns")]
+    keys = [name for name in parts.columns if name not in ("ops", "busy_ns")]
     rows = frame.with_row_index("place").cast({"stage": pl.String})
-    if not {*own} <= {*frame.columns}:
+    if not {*keys} <= {*frame.columns}:
         return frame
-    parts = parts.cast({name: rows.schema[name] for name in own})
-    below = rows.select("place", *own).join(parts, on=own).with_columns(stage=pl.lit(OF_WHICH))
+    parts = parts.cast({name: rows.schema[name] for name in keys})
+    below = rows.select("place", *keys).join(parts, on=keys).with_columns(stage=pl.lit(OF_WHICH))
     both = pl.concat([rows, below], how="diagonal_relaxed")
     return both.sort("place", maintain_order=True).drop("place")
 
@@ -331,8 +331,8 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
         "high_ns": step["shift_high_ns"],
         "verdict": step["shift_verdict"],
     }
-    own = {name: value for name, value in known.items() if name in frame.columns}
-    typical = pl.DataFrame({frame.columns[0]: "median", **own}, infer_schema_length=None)
+    values = {name: value for name, value in known.items() if name in frame.columns}
+    typical = pl.DataFrame({frame.columns[0]: "median", **values}, infer_schema_length=None)
     return pl.concat([frame, typical], how="diagonal_relaxed")
 
 

@@ -368,18 +368,18 @@ def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> lis
     verdicts += sorted(found - set(verdicts))
     bars = []
     for verdict in verdicts:
-        own = [(y, group) for y, group in enumerate(groups) if group["verdict"] == verdict]
+        of_verdict = [(y, group) for y, group in enumerate(groups) if group["verdict"] == verdict]
         line = {"color": MUTED, "width": 1 if verdict not in list(VERDICT_COLOURS)[:4] else 0}
         bars.append(
             go.Bar(
-                x=[group["delta_ns"] and group["delta_ns"] / unit[0] for _, group in own],
-                y=[y for y, _ in own],
+                x=[group["delta_ns"] and group["delta_ns"] / unit[0] for _, group in of_verdict],
+                y=[y for y, _ in of_verdict],
                 width=0.66,
                 orientation="h",
                 name=figure_text(verdict or "no verdict"),
                 marker={"color": VERDICT_COLOURS.get(verdict or "", GRID), "line": line},
                 hoverinfo="text",
-                hovertext=[_change_hover(group, unit) for _, group in own],
+                hovertext=[_change_hover(group, unit) for _, group in of_verdict],
                 showlegend=True,
             )
         )

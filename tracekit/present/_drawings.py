@@ -241,17 +241,17 @@ def _whatif(answer: Answer) -> go.Figure:
 
 def _stragglers(answer: Answer) -> go.Figure:
     times = answer.tables["times"]
-    who = "device" if times["rank"].has_nulls() else "rank"
+    owner = "device" if times["rank"].has_nulls() else "rank"
     return heat_figure(
-        times, who, "iteration", "excess_percent",
+        times, owner, "iteration", "excess_percent",
         title="Own time of a step beyond that of the median rank", subtitle=answer.run or "",
     )  # fmt: skip
 
 
 def _breakdown(answer: Answer) -> go.Figure:
-    what = answer.title.rpartition(" · ")[2]
+    title = answer.title.rpartition(" · ")[2]
     return breakdown_figure(
-        answer.readable_rows, answer.meta, title=what.capitalize(), subtitle=answer.run or ""
+        answer.readable_rows, answer.meta, title=title.capitalize(), subtitle=answer.run or ""
     )
 
 

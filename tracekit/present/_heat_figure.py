@@ -117,8 +117,8 @@ def _add_cells(
     """Add the cells of a heat map, and ``?`` where a value is unknown."""
     values = {(down, across): value for down, across, value in table.iter_rows()}
     known = [value for value in values.values() if value is not None]
-    whole = all(isinstance(value, int) for value in known)
-    decimals = 0 if whole else decimals_of(max(map(abs, known), default=0))
+    are_integers = all(isinstance(value, int) for value in known)
+    decimals = 0 if are_integers else decimals_of(max(map(abs, known), default=0))
     cells = [[values.get((down, across)) for across in acrosses] for down in downs]
     texts = [
         ["" if value is None else f"{value:,.{decimals}f}".replace("-", MINUS) for value in line]

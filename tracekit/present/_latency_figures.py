@@ -233,8 +233,8 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
         ticktext=[binary_size(2**tick if tick >= 0 else 0) for tick in ticks],
         range=[first - 0.5, last + 0.5],
     )  # fmt: skip
-    whole = {"dtick": 1} if max(drawn["count"].to_list()) <= _FEW_MESSAGES else {}
-    figure.update_yaxes(title_text="messages", rangemode="tozero", **whole)
+    integer_ticks = {"dtick": 1} if max(drawn["count"].to_list()) <= _FEW_MESSAGES else {}
+    figure.update_yaxes(title_text="messages", rangemode="tozero", **integer_ticks)
     return figure
 
 

@@ -85,9 +85,9 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
     tuple
         The placed columns, and the names of those left out.
     """
-    whole = [natural(column) for column in columns]
-    if width is None or total_width(whole) <= width:
-        return whole, []
+    natural_widths = [natural(column) for column in columns]
+    if width is None or total_width(natural_widths) <= width:
+        return natural_widths, []
     stacked = [_stacked(column) for column in _merged(columns)]
     stacked, hidden = without_spare(stacked, lambda placed: _least_width(placed) > width)
     return _squeeze(stacked, width), hidden

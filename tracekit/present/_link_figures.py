@@ -563,9 +563,9 @@ def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     largest = max(rows["shown"].drop_nulls().to_list(), default=1)
     divisor, unit = unit_of(largest, BYTE_UNITS)
     for number, (direction, (verb, doing)) in enumerate(_DIRECTIONS.items()):
-        own = rows.filter(direction=direction)
-        figure.add_traces(_sizes(own, f"x{number + 1}", divisor))
-        figure.add_traces(_times(own, f"x{number + 3}", is_first=not number))
+        of_direction = rows.filter(direction=direction)
+        figure.add_traces(_sizes(of_direction, f"x{number + 1}", divisor))
+        figure.add_traces(_times(of_direction, f"x{number + 3}", is_first=not number))
         sizes = _axis(number, f"{verb} ({unit})", largest / divisor * _ROOM)
         times = _axis(number + 2, f"time {doing} (%)", 100)
         figure.update_layout({f"xaxis{number + 1}": sizes, f"xaxis{number + 3}": times})
@@ -604,20 +604,20 @@ def _sizes(rows: pl.DataFrame, axis: str, divisor: int) -> list[go.Bar]:
     look: dict[str, Any] = {"orientation": "h", "xaxis": axis, "showlegend": False}
     bars = []
     for is_known in (True, False):
-        own = rows.filter(pl.col("utilisation").is_not_null() == is_known)
+        shown = rows.filter(pl.col("utilisation").is_not_null() == is_known)
         marker: dict[str, Any] = {"color": BLANK, "pattern": _HATCHED}
         if is_known:
             marker = {
-                "color": (own["utilisation"].clip(0, 1) * 100).to_list(), "cmin": 0, "cmax": 100,
+                "color": (shown["utilisation"].clip(0, 1) * 100).to_list(), "cmin": 0, "cmax": 100,
                 "colorscale": colour_scale(), "showscale": True,
                 "colorbar": percent_bar(24, _BAR_LENGTH),
             }  # fmt: skip
         bars.append(
             go.Bar(
-                **look, y=own["place"].to_list(), x=(own["shown"] / divisor).to_list(),
-                marker=marker, text=[_label(row) for row in own.to_dicts()],
+                **look, y=shown["place"].to_list(), x=(shown["shown"] / divisor).to_list(),
+                marker=marker, text=[_label(row) for row in shown.to_dicts()],
                 textposition="outside", textfont={"size": 11}, cliponaxis=False,
-                hovertext=[_hover(row) for row in own.to_dicts()], hoverinfo="text",
+                hovertext=[_hover(row) for row in shown.to_dicts()], hoverinfo="text",
             )
         )  # fmt: skip
     return [bar for bar in bars if len(bar.y)]

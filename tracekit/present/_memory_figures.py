@@ -265,8 +265,8 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
     lines = []
     for group in groups:
         first = group.row(0, named=True)
-        own = tuple(first[key] for key in keys)
-        row = fits.get(own, {})
+        line_keys = tuple(first[key] for key in keys)
+        row = fits.get(line_keys, {})
         largest = row.get("largest_batch")
         name = label_of(first, named) or "measured"
         if largest is not None:

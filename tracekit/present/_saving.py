@@ -148,8 +148,8 @@ def _image(figure: go.Figure, form: str) -> bytes:
     }  # fmt: skip
     try:
         with _quiet(*_LOGGERS):
-            own = {} if _IS_SHARED.get() else {"kopts": _OFFLINE}
-            image: bytes = kaleido.calc_fig_sync(figure.to_dict(), opts=options, **own)
+            more = {} if _IS_SHARED.get() else {"kopts": _OFFLINE}
+            image: bytes = kaleido.calc_fig_sync(figure.to_dict(), opts=options, **more)
     except ChromeNotFoundError as error:
         raise _no_browser(form) from error
     except (RuntimeError, OSError, KaleidoError, DevtoolsProtocolError) as error:

@@ -86,8 +86,8 @@ def scaling_figure(
     figure, shown = _faceted(known, title, subtitle, bars_note(known))
     gpus = distinct(known, "gpus")
     axis = _padded(gpus[0], gpus[-1], far=gpus[-1] > _LINEAR_GPUS)
-    for place, own in enumerate(shown):
-        for curve in [_ideal(axis, value), *_curves(own, known, value)]:
+    for place, of_network in enumerate(shown):
+        for curve in [_ideal(axis, value), *_curves(of_network, known, value)]:
             figure.add_trace(curve, **cell(place, _across(len(shown))))
     _scaling_axes(figure, known, value, len(shown))
     return figure
@@ -101,8 +101,8 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
         pl.col(name) / divisor for name in (value, *ends) if name in known.columns
     )
     figure, shown = _faceted(known, title, subtitle, pooled_note(known, ranges=value == "time_ns"))
-    for place, own in enumerate(shown):
-        for curve in [*_own_ideals(own, value), *_curves(own, known, value, ends)]:
+    for place, rows in enumerate(shown):
+        for curve in [*_ideals(rows, value), *_curves(rows, known, value, ends)]:
             figure.add_trace(curve, **cell(place, _across(len(shown))))
     _gpu_axis(figure, known)
     far = known[value].max() > _FAR * known[value].min()  # type: ignore[operator]
@@ -148,10 +148,10 @@ def _far_axis() -> dict[str, Any]:
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.12g}" for tick in ticks]}
 
 
-def _own_ideals(own: pl.DataFrame, value: str) -> list[go.Scatter]:
+def _ideals(of_network: pl.DataFrame, value: str) -> list[go.Scatter]:
     """Return for each curve the line of ideal scaling, starting at the curve's first point."""
     ideals = []
-    for _, rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
+    for _, rows in of_network.sort("gpus").group_by("method", "batch", maintain_order=True):
         first = rows.row(0, named=True)
         grows = [gpus / first["gpus"] for gpus in rows["gpus"]]
         is_weak = first.get("mode") == "weak"
@@ -201,7 +201,7 @@ def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
 
 
 def _curves(
-    own: pl.DataFrame,
+    panel: pl.DataFrame,
     known: pl.DataFrame,
     value: str,
     ends: tuple[str, str] | None = None,
@@ -209,7 +209,9 @@ def _curves(
     """Return the curves of one network."""
     colours, looks = _methods(known), _batches(known)
     curves = []
-    for (method, batch), rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
+    for (method, batch), rows in panel.sort("gpus").group_by(
+        "method", "batch", maintain_order=True
+    ):
         look, name = looks[batch], f"{described('method', method)}, {described('batch', batch)}"
         each = rows[value] * (100 if value == "efficiency" else 1)
         curves.append(

@@ -63,9 +63,9 @@ def breakdown_figure(
         return empty_figure(title, subtitle, why)
     is_stacked = "stage" in keys and "exposed_ns" in table.columns
     value = "exposed_ns" if is_stacked else next(m for m in _MEASURES[::-1] if m in table.columns)
-    own = [key for key in keys if key != "stage"] if is_stacked else keys
-    upright = "step" if own == ["iteration"] else None
-    rows = table.with_columns(label=_label(own), length=pl.col(value))
+    label_keys = [key for key in keys if key != "stage"] if is_stacked else keys
+    upright = "step" if label_keys == ["iteration"] else None
+    rows = table.with_columns(label=_label(label_keys), length=pl.col(value))
     notes: list[str] = []
     if upright and rows["iteration"].count():  # what is of no step dwarfs each of many
         outside = rows.filter(pl.col("iteration").is_null())
@@ -73,15 +73,15 @@ def breakdown_figure(
         if length := float(outside["length"].sum()):
             notes.append(f"not shown: {duration(length)} outside of steps")
     bars = rows.group_by("label", maintain_order=True).agg(pl.col("length").sum())
-    if not (is_stacked or _PLACES & {*own}):
+    if not (is_stacked or _PLACES & {*label_keys}):
         bars = bars.sort("length", descending=True, maintain_order=True)
     shown = _longest(bars, MOST_UPRIGHT if upright else MOST_BARS)
     rows = shown.with_row_index("place").drop("length").join(
         rows, on="label", maintain_order="left_right"
     )  # fmt: skip
-    parts = _stages(rows, shown.height, own, meta) if is_stacked else _busy(rows, keys)
+    parts = _stages(rows, shown.height, label_keys, meta) if is_stacked else _busy(rows, keys)
     return bars_figure(
-        _names(rows.unique("place", maintain_order=True), own), parts,
+        _names(rows.unique("place", maintain_order=True), label_keys), parts,
         axis=f"time{_of(meta)}", title=title, subtitle=subtitle, upright=upright,
         notes=[*notes, *not_shown(bars.height - shown.height, "that are shorter")],
     )  # fmt: skip
@@ -92,9 +92,9 @@ def _keys(table: pl.DataFrame) -> list[str]:
     names = table.columns
     ends = [names.index(name) for name in (*_NUMBERS, *_MEASURES) if name in names]
     keys = names[: min(ends, default=0)]
-    own = [name for name in keys if name not in _NO_KEYS]
-    is_style_needed = "style" in keys and table.select(own).is_duplicated().any()
-    return [*own, "style"] if is_style_needed else own
+    key_columns = [name for name in keys if name not in _NO_KEYS]
+    is_style_needed = "style" in keys and table.select(key_columns).is_duplicated().any()
+    return [*key_columns, "style"] if is_style_needed else key_columns
 
 
 def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -104,7 +104,7 @@ def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def _stages(
-    rows: pl.DataFrame, number: int, own: Sequence[str], meta: Mapping[str, Any]
+    rows: pl.DataFrame, number: int, label_keys: Sequence[str], meta: Mapping[str, Any]
 ) -> list[Part]:
     """Return exposed time by stage, idle time if known, and then hidden time."""
     stages = rows["stage"].cast(str)
@@ -118,7 +118,7 @@ def _stages(
                 found.append(
                     Part(stage_name(stage) + ending, stage_colour(stage), lengths, bool(ending))
                 )
-        if not (own or ending) and meta.get("idle_ns"):
+        if not (label_keys or ending) and meta.get("idle_ns"):
             found.append(Part(_IDLE, IDLE_COLOUR, [meta["idle_ns"]]))
     return found
 

@@ -128,15 +128,15 @@ def _overhead_bars(
     """Return bars per batch size, darker for larger ones; a group is `wide` pixels wide."""
     bars = []
     for place, batch in enumerate(batches):
-        own = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)
-        values = dict(own.select("network", "overhead_percent").iter_rows())
+        rows = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)
+        values = dict(rows.select("network", "overhead_percent").iter_rows())
         known = [(x, values[name]) for x, name in enumerate(networks) if name in values]
         texts = [f"{value:.1f}".replace("-", MINUS) for _, value in known]
         bars.append(
             go.Bar(
                 x=[x for x, _ in known],
                 y=[value for _, value in known],
-                error_y=error_bars(own, "overhead_percent", "end_low", "end_high"),
+                error_y=error_bars(rows, "overhead_percent", "end_low", "end_high"),
                 name=figure_text(described("batch", batch)),
                 legendgroup=str(place),
                 showlegend=first and len(batches) > 1,
@@ -144,7 +144,7 @@ def _overhead_bars(
                 text=texts if wide / len(batches) >= _LEAST_LABELLED else None,
                 constraintext="none",
                 # Above the bar a whisker would cross it.
-                textposition="outside" if own["end_low"].null_count() == own.height else "inside",
+                textposition="outside" if rows["end_low"].null_count() == rows.height else "inside",
                 insidetextanchor="start",
                 textangle=0,
                 textfont_size=11,
@@ -160,10 +160,10 @@ def _overhead_bars(
     return bars
 
 
-def _placed(own: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
+def _placed(rows_of_batch: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
     """Return one row per network, in the order of `networks`."""
-    order = pl.DataFrame({"network": networks}, {"network": own.schema["network"]})
-    rows = own.unique("network", keep="last")
+    order = pl.DataFrame({"network": networks}, {"network": rows_of_batch.schema["network"]})
+    rows = rows_of_batch.unique("network", keep="last")
     return order.join(rows, on="network", nulls_equal=True, maintain_order="left_right")
 
 
@@ -228,9 +228,9 @@ def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
     speedups, jobs = shown["speedup"].to_list(), known["job"].n_unique()
     resources = shown["resource"].unique(maintain_order=True).to_list()
     colours = dict(zip(resources, SERIES_COLOURS, strict=False))
-    own = [colours[name] for name in shown["resource"]]
+    bar_colours = [colours[name] for name in shown["resource"]]
     figure = bars_figure(
-        labels, [Part("", own, speedups, hover=labels)], axis="modelled speedup of a step",
+        labels, [Part("", bar_colours, speedups, hover=labels)], axis="modelled speedup of a step",
         title=title, subtitle=subtitle, unit=(1, ""), ends=[f"{value:.3g}" for value in speedups],
         notes=[
             *([f"means over {jobs:,} jobs"] if jobs > 1 else []),
@@ -260,29 +260,29 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
     are_shares = all(measure.endswith(_SHARE) for measure in shown)
     scale = 100 if are_shares else 1
     figure = series_figure(
-        [_told(measure) for measure in shown], title=title, subtitle=subtitle,
+        [_named(measure) for measure in shown], title=title, subtitle=subtitle,
         notes=[
             "solid: share of jobs; dashed: share of workers",
             *not_shown(len(measures) - len(shown), "measures"),
         ],
     )  # fmt: skip
     for colour, measure in zip(SERIES_COLOURS, shown, strict=False):
-        own = table.filter(table["measure"] == measure)
+        rows = table.filter(table["measure"] == measure)
         for column, dash in (("job_share", "solid"), ("node_share", "dash")):
-            values, shares = (own["value"] * scale).to_list(), (100 * own[column]).to_list()
+            values, shares = ((rows["value"] * scale).to_list(), (100 * rows[column]).to_list())
             steps = [values[0], *values], [0.0, *shares]
             figure.add_trace(
                 series(
-                    *steps, colour=colour, name=_told(measure), is_named=column == "job_share",
+                    *steps, colour=colour, name=_named(measure), is_named=column == "job_share",
                     line={"dash": dash, "shape": "hv"},
                     hover=[f"{x:.4g}: {y:.1f} %" for x, y in zip(*steps, strict=True)],
                 )
             )  # fmt: skip
-    what = "modelled share of a step (%)" if are_shares else "modelled value"
-    figure.update_xaxes(title_text=what)
+    axis_title = "modelled share of a step (%)" if are_shares else "modelled value"
+    figure.update_xaxes(title_text=axis_title)
     figure.update_yaxes(title_text="jobs, or workers, no higher than this (%)", range=[0, 104])
     return figure
 
 
-def _told(measure: str) -> str:
+def _named(measure: str) -> str:
     return measure.removesuffix(_SHARE).replace("_", " ")

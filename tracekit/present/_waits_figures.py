@@ -102,13 +102,13 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
     places = {stage: place for place, stage in enumerate(stages)}
     figure.add_trace(_blank(len(stages), end / divisor))
     for part in parts:
-        own = shown.filter(shown["part"].eq_missing(part))
-        length = (own["end_ns"] - own["start_ns"]) / divisor
+        of_part = shown.filter(shown["part"].eq_missing(part))
+        length = (of_part["end_ns"] - of_part["start_ns"]) / divisor
         figure.add_trace(
             go.Bar(
-                base=(own["start_ns"] / divisor).to_list(),
+                base=(of_part["start_ns"] / divisor).to_list(),
                 x=length.to_list(),
-                y=[places[stage] for stage in own["stage"]],
+                y=[places[stage] for stage in of_part["stage"]],
                 orientation="h",
                 name=_WORK[part],
                 showlegend=True,

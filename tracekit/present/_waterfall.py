@@ -166,7 +166,7 @@ def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
     if devices is None or devices["device"].n_unique() < 2:  # noqa: PLR2004 - one says it all above
         return []
     each = devices.sort("device", maintain_order=True).partition_by("device", maintain_order=True)
-    found = [(int(own["device"][0]), parts_of(own)) for own in each]
+    found = [(int(of_device["device"][0]), parts_of(of_device)) for of_device in each]
     return [(device, parts) for device, parts in found if parts]
 
 
@@ -192,10 +192,10 @@ def add_gpus(
     """
     levels = [levels_of(parts) for _, parts in gpus]
     low = min(first_shown(each) for each in levels) / unit[0]
-    high = max(max(map(max, own)) for own in levels) / unit[0]
-    for place, ((device, parts), own) in enumerate(zip(gpus, levels, strict=True)):
+    high = max(max(map(max, of_gpu)) for of_gpu in levels) / unit[0]
+    for place, ((device, parts), of_gpu) in enumerate(zip(gpus, levels, strict=True)):
         cell = {"row": first_row + place // ACROSS, "col": place % ACROSS + 1}
-        for trace in waterfall(parts, own, unit):
+        for trace in waterfall(parts, of_gpu, unit):
             figure.add_trace(trace, **cell)
         names = ["A", *(stage_tick(part.stage) for part in parts), "B"]
         figure.update_xaxes(

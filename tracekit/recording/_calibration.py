@@ -57,8 +57,8 @@ class Cost:
     def __str__(self) -> str:
         """Return the cost in words: a range, or that it cannot be determined."""
         low, high = min(self.ratios), max(self.ratios)
-        what = "steps" if self.has_steps else "the whole program"
-        makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
+        noun = "steps" if self.has_steps else "the whole program"
+        makes = f"makes {noun} {low:.2f} to {high:.2f} times as long"
         if high > _WIDEST * low:
             sentence = (
                 f"the cost of recording cannot be measured here: it {makes}; take longer runs"
@@ -124,13 +124,13 @@ def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
         command = (*launch.before, *launch.launcher, *timed.recorded)
         if code := run(command, variables, len(timed.recorded), wait, is_launched=True):
             raise ProgramError(f"{program} ended with code {code} without nsys", None, code)
-    whole = [float(path.read_text()) for path in folder.glob(f"*{_stopwatch.WHOLE}")]
-    if not whole:
+    durations = [float(path.read_text()) for path in folder.glob(f"*{_stopwatch.WHOLE}")]
+    if not durations:
         hint = "where it runs on several machines, TMPDIR has to be a folder that all of them see"
         raise RecordingError(f"{program} left no times in {folder}", hint)
     periods = [_period(path.read_text()) for path in (folder / _STEPS).iterdir()]
     steps = [each for each in periods if each is not None]
-    return _Timing(max(whole), statistics.median(steps) if steps else None)
+    return _Timing(max(durations), statistics.median(steps) if steps else None)
 
 
 def _timed(plan: Plan, folder: Path) -> Plan:
@@ -173,7 +173,7 @@ def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
         if one.step_ns and other.step_ns
     ]
     has_steps = len(known) == len(alone)
-    whole = [(one.whole_ns, other.whole_ns) for one, other in zip(alone, recorded, strict=True)]
-    pairs = known if has_steps else whole
+    totals = [(one.whole_ns, other.whole_ns) for one, other in zip(alone, recorded, strict=True)]
+    pairs = known if has_steps else totals
     ratios = tuple(with_nsys / without for without, with_nsys in pairs)
     return Cost(ratios, statistics.median(without for without, _ in pairs), has_steps)

@@ -90,8 +90,8 @@ def find_nsys(tool: str | None = None) -> Nsys:
             f"there is no {name} here to record with",
             f"install NVIDIA Nsight Systems, or name its nsys with --nsys or {VARIABLE}",
         )
-    version, status = _said(program, "--version"), _said(program, "status", "--environment")
-    found = Nsys.of(program, version, _said(program, "profile", "--help"), status)
+    version, status = _output(program, "--version"), _output(program, "status", "--environment")
+    found = Nsys.of(program, version, _output(program, "profile", "--help"), status)
     number = _VERSION.search(version)
     if number and tuple(map(int, number.groups())) < _OLDEST:
         raise RecordingError(
@@ -101,7 +101,7 @@ def find_nsys(tool: str | None = None) -> Nsys:
     return found
 
 
-def _said(program: str, *arguments: str) -> str:
+def _output(program: str, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user chose
             [program, *arguments],

@@ -71,7 +71,7 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
         )
     partial = unfinished(plan)
     partial.mkdir(parents=True, exist_ok=True)
-    with _held(partial):
+    with _locked(partial):
         if not anew and reports_in(partial):
             raise UsageError(
                 f"{partial} contains what an earlier attempt recorded",
@@ -88,8 +88,8 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Lock a folder of reports until this process ends, against a second recording into it."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against recordings of the same name, until this process ends."""
     with (folder / _LOCK).open("w") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(
@@ -184,13 +184,13 @@ def run(
         tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as notes,
         _Interrupts(others_hear=apart) as interrupts,
     ):
-        ours, its = socket.socketpair()
+        own_end, its = socket.socketpair()
         with its:
             words = [str(its.fileno()), notes, wait, str(int(is_launched)), str(at), *command]
             process = _start(words, {**environment, _MARK: notes}, its, apart=apart)
         try:
             interrupts.let_through()
-            return _ended(process, ours, command[0])
+            return _ended(process, own_end, command[0])
         except KeyboardInterrupt as interrupt:
             if apart:
                 _signal_group(process.pid, signal.SIGINT)
@@ -199,11 +199,11 @@ def run(
             try:
                 process.wait()
             except KeyboardInterrupt:  # again: nothing is waited for
-                ours.close()
+                own_end.close()
                 process.wait()
             raise
         finally:
-            ours.close()
+            own_end.close()
             if (process.returncode or 0) < 0:  # by a signal, and what it started goes on
                 _end_all(f"{_MARK}={notes}")
 
@@ -229,13 +229,13 @@ def _stderr_number() -> int:
         return sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL
 
 
-def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
+def _ended(process: subprocess.Popen[bytes], own_end: socket.socket, program: str) -> int:
     """Wait for the supervisor process to end, and return the exit code.
 
     Raises an error if it could not run `program`.
     """
     code = process.wait()
-    if answer := ours.recv(_LONGEST_NUMBER):
+    if answer := own_end.recv(_LONGEST_NUMBER):
         raise RecordingError(f"{program} does not run ({os.strerror(int(answer))})")
     if code < 0:
         raise RecordingError(f"what watches over {program} was ended by signal {-code}")

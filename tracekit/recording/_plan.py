@@ -140,8 +140,8 @@ def plan(
     library = wanted.mpi_library if wanted.mpi else None
     if one_report:
         command = _telling(launch.program, launch.local_rank_at)
-        whole = (*launch.before, *launch.launcher, *_loaded(library), *command)
-        launch, library = Launch((), whole), None
+        full_command = (*launch.before, *launch.launcher, *_loaded(library), *command)
+        launch, library = Launch((), full_command), None
     elif not launch.launcher:
         library = None
     elif wanted.gpu_metrics is not None or wanted.nic_metrics:
@@ -165,13 +165,13 @@ def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
     A Python program loads MPI later than nsys looks for it, and crashes then, unless the library is
     preloaded. Without a library MPI is traced only on request.
     """
-    asked = wanted.mpi or (launch.mpi if "mpi" in wanted.traces else None)
+    requested = wanted.mpi or (launch.mpi if "mpi" in wanted.traces else None)
     if launch.mpi is None or not is_python(launch.program):
-        return replace(wanted, mpi=asked or launch.mpi)
+        return replace(wanted, mpi=requested or launch.mpi)
     library = wanted.mpi_library or mpi_library(launch.launcher[0], launch.mpi)
     if library is None:
-        return replace(wanted, mpi=asked)
-    return replace(wanted, mpi=asked or launch.mpi, mpi_library=str(library))
+        return replace(wanted, mpi=requested)
+    return replace(wanted, mpi=requested or launch.mpi, mpi_library=str(library))
 
 
 def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:

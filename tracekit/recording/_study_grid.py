@@ -56,9 +56,9 @@ class Configuration:
     @property
     def labels(self) -> dict[str, str]:
         """Labels under which the run is stored: study, options, and options that all runs share."""
-        own = {key: str(value) for key, value in self.options.items()}
+        options = {key: str(value) for key, value in self.options.items()}
         fixed = " ".join(f"{key}={value}" for key, value in sorted(self.fixed.items()))
-        return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
+        return {"study": self.study, **options, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
         """Return the shared options in a run's `labels` if they differ from this study's.
@@ -136,11 +136,11 @@ class Study:
         labels
             Labels of runs: name of the run -> labels.
         """
-        own = {configuration.name for configuration in self._all({})}
+        names = {configuration.name for configuration in self._all({})}
         return [
             name
             for name, each in labels.items()
-            if each.get("study") == self.name and name not in own
+            if each.get("study") == self.name and name not in names
         ]
 
     def _all(self, where: Mapping[str, str]) -> Iterator[Configuration]:
@@ -325,15 +325,15 @@ def _program(
     if not isinstance(parts, list) or not parts:
         raise ValueError("program is not a list of texts")
     declared = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
-    whole = (*map(str, parts), *declared)
-    named = {name for part in whole for name in _PLACE.findall(part)} - {_PYTHON}
+    words = (*map(str, parts), *declared)
+    named = {name for part in words for name in _PLACE.findall(part)} - {_PYTHON}
     if unknown := named - set(options):
         raise ValueError(f"program names {min(unknown)!r}, which is not in the grid")
     if unused := set(options) - named:
         raise ValueError(f"program does not name {min(unused)!r}, which is in the grid")
-    if within := [key for key in arguments if f"{{{key}}}" not in whole]:
+    if within := [key for key in arguments if f"{{{key}}}" not in words]:
         raise ValueError(f"{{{within[0]}}} becomes several arguments, and is a part of a text")
-    return whole
+    return words
 
 
 def file_name(name: str) -> str:

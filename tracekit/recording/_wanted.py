@@ -223,8 +223,8 @@ class Wanted:
             None if path is None else str(path.absolute())
             for path in (self.hook_folder, self.ring, self.attachable)
         )
-        own = {} if folder is None else {"folder": copy_hooks(folder)}
+        folders = {} if folder is None else {"folder": copy_hooks(folder)}
         return variables(
             self.layers, environment, self.windows, ring, attach=attachable,
-            cuda_events=self.cuda_events, **own,
+            cuda_events=self.cuda_events, **folders,
         )  # fmt: skip

@@ -169,9 +169,9 @@ def check_owner(root: Path, start: Path) -> None:
     """
     if not hasattr(os, "geteuid") or not root.exists():
         return
-    mine = {os.geteuid()} | ({start.stat().st_uid} if os.geteuid() == 0 else set())
+    own_users = {os.geteuid()} | ({start.stat().st_uid} if os.geteuid() == 0 else set())
     owners = {root.stat().st_uid} | ({root.lstat().st_uid} if root.is_symlink() else set())
-    for owner in owners - mine:
+    for owner in owners - own_users:
         raise StoreError(
             f"the store {root} belongs to {_user(owner)}",
             f"name it if you trust it, with --store {root} or TRACEKIT_STORE",
@@ -203,8 +203,8 @@ def group_number(group: str) -> int:
         raise UsageError(f"no group {group!r} is known here", "`id` lists yours") from error
 
 
-def share(root: Path, own: Iterable[Path], group: str | None) -> None:
-    """Share a store, and its `own` files, with a group; None makes it private again.
+def share(root: Path, files: Iterable[Path], group: str | None) -> None:
+    """Share a store, and its `files`, with a group; None makes it private again.
 
     Files that other group members added are not changed, as only their owners may change them.
     """
@@ -217,7 +217,7 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     # First, so that what an ingest makes meanwhile is shared too.
     access = access_of(root).shared(is_shared=group is not None)
     put_file(root, ID_FILE, (json.dumps(content) + "\n").encode(), access)
-    for path in own:
+    for path in files:
         if is_plain_file(path) or is_real_folder(path):
             if me not in (0, path.lstat().st_uid):
                 continue

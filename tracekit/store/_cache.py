@@ -58,8 +58,8 @@ class Kept:
             if not is_real_folder(self._folder):
                 self._folder.mkdir(PRIVATE.folder)
                 access.give(self._folder)
-            whole = hashlib.sha256(content).digest() + content
-            put_file(self._folder, self._path(key).name, whole, access)
+            with_digest = hashlib.sha256(content).digest() + content
+            put_file(self._folder, self._path(key).name, with_digest, access)
             return True
         return False
 
@@ -81,9 +81,9 @@ class Kept:
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as file:
             for name, frame in frames.items():
-                own = io.BytesIO()
-                frame.write_ipc(own, compression="zstd")
-                file.writestr(name, own.getvalue())
+                buffer = io.BytesIO()
+                frame.write_ipc(buffer, compression="zstd")
+                file.writestr(name, buffer.getvalue())
         return self.write(key, content.getvalue())
 
     def stale(self) -> list[Path]:

@@ -109,9 +109,9 @@ class Rows:
 class Catalogue:
     """Database of the catalogue; each connection lasts for one transaction."""
 
-    def __init__(self, url: sa.URL, own: Path | None = None) -> None:
+    def __init__(self, url: sa.URL, file: Path | None = None) -> None:
         self._url = url
-        self._own = own
+        self._file = file
         """Path of the SQLite file, if the catalogue is in the store's folder; else None."""
         self.where = _shown(url)
 
@@ -119,8 +119,8 @@ class Catalogue:
     def of(cls, root: Path, catalog: str | None) -> Catalogue:
         """Return the catalogue at the URL `catalog`; if that is None, the store's own in `root`."""
         if catalog is None:
-            own = root / DATABASE
-            return cls(sa.URL.create("sqlite", database=str(own)), own)
+            file = root / DATABASE
+            return cls(sa.URL.create("sqlite", database=str(file)), file)
         return cls(_parsed(catalog))
 
     def identity(self) -> str | None:
@@ -151,10 +151,10 @@ class Catalogue:
 
         It is committed at the end, and rolled back on an exception.
         """
-        if self._own:
-            check_database(self._own, REBUILT)
+        if self._file:
+            check_database(self._file, REBUILT)
             with self._errors():
-                make_database(self._own)
+                make_database(self._file)
         with self._errors(), self._engine.connect() as connection:
             writer = connection.execution_options(tracekit_writes=True)
             with writer.begin():
@@ -162,8 +162,8 @@ class Catalogue:
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection | None]:
-        if self._own:
-            check_database(self._own, REBUILT)
+        if self._file:
+            check_database(self._file, REBUILT)
         with self._errors():
             if self._is_sqlite and not Path(self._url.database or "").exists():
                 yield None  # where connecting would create the file

@@ -198,11 +198,11 @@ def check_tables(kinds: Mapping[str, str], where: str) -> bool:
     StoreError
         If only some tables of a catalogue exist, or one of these names is not a table.
     """
-    own = {name: kinds[name] for name in (META, RUNS) if name in kinds}
-    for name in (META, RUNS) if own else ():
-        if own.get(name) != "table":
+    catalogue_tables = {name: kinds[name] for name in (META, RUNS) if name in kinds}
+    for name in (META, RUNS) if catalogue_tables else ():
+        if catalogue_tables.get(name) != "table":
             raise damaged(where, f"it has no table {name}")
-    return bool(own)
+    return bool(catalogue_tables)
 
 
 def damaged(where: str, why: str | None = None) -> StoreError:
@@ -214,9 +214,9 @@ def damaged(where: str, why: str | None = None) -> StoreError:
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:
     """Return the error for a failing database, with a hint if it is no SQLite file."""
     cause = " ".join(str(error).strip().splitlines())
-    what = f"the catalogue {where} cannot be used ({cause})"
-    found = (advice for symptom, advice in _SQLITE_HINTS.items() if symptom in what)
-    return StoreError(what, hint or next(found, _OTHER))
+    message = f"the catalogue {where} cannot be used ({cause})"
+    found = (advice for symptom, advice in _SQLITE_HINTS.items() if symptom in message)
+    return StoreError(message, hint or next(found, _OTHER))
 
 
 class Known(NamedTuple):

@@ -210,10 +210,10 @@ class Folders:
 
     def drop_empty(self) -> None:
         """Remove the store's folders if they are empty and no other process fills them."""
-        mine = (self.staging, self.runs)
+        folders = (self.staging, self.runs)
         with suppress(OSError):
-            if set(self.root.iterdir()) <= set(mine):
-                for folder in (*mine, self.root):
+            if set(self.root.iterdir()) <= set(folders):
+                for folder in (*folders, self.root):
                     folder.rmdir()
 
     def discard(self, name: str) -> None:
@@ -227,9 +227,9 @@ class Folders:
 
         With `dry_run` nothing is removed; the result is whether the folder would be.
         """
-        with ExitStack() as held:
+        with ExitStack() as locks:
             # Asked last: an ingest may have committed the run meanwhile.
-            is_free = self._hold(name, held, keep=dry_run) and name not in named()
+            is_free = self._hold(name, locks, keep=dry_run) and name not in named()
             if is_free and not dry_run:
                 self.discard(name)
         return is_free if dry_run else not (self.runs / name).exists()
@@ -264,8 +264,8 @@ class Folders:
         if not left:
             return []
         found: list[Path] = []
-        with ExitStack() as held:
-            dead = [name for name in sorted(left) if self._hold(name, held, keep=dry_run)]
+        with ExitStack() as locks:
+            dead = [name for name in sorted(left) if self._hold(name, locks, keep=dry_run)]
             needed = named()
             for name in dead:
                 if name in staged and is_real_folder(self.staging / name):
@@ -286,13 +286,13 @@ class Folders:
                 found.add(form["stem"])
         return found
 
-    def _hold(self, name: str, held: ExitStack, *, keep: bool = False) -> bool:
+    def _hold(self, name: str, locks: ExitStack, *, keep: bool = False) -> bool:
         if not self.staging.is_dir():
             return True
         keep = keep and (self.staging / f"{name}{_LOCK_SUFFIX}").exists()
         lock = _Lock.take(self.staging, name, access_of(self.root))
         if lock is not None:
-            held.callback(lock.release, keep=keep)
+            locks.callback(lock.release, keep=keep)
         return lock is not None
 
     def own_files(self) -> Iterator[Path]:

@@ -222,20 +222,20 @@ class Store:
         folder = self._folders.runs / entry.folder
         check_folder(folder)
         wrong, files = self._faults(entry), entry.record.files
-        whole = [*range(len(files))]
+        complete = [*range(len(files))]
         if wrong and on_missing == "skip":
-            whole = whole_reports(folder, len(files))
-        if wrong and (on_missing != "skip" or not whole):
+            complete = whole_reports(folder, len(files))
+        if wrong and (on_missing != "skip" or not complete):
             raise StoreError(
                 f"the run {entry.record.name!r} {' and '.join(wrong)} in {folder}", again(entry)
             )
         with file_errors(self.root):
-            found = [Trace.scan(folder / str(each), reports=len(whole)) for each in whole]
-        missing = [file for number, file in enumerate(files) if number not in whole]
-        share = f"{len(whole)} of {len(files)} reports answer ({len(whole) / len(files):.1%})"
+            found = [Trace.scan(folder / str(each), reports=len(complete)) for each in complete]
+        missing = [file for number, file in enumerate(files) if number not in complete]
+        share = f"{len(complete)} of {len(files)} reports answer ({len(complete) / len(files):.1%})"
         warning = f"{share}: {listed(missing)} lack files or have damaged ones"
-        told = entry.record.warnings + ((warning,) if missing else ())
-        return replace(entry.record, warnings=told), found
+        warnings = entry.record.warnings + ((warning,) if missing else ())
+        return replace(entry.record, warnings=warnings), found
 
     def rename(self, reference: str, name: str) -> RunRecord:
         """Rename a run and return its new entry.
@@ -437,8 +437,8 @@ class Store:
         if repair:
             with self._catalogue.writing(make_id(self._folders)) as rows:
                 taken = [entry.record for entry in rows.entries()]
-                mine = run.entry.record
-                if any(mine.digest == other.digest or mine.id == other.id for other in taken):
+                stray = run.entry.record
+                if any(stray.digest == other.digest or stray.id == other.id for other in taken):
                     fault = "is in the catalogue with other columns"
                     todo = f"remove {path} where these are not needed"
                     return Finding("run", run.entry.record.name, fault, mended=False, todo=todo)
@@ -709,13 +709,13 @@ def _agreed(
         values.setdefault(key, set()).add(value)
     clear = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
     unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in known]
-    what = f"the reports disagree on the label {listed(unclear)}, so none is taken from them"
-    return dict(list(clear.items())[:MOST]), (what,) if unclear else ()
+    warning = f"the reports disagree on the label {listed(unclear)}, so none is taken from them"
+    return dict(list(clear.items())[:MOST]), (warning,) if unclear else ()
 
 
-def _mendable(what: str, name: str, fault: str, repaired: bool) -> Finding:  # noqa: FBT001
+def _mendable(subject: str, name: str, fault: str, repaired: bool) -> Finding:  # noqa: FBT001
     todo = None if repaired else "`tracekit runs check --repair` mends it"
-    return Finding(what, name, fault, mended=repaired, todo=todo)
+    return Finding(subject, name, fault, mended=repaired, todo=todo)
 
 
 def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:

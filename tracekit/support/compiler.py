@@ -39,26 +39,26 @@ class Compiled:
         self._loop = loop
         self._known: dict[str, _Run] = {}
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """Run the loop as machine code."""
         by_numba = native.has_compiler()
         try:
-            taken = native.arguments(given)
-            if run := self._found(taken) or (self._made(taken, given) if by_numba else None):
-                return run(taken, given)
+            taken = native.arguments(arguments)
+            if run := self._found(taken) or (self._made(taken, arguments) if by_numba else None):
+                return run(taken, arguments)
         except native.UnfitError:
             if by_numba:
-                return kept(self._loop)(*given)
+                return kept(self._loop)(*arguments)
         _tell_that_it_is_slow()
-        return self._loop(*given)
+        return self._loop(*arguments)
 
-    def if_kept(self, *given: Any) -> Any:
+    def if_kept(self, *arguments: Any) -> Any:
         """Run the loop's cached machine code; if none is cached, run the loop as plain Python."""
         with suppress(native.UnfitError):
-            taken = native.arguments(given)
+            taken = native.arguments(arguments)
             if run := self._found(taken):
-                return run(taken, given)
-        return plain(self._loop)(*given)
+                return run(taken, arguments)
+        return plain(self._loop)(*arguments)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
         """Return a function that runs cached machine code; None if there is none."""
@@ -70,17 +70,17 @@ class Compiled:
             code = native.find(self._loop, taken.types)
             return self._linked(taken.types, code) if code else None
 
-    def _made(self, taken: native.Arguments, given: Any) -> _Run:
+    def _made(self, taken: native.Arguments, arguments: Any) -> _Run:
         """Compile the loop, and return a function that runs it."""
         with _LOCK, native.alone(self._loop, taken.types):
             if run := self._found(taken):  # another thread or process was faster
                 return run
-            code = native.extracted(_compile(self._loop, given), taken.codes)
+            code = native.extracted(_compile(self._loop, arguments), taken.codes)
             if code is not None:
                 native.keep(self._loop, taken.types, code)
                 return self._linked(taken.types, code)
             by_numba = kept(self._loop)
-            return self._known.setdefault(taken.types, lambda _, given: by_numba(*given))
+            return self._known.setdefault(taken.types, lambda _, arguments: by_numba(*arguments))
 
     def _linked(self, types: str, code: native.Code) -> _Run:
         address = native.link(code)
@@ -97,11 +97,11 @@ def _tell_that_it_is_slow() -> None:
     )
 
 
-def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Return Numba's compilation result of a loop for arguments of the types of `given`."""
+def _compile(loop: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return Numba's compilation result of a loop for arguments of the types of `arguments`."""
     compiler: Any = _numba().njit
     _tell_of_parts()
-    types = tuple(map(_type, given))
+    types = tuple(map(_type, arguments))
     bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what calls Python is not kept
     dispatcher = compiler(**bare, **_UNCOUNTED)(loop)
     dispatcher.compile(types)

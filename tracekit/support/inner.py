@@ -22,7 +22,7 @@ def inner(part: Callable[P, R]) -> Callable[P, R]:
 @cache
 def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Return `loop` to run uncompiled, on memory views in place of arrays (three times as fast)."""
-    return lambda *given: loop(*map(_viewed, given))
+    return lambda *arguments: loop(*map(_viewed, arguments))
 
 
 def _viewed(one: Any) -> Any:

@@ -183,8 +183,8 @@ def _of_cgroups(root: Path) -> Iterator[int]:
         else:
             continue
         # In a container the path may be that on the host, and the group is the mount itself.
-        own = Path(path.strip().lstrip("/"))
-        for folder in (own, *own.parents):
+        cgroup = Path(path.strip().lstrip("/"))
+        for folder in (cgroup, *cgroup.parents):
             yield from _left(root / mount / folder, *names)
 
 

@@ -100,9 +100,9 @@ def arguments(passed: Sequence[Any]) -> Arguments:
 
 
 def _take_apart(
-    given: Sequence[Any], types: list[str], codes: list[str], values: list[int]
+    values_given: Sequence[Any], types: list[str], codes: list[str], values: list[int]
 ) -> None:
-    for one in given:
+    for one in values_given:
         if isinstance(one, np.ndarray):
             flags = one.flags
             if one.ndim == 0 or not (flags.c_contiguous and flags.aligned):
@@ -127,12 +127,12 @@ def _take_apart(
             raise UnfitError
 
 
-def call(address: int, given: Arguments, *, returns: bool) -> int | None:
+def call(address: int, taken: Arguments, *, returns: bool) -> int | None:
     """Call machine code at `address`; return its integer, None if it returns nothing."""
     result, trouble = ctypes.c_int64(), ctypes.c_void_p()
     # Numba's own convention: where the result goes, where errors go, and the arguments.
-    failed = _function(address, given.codes)(
-        ctypes.addressof(result), ctypes.addressof(trouble), *given.values
+    failed = _function(address, taken.codes)(
+        ctypes.addressof(result), ctypes.addressof(trouble), *taken.values
     )
     if failed:
         raise ArithmeticError("a compiled loop met a number that it cannot work with")

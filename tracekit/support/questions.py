@@ -331,11 +331,11 @@ class Declaration:
     @property
     def options(self) -> list[inspect.Parameter]:
         """The question's own options, each with type, default and `Option`."""
-        own = _options(self.signature)[self.is_of_files :]
+        declared = _options(self.signature)[self.is_of_files :]
         names = _RUNS if self.is_of_runs else ()
         return [
             each
-            for each in own
+            for each in declared
             if each.name not in names and each.annotation not in (Where, Sort, Top)
         ]
 
@@ -347,12 +347,12 @@ class Declaration:
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
         """Return the signature of a method of one run (`of_one`), or of a function of several."""
         known = ("references", *self.apart) if of_one and self.is_of_runs else ()
-        asked = [
+        parameters = [
             each.replace(annotation=get_args(each.annotation)[0])
             for each in _options(self.signature)
             if each.name not in known
         ]
-        return self.signature.replace(parameters=asked, return_annotation=returns)
+        return self.signature.replace(parameters=parameters, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
         """Return the docstring: description, parameters, and columns of the rows."""
@@ -361,7 +361,7 @@ class Declaration:
         lines = [
             self.meaning, "", *_parameters(taken, options),
             "", "Returns", "-------", returns, f"    {self.writes.of_rows}", "",
-            *(f"    {column.name} : {column.told}" for column in self.writes.columns),
+            *(f"    {column.name} : {column.description}" for column in self.writes.columns),
         ]  # fmt: skip
         return "\n".join(lines)
 
@@ -381,22 +381,22 @@ def optional(function: Callable[P, R]) -> Callable[P, R]:
     For functions of the library that are not analyses (questions); `declared_of` returns the
     options that they declare.
     """
-    own = inspect.signature(function)
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
-        require_valid(own.bind(*args, **kwargs).arguments, own)
+        require_valid(signature.bind(*args, **kwargs).arguments, signature)
         return function(*args, **kwargs)
 
     plain = [
         each.replace(annotation=get_args(each.annotation)[0])
         if get_origin(each.annotation) is Annotated
         else each
-        for each in own.parameters.values()
+        for each in signature.parameters.values()
     ]
     shown: Any = ask
-    shown.__signature__ = own.replace(parameters=plain)
-    known = {each.name: option_of(each) for each in _options(own)}
+    shown.__signature__ = signature.replace(parameters=plain)
+    known = {each.name: option_of(each) for each in _options(signature)}
     taken = [each for each in plain if each.name in known]
     meaning, mark, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns\n")
     text = "\n".join(_parameters(taken, known.values()))
@@ -457,19 +457,19 @@ def question(
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
-        own = inspect.signature(function)
-        taken = [each for each in own.parameters.values() if each.kind in _GIVEN]
-        shared = _shared(own)
+        signature = inspect.signature(function)
+        taken = [each for each in signature.parameters.values() if each.kind in _GIVEN]
+        shared = _shared(signature)
         is_of_runs = "store" in shared
         rows = [name for name in shared if name in _ROWS and not (is_of_runs and name in _RUNS)]
-        meant = inspect.Parameter(
+        chosen_runs = inspect.Parameter(
             "references", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=(),
             annotation=OrLatest if is_of_latest else References,
         )  # fmt: skip
-        subject = [meant] if is_of_runs else taken[:1]
+        subject = [chosen_runs] if is_of_runs else taken[:1]
         if files is not None:
             subject = [taken[0].replace(annotation=files)]
-        answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
+        answers = signature.replace(parameters=[*taken, *(shared[name] for name in rows)])
 
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
@@ -481,7 +481,7 @@ def question(
         asked.__signature__ = answers
         asked.declaration = Declaration(
             name=function.__name__, meaning=inspect.cleandoc(function.__doc__ or ""),
-            signature=own.replace(parameters=[*subject, *taken[1:], *shared.values()]),
+            signature=signature.replace(parameters=[*subject, *taken[1:], *shared.values()]),
             examples=examples, is_of_runs=is_of_runs, is_of_latest=is_of_latest,
             writes=writes, also=also, figures=figures or {}, opened=opened,
             apart=[name for name in shared if name not in rows], check=check,
@@ -493,16 +493,16 @@ def question(
     return declare
 
 
-def _options(own: inspect.Signature) -> list[inspect.Parameter]:
+def _options(of: inspect.Signature) -> list[inspect.Parameter]:
     """Return the parameters that are declared as options."""
-    return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
+    return [each for each in of.parameters.values() if get_origin(each.annotation) is Annotated]
 
 
-def require_valid(given: Mapping[str, Any], signature: inspect.Signature) -> None:
+def require_valid(values: Mapping[str, Any], signature: inspect.Signature) -> None:
     """Raise `UsageError` for a value of wrong type, not among the choices, or below the minimum."""
     options = {each.name: each for each in _options(signature)}
-    for name in given.keys() & options.keys():
-        value, least = given[name], option_of(options[name]).least
+    for name in values.keys() & options.keys():
+        value, least = values[name], option_of(options[name]).least
         kind = get_args(options[name].annotation)[0]
         if not _is_of(value, kind):
             known = choices(kind)
@@ -532,12 +532,12 @@ def _is_of(value: Any, kind: Any) -> bool:
     return not tells or isinstance(value, plain)
 
 
-def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
+def _shared(of: inspect.Signature) -> dict[str, inspect.Parameter]:
     """Return the options in the TypedDict of a function's ``**_``.
 
     Those that filter the rows of the answer come last.
     """
-    rest = [each for each in own.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
+    rest = [each for each in of.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
     chosen = get_args(rest[0].annotation)[0] if rest else ChosenRows
     kinds = get_type_hints(chosen, include_extras=True)
     return {
@@ -546,7 +546,7 @@ def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
             default=() if kinds[name] is Where else None,
         )
         for name in sorted(kinds, key=lambda name: name in _ROWS)
-        if name not in own.parameters
+        if name not in of.parameters
     }  # fmt: skip
 
 

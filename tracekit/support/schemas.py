@@ -134,7 +134,7 @@ class Column:
     is_always: bool
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The column's type and meaning on one line."""
         null = " or null" if self.is_nullable else ""
         return f"{self.type or 'list of records'}{null}. {self.meaning}"

@@ -132,7 +132,7 @@ class AskedRuns:
             "lanes": [
                 {"kind": each.kind, "label": each.label, "brief": each.brief,
                  "is_first": each.is_first, "where": where,
-                 **(each.tiles.told if isinstance(each.tiles, Counter) else {})}
+                 **(each.tiles.scale if isinstance(each.tiles, Counter) else {})}
                 for each, where in zip(lanes, seen.lanes.conditions, strict=True)
             ],
             "lost": seen.lanes.lost,
@@ -167,13 +167,13 @@ class AskedRuns:
         answer, spans = run.diagnose.answer(), step_detail.step_spans(run.trace)
         lengths = step_detail.step_lengths(spans.drop_nulls("iteration"))
         step = step_detail.slowest_step(lengths)
-        own = spans.filter(pl.col("iteration").eq_missing(step))
+        step_spans = spans.filter(pl.col("iteration").eq_missing(step))
         ops, idle = (
-            find(run.trace, own) for find in (step_detail.ops_inside, step_detail.idle_spans)
+            find(run.trace, step_spans) for find in (step_detail.ops_inside, step_detail.idle_spans)
         )
         places = {**longest_examples(ops, idle)}
         if step is not None and step == lengths["iteration"][0]:
-            start, end = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
+            start, end = step_spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
             places["cold_steps"] = 0, start, end
         where = f"The longest of it in {'the recording' if step is None else f'step {step}'}"
         rows = [
@@ -191,16 +191,16 @@ class AskedRuns:
         inside = pl.min_horizontal("end", end) - pl.max_horizontal("start", start)
         length = pl.min_horizontal(pl.col("end") - pl.col("start"), end - start)
         # Around one step, the edges of its neighbours are in sight.
-        own = steps.filter(10 * inside > length)
-        begin, until, *numbers = own.select(
+        in_sight = steps.filter(10 * inside > length)
+        begin, until, *numbers = in_sight.select(
             pl.col("start").min(), pl.col("end").max(), first=pl.col("iteration").min(),
             last=pl.col("iteration").max(),
         ).row(0)  # fmt: skip
         edges = seen.lanes.edges if steps.is_empty() else (begin, until)
         if None in edges or seen.lanes.starting(*edges) > _MOST_EXPORTED:
-            what = "no step" if None in edges else f"more than {_MOST_EXPORTED:,} ops"
+            problem = "no step" if None in edges else f"more than {_MOST_EXPORTED:,} ops"
             hint = "write all with tracekit export" if steps.is_empty() else "zoom to some steps"
-            raise UsageError(f"{what} in sight", hint)
+            raise UsageError(f"{problem} in sight", hint)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "steps.json.gz")
             iterations = None if steps.is_empty() else (numbers[0], numbers[1])
@@ -433,8 +433,8 @@ def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
     chosen, known = [*filter(None, lanes.split(" or "))], seen.lanes.conditions
     if not {*chosen} <= {*known}:
         raise Refused(400, "lanes are GPUs and streams of the run")
-    own = [lane for lane, each in zip(seen.lanes.lanes, known, strict=True) if each in chosen]
-    gpus = sorted({int(lane.key[0] or 0) for lane in own})
+    selected = [lane for lane, each in zip(seen.lanes.lanes, known, strict=True) if each in chosen]
+    gpus = sorted({int(lane.key[0] or 0) for lane in selected})
     if by == _IDLE:  # of a GPU, as no stream is idle by itself
         by, chosen = "cause", [f"device={gpu}" for gpu in gpus]
     is_stream = any(" and " in each for each in chosen)
@@ -445,8 +445,8 @@ def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
 def _idle_before(trace: Trace, op: pl.DataFrame) -> list[dict[str, Any]]:
     """Return ``cause, idle_ns`` of the idle time that ends where an op begins, in order."""
     device, until = op.select("device", "start").row(0)
-    own = pl.col("start").filter(device=device)
-    begin = trace["ops"].select(own.min()).collect().item()
+    starts = pl.col("start").filter(device=device)
+    begin = trace["ops"].select(starts.min()).collect().item()
     span = pl.DataFrame({"device": [device], "start": [begin], "end": [until]}, _SPAN)
     idle = step_detail.idle_spans(trace, span) if begin < until else pl.DataFrame()
     found = list[dict[str, Any]]()

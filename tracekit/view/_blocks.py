@@ -43,18 +43,18 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     last = min(max((done for _, done in sums.gpus.values()), default=origin), end) - 1
     first, behind = max(-((origin - start) // width), 0), (last - origin) // width
     edges = (start, origin + first * width), (origin + behind * width, end)
-    asked = [
+    ends_with_work = [
         (a, b) for a, b in edges
         if any(a < done and b > begun and a < b for begun, done in sums.gpus.values())
     ]  # fmt: skip
     # One end at least is asked: the question knows what cannot be told of a run.
     has_all = all(word != NO_STAGE for _, _, word in sums.blocks)
     where = slice(first * joined, max(behind, first) * joined)
-    read = sum(int(own[1][where].sum()) for key, own in sums.blocks.items() if key[1] == "kind")
-    if read <= MANY or not asked or not has_all:
+    read = sum(int(block[1][where].sum()) for key, block in sums.blocks.items() if key[1] == "kind")
+    if read <= MANY or not ends_with_work or not has_all:
         answer: Answer = run.breakdown.answer(by=by, between=(start, end))
         return answer
-    ends = [run.breakdown.answer(by=by, between=each) for each in asked]
+    ends = [run.breakdown.answer(by=by, between=each) for each in ends_with_work]
     inside = sums.kernels.filter(pl.col("part").is_between(first, behind - 1))
     kept = _measures(inside, by) if by == _KERNEL else _rows(sums, by, where)
     parts = [kept, *(_measures(each.rows, by) for each in ends)]
@@ -90,14 +90,14 @@ def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
     rows = []
     for (gpu, column, word), (busy, count, total) in sums.blocks.items():
         named = {"ops": count, "total_ns": total, "busy_ns": busy}
-        own = {name: int(each[where].sum(dtype=np.int64)) for name, each in named.items()}
+        totals = {name: int(each[where].sum(dtype=np.int64)) for name, each in named.items()}
         key = gpu if by == "device" else word
         if column == "exposed":
-            own = {"busy_ns" if by == "device" else "exposed_ns": own["busy_ns"]}
+            totals = {"busy_ns" if by == "device" else "exposed_ns": totals["busy_ns"]}
         elif by == "device":
-            own["busy_ns"] = 0
+            totals["busy_ns"] = 0
         if column == (by if by != "device" else "kind") or (by != "kind" and column == "exposed"):
-            rows.append({by: key, **own})
+            rows.append({by: key, **totals})
     schema = {by: _BY[by], **dict.fromkeys(_MEASURES, pl.Int64())}
     found = pl.DataFrame(rows, schema=schema).fill_null(0).group_by(by).sum()
     there = found.filter((pl.col("ops") > 0) | (pl.col("busy_ns") > 0))

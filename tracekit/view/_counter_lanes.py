@@ -69,11 +69,11 @@ class Counter:
         return levels
 
     @property
-    def told(self) -> dict[str, Any]:
+    def scale(self) -> dict[str, Any]:
         """Unit, top of the scale, and whether a value stays valid until the next sample."""
-        unit, held = self.key[5], self.key[4] == IN_USE
+        unit, is_held = self.key[5], self.key[4] == IN_USE
         top = 100.0 if unit == "percent" else self.bins["high"].max()
-        return {"unit": unit, "top": top, "held": held}
+        return {"unit": unit, "top": top, "held": is_held}
 
     def level(self, width: float, start: int, end: int, most: int) -> Bins | None:
         """Return length and bins of the coarsest level with bins of at most `width` ns.
@@ -91,28 +91,28 @@ class Counter:
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
         """Return single samples as bins of length 0, after the value still valid at `start`."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
-        held = before.select(
+        last_valid = before.select(
             bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),
             **dict.fromkeys(_VALUES, pl.col("last")),
         )  # fmt: skip
         values = dict.fromkeys(_VALUES, pl.col("value"))
-        own = samples.sort("time").select(
+        points = samples.sort("time").select(
             bin=pl.col("time") - self.origin, count=pl.lit(1, pl.Int64), **values
         )
-        own = own.filter(pl.col("bin") >= (held["bin"].max() or 0))
-        return 0, pl.concat([held, own]) if self.told["held"] else own
+        points = points.filter(pl.col("bin") >= (last_valid["bin"].max() or 0))
+        return 0, pl.concat([last_valid, points]) if self.scale["held"] else points
 
     def drawn(self, level: Bins, start: int, end: int) -> dict[str, Any]:
         """Return the bins of a level that overlap an interval, and the bin before, as JSON."""
         width, bins = level
         places = self._places(width, start, end) if width else (0, end - self.origin)
         first, last = np.searchsorted(bins["bin"].to_numpy(), (places[0], places[1] + 1))
-        own = bins[max(int(first) - 1, 0) : int(last) + (not width)]
-        mean = own["sum"] / pl.Series(own["count"]).clip(1)
+        shown = bins[max(int(first) - 1, 0) : int(last) + (not width)]
+        mean = shown["sum"] / pl.Series(shown["count"]).clip(1)
         return {
             "width": width, "begin": self.origin,
-            "bin": np.diff(own["bin"].to_numpy(), prepend=0).tolist(), "mean": mean.to_list(),
-            **{name: own[name].to_list() for name in ("count", "low", "high", "last")},
+            "bin": np.diff(shown["bin"].to_numpy(), prepend=0).tolist(), "mean": mean.to_list(),
+            **{name: shown[name].to_list() for name in ("count", "low", "high", "last")},
         }  # fmt: skip
 
     def _places(self, width: int, start: int, end: int) -> tuple[int, int]:
@@ -138,8 +138,8 @@ def counters_of(trace: Trace, edges: tuple[int, int]) -> list[Counter]:
     extent = pl.DataFrame({"first": edges[0], "last": edges[1]})
     found = trace.sums_of_parts([partial(_binned, trace, extent)])[0]
     width = int(found["width"].item())
-    own = found["bins"].partition_by(*KEY, as_dict=True, maintain_order=True)
-    return [Counter(key, edges[0], width, rows.select(*BINS)) for key, rows in own.items()]
+    by_key = found["bins"].partition_by(*KEY, as_dict=True, maintain_order=True)
+    return [Counter(key, edges[0], width, rows.select(*BINS)) for key, rows in by_key.items()]
 
 
 def _binned(trace: Trace, edges: pl.DataFrame) -> dict[str, pl.DataFrame]:

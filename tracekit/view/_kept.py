@@ -72,8 +72,8 @@ class Unpacked:
         ValueError
             If the array has another length or other values.
         """
-        kind, own, size = next(self._sizes, ("", 0, 0))
-        if kind not in _TYPES or own != count or not 0 <= size <= len(self._rest) - self._at:
+        kind, length, size = next(self._sizes, ("", 0, 0))
+        if kind not in _TYPES or length != count or not 0 <= size <= len(self._rest) - self._at:
             raise ValueError("an array has another form")
         dtype = np.dtype(kind)
         inflater = zlib.decompressobj()

@@ -118,7 +118,7 @@ class _Drawn(Spans):
         """Return the spans that overlap an interval of time."""
         return self.at((self.start < end) & (self.end > start))
 
-    def told(self, names: dict[str, int]) -> dict[str, Any]:
+    def as_json(self, names: dict[str, int]) -> dict[str, Any]:
         """Return the spans as JSON for the page: starts as differences, names as indices."""
         used, place = np.unique(self.name, return_inverse=True)
         known = [names.setdefault(self.texts[each], len(names)) for each in used]
@@ -194,10 +194,12 @@ class RunLanes:
     def _all(self) -> Sequence[Lane]:
         """All lanes: ranges, for each GPU stages, exposed communication and streams; counters."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
-        tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
+        tiles = {key: cell for key, (_, cell) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
-            tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
-        lanes = [_lane(*key, own, several=several) for key, own in tiles.items()]
+            tiles |= {
+                ("idle", key): cell for (kind, key), cell in tiles.items() if kind == "stages"
+            }
+        lanes = [_lane(*key, cell, several=several) for key, cell in tiles.items()]
         lanes += map(_counter_lane, itertools.count(), counters_of(self._trace, self.edges))
         return sorted(lanes, key=_place)
 
@@ -224,7 +226,7 @@ class RunLanes:
                 return of_gpu
             if lane.kind != "ops" or lane.key[-1] is None:
                 return None
-            users = {own[1] for own in streams if own[0] == lane.key[0]}
+            users = {stream[1] for stream in streams if stream[0] == lane.key[0]}
             of_process = f" and pid={pids[lane.key[1]]}" if len(users) > 1 else ""
             return f"{of_gpu}{of_process} and stream={lane.key[-1]}"
 
@@ -232,7 +234,7 @@ class RunLanes:
 
     def starting(self, start: int, end: int) -> int:
         """Return the number of ops that start in an interval of time, widened to whole bins."""
-        return sum(own.count(start, end) for (kind, _), (_, own) in self.sums.lanes.items()
+        return sum(tile.count(start, end) for (kind, _), (_, tile) in self.sums.lanes.items()
                    if kind == "ops")  # fmt: skip
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
@@ -266,7 +268,7 @@ class RunLanes:
         drawn = [
             counted[lane.key]
             if isinstance(lane.tiles, Counter)
-            else spans[lane.kind, lane.key].told(names)
+            else spans[lane.kind, lane.key].as_json(names)
             if level is None
             else _of_bins(lane.tiles, level, start, end)
             for lane, level in zip(self.lanes, levels, strict=True)
@@ -285,19 +287,19 @@ class RunLanes:
         """Return the values of counters in an interval of time, by key of the lane."""
         lanes = {each.key: each.tiles for each in self.lanes if isinstance(each.tiles, Counter)}
         most = min(_MOST_SPANS, pixels)
-        found = {key: own.level(width, start, end, most) for key, own in lanes.items()}
+        found = {key: each.level(width, start, end, most) for key, each in lanes.items()}
         if None in found.values():
-            around = max(own.width for own in lanes.values())
+            around = max(each.width for each in lanes.values())
             near = pl.col("time").is_between(start - around, end + around)
             samples = samples_of(self._trace).filter(near).collect()
-            own = samples.partition_by(*KEY, as_dict=True, include_key=False)
+            by_key = samples.partition_by(*KEY, as_dict=True, include_key=False)
             none = samples.clear().select("time", "value")
             for key, counter in lanes.items():
-                rows = own.get(counter.key, none)
+                rows = by_key.get(counter.key, none)
                 found[key] = found[key] or counter.singly(rows, start)
         return {
-            key: own.drawn(level, start, end)
-            for key, own in lanes.items() if (level := found[key])
+            key: each.drawn(level, start, end)
+            for key, each in lanes.items() if (level := found[key])
         }  # fmt: skip
 
     def flows(self, start: int, end: int) -> dict[str, Any]:
@@ -338,10 +340,10 @@ class RunLanes:
         width = width_below(_PIXELS * (end - start) / pixels)
         return {
             "lanes": {
-                number: own.told(names)
-                if len(own.start) <= min(_MOST_SPANS, pixels)
-                else self._binned(own, width, start, end)
-                for number, own in drawn.items()
+                number: drawn_lane.as_json(names)
+                if len(drawn_lane.start) <= min(_MOST_SPANS, pixels)
+                else self._binned(drawn_lane, width, start, end)
+                for number, drawn_lane in drawn.items()
             },
             "names": [*names],
         }
@@ -387,14 +389,14 @@ class RunLanes:
             found |= self._rows("range", start, end, pl.lit(value=True))
         for kind, key in left:
             if kind in ("stages", "exposed"):
-                own = found.get(("gpu", key), _NONE)
-                spans = own.exposed() if kind == "stages" else alone(own, own.hatched)
+                of_gpu = found.get(("gpu", key), _NONE)
+                spans = of_gpu.exposed() if kind == "stages" else alone(of_gpu, of_gpu.hatched)
                 found[kind, key] = _Drawn.of_no_op(spans)
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), _NONE) for lane in lanes}
 
     @_made_once
     def _few(self) -> Mapping[Key, _Drawn]:
-        return {key: _Drawn.of(own) for key, own in self.sums.few.items()}
+        return {key: _Drawn.of(rows) for key, rows in self.sums.few.items()}
 
     @cached_property
     def _frames(self) -> Mapping[str, pl.LazyFrame]:
@@ -415,21 +417,21 @@ class RunLanes:
             rows = frame.sort("start", "number").collect()
             drawn, lanes = _Drawn.of(rows), {}
             of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
-            for own, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
+            for owner, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
                 numbered = rows.select(*key).with_row_index("at")
-                known = numbered.drop_nulls(OF_WAY[:2]) if own == "way" else numbered
+                known = numbered.drop_nulls(OF_WAY[:2]) if owner == "way" else numbered
                 places = known.group_by(key).agg("at")
                 ends = np.cumsum(places["at"].list.len().to_numpy())[:-1]
                 at = np.split(places["at"].explode().to_numpy(), ends)
-                keys = [(own, each) for each in places.select(key).iter_rows()]
+                keys = [(owner, each) for each in places.select(key).iter_rows()]
                 lanes |= dict(zip(keys, map(drawn.at, at), strict=False))
             if not is_long:
                 self._near[kind] = begin, until, lanes
-        return {key: own.during(start, end) for key, own in lanes.items()}
+        return {key: spans.during(start, end) for key, spans in lanes.items()}
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
         """Return a longer interval around an interval, unless it has too many spans."""
-        tiles = [each for (own, _), (_, each) in self.sums.lanes.items() if own == kind]
+        tiles = [each for (tile_kind, _), (_, each) in self.sums.lanes.items() if tile_kind == kind]
         found = start, end
         start, end = min(start, self.edges[1]), max(end, self.edges[0])
         while found != self.edges:
@@ -478,9 +480,9 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
     device, nic, process, report, name, unit = counter.key
     of = f"NIC {nic}" if device is None else f"GPU {device}"
     more = f", process {process}" if process is not None else f", report {report}" if report else ""
-    what = str(name).partition(" [")[0]
-    label = f"{printable(of)} · {printable(what)}{more} ({printable(unit)})"
-    brief = printable(f"{of} {what}")
+    metric = str(name).partition(" [")[0]
+    label = f"{printable(of)} · {printable(metric)}{more} ({printable(unit)})"
+    brief = printable(f"{of} {metric}")
     return Lane("counter", (device, number), label, brief, is_first=False, tiles=counter)
 
 
@@ -499,5 +501,5 @@ def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]
         "bin": np.diff(first + kept, prepend=0).tolist(),
         "count": count[kept].tolist(),
         "longest": level.longest[first:last][kept].tolist(),
-        "busy": {look: own for look, each in busy.items() if any(own := each[kept].tolist())},
+        "busy": {look: values for look, each in busy.items() if any(values := each[kept].tolist())},
     }

@@ -127,11 +127,11 @@ class RunSums:
         edges = (0, 1) if first is None else (first, max(last, first + 1))
         ways = _counted(frames["ops"].drop_nulls(OF_WAY[:2]), OF_WAY)
         found = [
-            _in_order(partial(_Adding, kind, counts[kind], own, edges), frames[kind])
-            for kind, own in (("range", ways.clear()), ("ops", ways))
+            _in_order(partial(_Adding, kind, counts[kind], rows_of_kind, edges), frames[kind])
+            for kind, rows_of_kind in (("range", ways.clear()), ("ops", ways))
         ]
         lanes = {key: each for adding in found for key, each in adding.lanes().items()}
-        few = {key: own for adding in found for key, own in adding.few().items()}
+        few = {key: spans for adding in found for key, spans in adding.few().items()}
         ops = found[-1]
         return cls(edges, lanes, ops.kernels(), few, ops.gpus, ops.blocks())
 
@@ -151,8 +151,8 @@ class RunSums:
             arrays += [*level.busy.values(), level.count, level.longest]
         arrays += [each for block in self.blocks.values() for each in block]
         numbers = {key: pl.lit(number, pl.UInt32) for number, key in enumerate(self.lanes)}
-        own = (rows.with_columns(lane=numbers[key]) for key, rows in self.few.items())
-        few = pl.concat([pl.DataFrame(schema={**DRAWN, "lane": pl.UInt32}), *own])
+        parts = (rows.with_columns(lane=numbers[key]) for key, rows in self.few.items())
+        few = pl.concat([pl.DataFrame(schema={**DRAWN, "lane": pl.UInt32}), *parts])
         texts = few["name"].unique(maintain_order=True).drop_nulls()
         coded = few.with_columns(
             # A name's number is one more than its place: 0 is none.
@@ -166,13 +166,13 @@ class RunSums:
             pl.col("kind").replace_strict(KINDS, range(len(KINDS))),
         )
         columns = [
-            *sums.select(pl.col(name).fill_null(0).cast(own) for name, own in _KERNELS.items()),
+            *sums.select(pl.col(name).fill_null(0).cast(dtype) for name, dtype in _KERNELS.items()),
             *coded.select(pl.col(name).cast(kind) for name, kind in _FEW.items()),
         ]
         header = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
                 "names": names.to_list(), "kernels": self.kernels.height,
                 "blocks": [*self.blocks],
-                "gpus": [(gpu, *own) for gpu, own in self.gpus.items()]}  # fmt: skip
+                "gpus": [(gpu, *edges) for gpu, edges in self.gpus.items()]}  # fmt: skip
         return pack(header, [*arrays, *(column.to_numpy() for column in columns)])
 
     @classmethod
@@ -193,26 +193,26 @@ class RunSums:
     @classmethod
     def _unpacked(cls, read: Unpacked, trace: Trace) -> RunSums:
         header = read.header
-        first, last = _whole(header["edges"], 2)
+        first, last = _integers(header["edges"], 2)
         if not first < last or last - first > _LAST:
             raise ValueError("the edges cannot be")
         most = {"range": trace.height("ranges"), "": trace.height("ops")}
         lanes: dict[Key, tuple[int, Tiles]] = {}
         for kind, key, spans, looks in header["lanes"]:
-            own = kind, tuple(None if part is None else _whole([part], 1)[0] for part in key)
-            if len(key) != len(_BY[kind]) or own in lanes or not set(looks) <= set(LOOKS):
+            lane = kind, tuple(None if part is None else _integers([part], 1)[0] for part in key)
+            if len(key) != len(_BY[kind]) or lane in lanes or not set(looks) <= set(LOOKS):
                 raise ValueError("there is no such lane")
-            if not 0 < _whole([spans], 1)[0] <= most.get(kind, most[""]):
+            if not 0 < _integers([spans], 1)[0] <= most.get(kind, most[""]):
                 raise ValueError("a lane has more spans than the run")
-            lanes[own] = spans, _tiles(read, (first, last), spans, looks)
-        gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in header["gpus"])}
+            lanes[lane] = spans, _tiles(read, (first, last), spans, looks)
+        gpus = {gpu: (begin, end) for gpu, begin, end in (_integers(x, 3) for x in header["gpus"])}
         blocks = _blocks(read, header["blocks"], (first, last), [*gpus], most[""])
         kernels = _kernels(read, header, most[""])
         few = _few(read, header, [*lanes], first, sum(most.values()))
         return cls((first, last), lanes, kernels, few, gpus, blocks)
 
 
-def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
+def _integers(values: Sequence[Any], count: int) -> Sequence[int]:
     if len(values) != count or not all(type(each) is int and abs(each) <= _LAST for each in values):
         raise ValueError("these are no whole numbers")
     return values
@@ -266,7 +266,7 @@ def _columns(
 
 def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFrame:
     """Read the sums by name and kind."""
-    height = _whole([header["kernels"]], 1)[0]
+    height = _integers([header["kernels"]], 1)[0]
     texts = pl.Series([None, *header["names"]], dtype=pl.String)
     bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
     sums = _columns(read, height, _KERNELS, bounds)
@@ -285,7 +285,7 @@ def _few(
     read: Unpacked, header: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
     """Read the spans of lanes with few spans."""
-    height = _whole([header["few"]], 1)[0]
+    height = _integers([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
     texts = pl.Series([None, *header["texts"]], dtype=pl.String)
@@ -297,7 +297,7 @@ def _few(
         texts.alias("name").gather(few["name"]),
     )
     parts = few.partition_by("lane", as_dict=True, maintain_order=True)
-    return {lanes[number]: own.select(*DRAWN) for (number,), own in parts.items()}
+    return {lanes[number]: rows.select(*DRAWN) for (number,), rows in parts.items()}
 
 
 def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
@@ -395,18 +395,18 @@ def _stretches(
     Values of the columns `by`, all rows with these values that overlap an interval, and its start
     and end. The end is excluded; the next interval starts there.
     """
-    held: dict[tuple[Any, ...], tuple[pl.DataFrame, int]] = {}
+    pending: dict[tuple[Any, ...], tuple[pl.DataFrame, int]] = {}
     for batch in at_least_one(frame):
         for key, new in batch.partition_by(by, as_dict=True, maintain_order=True).items():
-            before, begin = held.get(key, (new.clear(), new["start"][0]))
+            before, begin = pending.get(key, (new.clear(), new["start"][0]))
             until = new["start"][-1]
             if new["start"][0] < begin or not new["start"].is_sorted():
                 raise _DisorderError
             rows = pl.concat([before, new])
             yield key, rows, begin, until
             goes_on = (pl.col("end") > until) | (pl.col("start") >= until)
-            held[key] = rows.filter(goes_on), until
-    for key, (rows, begin) in held.items():
+            pending[key] = rows.filter(goes_on), until
+    for key, (rows, begin) in pending.items():
         yield key, rows, begin, rows.select(pl.max_horizontal("start", "end").max()).item() + 1
 
 
@@ -480,12 +480,12 @@ class _Adding:
     ) -> None:
         """Add ops of a GPU, from `begin` to `until`, to its sums in blocks (equal time bins)."""
         none = Spans(*np.zeros((3, 0), np.int64))
-        own = {("exposed", look): (none, covered) for look, covered in exposed.items()}
+        added = {("exposed", look): (none, covered) for look, covered in exposed.items()}
         for by in ("stage", "kind"):
             for (word,), ops in rows.partition_by(by, as_dict=True).items():
                 spans = spans_of(ops)
-                own[by, str(word)] = spans, Covered(spans.start, spans.end)
-        for (by, word), (spans, covered) in own.items():
+                added[by, str(word)] = spans, Covered(spans.start, spans.end)
+        for (by, word), (spans, covered) in added.items():
             if (gpu, by, word) not in self._blocks:
                 width = _block_width(self._edges, len(self.gpus))
                 sums = Summing(0, *self._edges, width, adds_lengths=True)
@@ -501,11 +501,11 @@ class _Adding:
             *by[:2], part=(start - origin) // width
         )
         reached = end.cum_max().shift(1).over(by[:2])
-        pieces = ops.select(
+        split = ops.select(
             *by[:2], pl.max_horizontal(start, reached).clip(begin, until), end.clip(begin, until)
         ).filter(start < end)
         first, last = (start - origin) // width, (end - 1 - origin) // width
-        cut = pieces.with_columns(part=pl.int_ranges(first, last + 1)).explode("part")
+        cut = split.with_columns(part=pl.int_ranges(first, last + 1)).explode("part")
         edge = origin + pl.col("part") * width
         inside = pl.min_horizontal(end, edge + width) - pl.max_horizontal(start, edge)
         found = (
@@ -540,12 +540,12 @@ class _Adding:
 
     def few(self) -> dict[Key, pl.DataFrame]:
         """Return the spans of lanes with few spans."""
-        return {key: pl.concat(own) for key, own in self._few.items()}
+        return {key: pl.concat(parts) for key, parts in self._few.items()}
 
 
 def _by_lane(kind: str, rows: pl.DataFrame) -> dict[Key, pl.DataFrame]:
     lanes = rows.partition_by(_BY[kind], as_dict=True, maintain_order=True)
-    return {(kind, key): own for key, own in lanes.items()}
+    return {(kind, key): value for key, value in lanes.items()}
 
 
 def _starts(begin: int, until: int) -> pl.Expr:

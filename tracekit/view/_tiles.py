@@ -78,7 +78,7 @@ class Spans:
         """Return for each style the union of its spans, styles in order of precedence."""
         every = {number: self.look == number for number in np.unique(self.look)}
         return {
-            LOOKS[number]: Covered(self.start[own], self.end[own]) for number, own in every.items()
+            LOOKS[number]: Covered(self.start[at], self.end[at]) for number, at in every.items()
         }
 
     def exposed(self) -> Spans:
@@ -216,8 +216,8 @@ class Summing:
         edges = self._origin + width * np.arange(first, last + 1)
         edges = np.clip(edges, begin, until)
         for look, covered in busy.items():
-            own = self._busy.setdefault(look, self._zeros())
-            own[first:last] += np.diff(covered.until(edges)).astype(own.dtype)
+            of_look = self._busy.setdefault(look, self._zeros())
+            of_look[first:last] += np.diff(covered.until(edges)).astype(of_look.dtype)
         inside = (spans.start >= begin) & (spans.start < until)
         start, length = spans.start[inside], (spans.end - spans.start)[inside]
         place = np.minimum((start - self._origin) // width, self._bins - 1)

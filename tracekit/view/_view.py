@@ -60,9 +60,9 @@ class View:
         idle_minutes: float = IDLE_MINUTES,
         store: Path | None = None,
     ) -> None:
-        asked = AskedRuns(runs, store)
+        shown = AskedRuns(runs, store)
         try:
-            self._server = ViewServer(port, view_page(__version__), asked.endpoints())
+            self._server = ViewServer(port, view_page(__version__), shown.endpoints())
         except (OSError, OverflowError) as error:
             raise UsageError(f"port {port} cannot be used ({error})", "leave out --port") from error
         self._idle = 60 * idle_minutes
@@ -72,7 +72,7 @@ class View:
         self._serving.start()
         atexit.register(self.close)
         # Who comes first waits for it; what goes wrong is said when it is asked for.
-        threading.Thread(target=_quietly, args=(asked.prepare,), daemon=True).start()
+        threading.Thread(target=_quietly, args=(shown.prepare,), daemon=True).start()
         if self._opener is not None:
             webbrowser.open(self._opener.as_uri())
 

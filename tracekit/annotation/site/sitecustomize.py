@@ -12,14 +12,14 @@ def _run_the_next() -> None:
     """Run the next sitecustomize on the path, which this one hides; forget this one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
-    own = sys.modules.pop("sitecustomize")
+    this_module = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
     finally:  # whoever is importing this one looks for it
-        sys.modules.setdefault("sitecustomize", own)
+        sys.modules.setdefault("sitecustomize", this_module)
 
 
 def _call(function: str, argument: object) -> None:

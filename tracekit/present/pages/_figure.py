@@ -85,9 +85,9 @@ def _head(figure: go.Figure) -> dict[str, Any]:
 def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
     """Remove texts from a layout that the page shows around the figure, and their margins."""
     margin, height = layout["margin"], layout["height"]
-    own = layout.get("annotations", [])
-    lines = {name: sum(each.get("name") == name for each in own) for name in (SUBTITLE, NOTE)}
-    layout["annotations"] = [each for each in own if each.get("name") not in lines]
+    texts = layout.get("annotations", [])
+    lines = {name: sum(each.get("name") == name for each in texts) for name in (SUBTITLE, NOTE)}
+    layout["annotations"] = [each for each in texts if each.get("name") not in lines]
     layout.pop("title", None)
     if has_legend:
         above = margin["t"] - (1 - layout.pop("legend")["y"]) * height

@@ -62,6 +62,6 @@ def _blocks() -> Template:
     return environment().get_template("blocks.jinja")
 
 
-def joined(*pieces: Markup | None) -> Markup:
+def joined(*fragments: Markup | None) -> Markup:
     """Return fragments of the page one below the other, without those that are None."""
-    return Markup("\n").join(piece for piece in pieces if piece is not None)
+    return Markup("\n").join(piece for piece in fragments if piece is not None)

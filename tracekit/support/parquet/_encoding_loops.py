@@ -51,22 +51,22 @@ def _pack(values: Array, width: int, out: Array, at: int) -> int:
         for row in range(size):
             values[row] = values[2 * row] | values[2 * row + 1] << np.uint64(width)
         width *= 2
-    held, bits = np.uint64(0), 0
+    buffer, bits = np.uint64(0), 0
     # What has a sign may count from the end, which would be looked at for every byte.
     place = np.uint64(at)
     for row in range(size):
         value = values[row]
-        held |= value << np.uint64(bits)
+        buffer |= value << np.uint64(bits)
         bits += width
         if bits >= _WORD:
             for byte in range(8):
-                out[place + np.uint64(byte)] = np.uint8(held >> np.uint64(8 * byte) & _BYTE)
+                out[place + np.uint64(byte)] = np.uint8(buffer >> np.uint64(8 * byte) & _BYTE)
             place += np.uint64(8)
             bits -= _WORD
-            held = value >> np.uint64(width - bits) if bits > 0 else np.uint64(0)
+            buffer = value >> np.uint64(width - bits) if bits > 0 else np.uint64(0)
     while bits > 0:
-        out[place] = np.uint8(held & _BYTE)
-        held >>= np.uint64(8)
+        out[place] = np.uint8(buffer & _BYTE)
+        buffer >>= np.uint64(8)
         bits -= 8
         place += np.uint64(1)
     return np.int64(place)  # type: ignore[return-value]
