@@ -55,10 +55,10 @@ def register_question(name: str) -> None:
 
     def answer(**options: Any) -> "Answer | Judged":
         judging = {each: options[each] for each in judging_names}
-        asked = {each: value for each, value in options.items() if each not in alone}
+        question_options = {each: value for each, value in options.items() if each not in alone}
         if spec.check is not None:  # what makes no sense is said before a file is read
-            spec.check(**asked)
-        found = ask(spec, **asked)
+            spec.check(**question_options)
+        found = ask(spec, **question_options)
         return found if spec.judge is None else Judged(found, spec.judge(found, **judging))
 
     answer.__name__, answer.__doc__ = spec.name, spec.meaning
@@ -116,26 +116,26 @@ def _runs_among(spec: Declaration) -> list[str]:
 def _signature(spec: Declaration) -> inspect.Signature:
     """Return the parameters of a command: runs, the question's options, options of opening."""
     options = {each.name: each for each in (*spec.options, *spec.judging)}
-    own = [
+    declared = [
         (each.name, each.annotation, each.default)
         for each in options.values()
         if option_of(each).flag != ""
     ]
-    asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
+    subjects: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
     opening = [(name, _OPENING[name], None) for name in spec.opened]
     first = next(iter(spec.signature.parameters.values()))
     if spec.is_of_runs:
         runs = runs_argument(first.annotation)
-        asked, opening = [("runs", runs, None), ("where", Labels, None)], []
+        subjects, opening = [("runs", runs, None), ("where", Labels, None)], []
     if spec.is_of_files:
         none = first.empty if first.default is first.empty else None
-        asked, opening = [(first.name, files_argument(first.annotation), none)], []
+        subjects, opening = [(first.name, files_argument(first.annotation), none)], []
     stores = [("store", Folder, None)] if _runs_among(spec) or not spec.is_of_files else []
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
             for name, kind, value in [
-                *asked, *own, *opening, *stores
+                *subjects, *declared, *opening, *stores
             ]
         ]
     )  # fmt: skip
@@ -209,9 +209,9 @@ def run() -> None:
     own_process()
     if has_descriptor():
         faulthandler.enable()  # for native code that ends the process says nothing itself
-    asked = "".join(sys.argv[1:2])
-    if asked in _COMMANDS and asked != "study":  # which waits for no other, as `study dgx1`
-        _register(asked)
+    name = "".join(sys.argv[1:2])
+    if name in _COMMANDS and name != "study":  # which waits for no other, as `study dgx1`
+        _register(name)
     else:
         register_all()
     app(prog_name="tracekit")

@@ -185,10 +185,10 @@ def action(
 
 def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answering:
     """Add to a function the declared options of `takes`, before those for opening runs."""
-    own = inspect.signature(function)
-    *named, _ = own.parameters.values()
+    signature = inspect.signature(function)
+    *named, _ = signature.parameters.values()
     place = next(n for n, each in enumerate(named) if each.name in {"rules", "store"})
-    asked = [
+    added = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for each in declared_of(takes)
         if option_of(each).flag != ""
@@ -198,7 +198,7 @@ def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answerin
     def run(*args: Any, **options: Any) -> Answer | Judged:
         return function(*args, **options)
 
-    run.__signature__ = own.replace(parameters=[*named[:place], *asked, *named[place:]])  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=[*named[:place], *added, *named[place:]])  # type: ignore[attr-defined]
     return run
 
 
@@ -237,8 +237,8 @@ def _writing(
     signature = inspect.signature(function, eval_str=False)
     is_limited = _MEMORY not in signature.parameters and function.__name__ in _LIMITED
     chosen = {name: kind for name, kind in rows.items() if name not in signature.parameters}
-    own: dict[str, Any] = {
-        **{_parameter(figure): _figure_option(figure, what) for figure, what in figures.items()},
+    written: dict[str, Any] = {
+        **{_parameter(figure): _figure_option(figure, text) for figure, text in figures.items()},
         "output_format": _format_option(formats),
         "output": _OutputOption,
         **({_MEMORY: MemoryOption} if is_limited else {}),
@@ -248,7 +248,7 @@ def _writing(
         *signature.parameters.values(),
         *(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in own.items()
+            for name, kind in written.items()
         ),
         *(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
@@ -324,11 +324,11 @@ def _parameter(figure: str) -> str:
     return "figure_" + figure.replace("-", "_")
 
 
-def _figure_option(figure: str, what: str) -> Any:
+def _figure_option(figure: str, meaning: str) -> Any:
     option = typer.Option(
         f"--{figure}",
         metavar="FILE",
-        help=f"{what}: .html, .png, .svg or .pdf.",
+        help=f"{meaning}: .html, .png, .svg or .pdf.",
         rich_help_panel="Figures",
     )
     return Annotated[Path | None, option]

@@ -435,8 +435,10 @@ def _sides(
     return [(runs, where), (against, against_where)]
 
 
-def _judge(found: "Comparison", limit: float, unknown: str, asked: Mapping[str, Any]) -> int:
+def _judge(found: "Comparison", limit: float, unknown: str, options: Mapping[str, Any]) -> int:
     """Print on stderr whether the limit is kept, and return the exit code."""
-    checked = comparison.check_limit(found, limit, metric=asked["metric"], anyway=asked["anyway"])
+    checked = comparison.check_limit(
+        found, limit, metric=options["metric"], anyway=options["anyway"]
+    )
     complain(checked.sentence)
     return exit_code(checked.outcome, unknown)

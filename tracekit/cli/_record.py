@@ -207,7 +207,7 @@ def record(
         str | None,
         Option("The nsys. Default: TRACEKIT_NSYS, or the installed.", "PATH"),
     ] = None,
-    what: _What,
+    wanted: _What,
     of_series: _OfSeries,
     of_study: _OfStudy,
     rules: RulesOption = None,
@@ -218,10 +218,10 @@ def record(
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
     tracekit come before the program.
     """
-    if what.print_hook or what.attach is not None:
-        _attach_or_print(what, program)
+    if wanted.print_hook or wanted.attach is not None:
+        _attach_or_print(wanted, program)
     recorder = _Recorder(
-        what,
+        wanted,
         folder,
         nsys,
         None if store is None else Path(store),
@@ -231,7 +231,7 @@ def record(
         wait or "work",
     )
     recorder.check()
-    is_series, has_windows = of_series != _OfSeries(), what.has_windows
+    is_series, has_windows = of_series != _OfSeries(), wanted.has_windows
     if of_study.study is not None:
         if program or name or calibrate or is_series or has_windows:
             raise UsageError(
@@ -253,10 +253,10 @@ def record(
         typer.echo(plan.script if dry_run else recorder.cost(plan))
         raise typer.Exit
     if has_windows:
-        if what.attachable is not None:
-            recording.clear(what.attachable)
+        if wanted.attachable is not None:
+            recording.clear(wanted.attachable)
         return _record_windows(recorder, plan, free)
-    return _record_once(recorder, plan, free, is_annotated=what.annotate)
+    return _record_once(recorder, plan, free, is_annotated=wanted.annotate)
 
 
 def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None:
@@ -267,20 +267,20 @@ def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None
         raise UsageError("windows are of one recording", "leave out --times and --against")
 
 
-def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
+def _attach_or_print(wanted: _What, program: list[str] | None) -> NoReturn:
     """Have a running job record some steps, or print how to start one that can."""
-    if program or (what.attach is not None and (what.has_windows or what.print_hook)):
+    if program or (wanted.attach is not None and (wanted.has_windows or wanted.print_hook)):
         raise UsageError("--attach and --print-hook run no program", "leave it out, and --every")
-    if what.attach is None:
-        what.check()
-        hook = what.hook(os.environ).items()
+    if wanted.attach is None:
+        wanted.check()
+        hook = wanted.hook(os.environ).items()
         typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in hook))
         raise typer.Exit
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)
 
-    steps = recording.attach(what.attach, what.length or STEPS, report=tell)
+    steps = recording.attach(wanted.attach, wanted.length or STEPS, report=tell)
     for rank, (first, behind) in sorted(steps.items()):
         typer.echo(f"{rank}: {behind - first:,} steps, {first:,} to {behind - 1:,}")
     raise typer.Exit
@@ -320,9 +320,9 @@ def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
         for number, reports in windows.items()
     ]
     for run in runs:
-        held = _steps_of_reports(run)
-        typer.echo(f"{run.name}: {' and '.join(held) or 'no complete step'}", err=True)
-        if len(held) > 1:
+        steps = _steps_of_reports(run)
+        typer.echo(f"{run.name}: {' and '.join(steps) or 'no complete step'}", err=True)
+        if len(steps) > 1:
             complain(f"ranks recorded different steps in {run.name}: do not compare the ranks")
     typer.echo(f"steps are known {_steps_known(runs[0])}", err=True)
     return tracekit.history.answer("window", runs)
@@ -350,9 +350,9 @@ def _record_series(
         side = "b" if end.startswith("-b") else "a"
         typer.echo(f"recording {number} of {len(plans)}", err=True)
         of_side = {} if of_series.against is None else {"side": side}
-        own = {**labels, **of_side, "recording": str(number)}
+        run_labels = {**labels, **of_side, "recording": str(number)}
         try:
-            sides[side].append(recorder.record(plan, run, own))
+            sides[side].append(recorder.record(plan, run, run_labels))
         except TracekitError:
             two = of_series.against is not None
             complain(_left_of_series(series, number - 1, len(plans), two=two))
@@ -376,8 +376,8 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
     import polars as pl
 
     number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
-    own = run.table("ranges").filter(pl.col("domain").cast(pl.String) == "tracekit")
-    steps = own.select("report", number=number).drop_nulls()
+    annotated = run.table("ranges").filter(pl.col("domain").cast(pl.String) == "tracekit")
+    steps = annotated.select("report", number=number).drop_nulls()
     spans = steps.group_by("report").agg(
         first=pl.col("number").min(), last=pl.col("number").max(), steps=pl.len()
     )
@@ -430,10 +430,10 @@ class _Recorder:
                     raise NameTakenError(f"there is a run {each!r} already", "give another --name")
             return name
         there = {path.name.removesuffix(".partial") for path in self.folder.glob("*")}
-        own = "-vs-".join(
+        base = "-vs-".join(
             dict.fromkeys(recording.file_name(_program_name(each)) for each in programs)
         )
-        tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+        tried = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
         used = taken.keys() | there
         return next(each for each in tried if used.isdisjoint(each + end for end in endings))
 
@@ -527,8 +527,8 @@ def _program_name(program: Sequence[str]) -> str:
     words = list(recording.split(program).program)
     if recording.is_python(words):
         words = _behind_options(words[1:]) or words
-    own = PurePath(words[0]).name
-    return own.removesuffix(".py").lstrip("-") or "program"  # a name that begins so is an option
+    name = PurePath(words[0]).name
+    return name.removesuffix(".py").lstrip("-") or "program"  # a name that begins so is an option
 
 
 def _behind_options(words: Sequence[str]) -> list[str]:

@@ -37,14 +37,14 @@ _JSON = Json(
 class _NamingTables(Command):
     """A command whose help lists the tables, which are imported only then."""
 
-    def _told(self) -> str:
+    def _help_text(self) -> str:
         stored, made = ", ".join(model.TABLES), ", ".join(model.DERIVED)
         return f"{self._text}\n\nThe tables are {stored}, and worked out of them {made}."
 
     def _tell(self, text: str) -> None:
         self._text = text
 
-    help = property(_told, _tell)
+    help = property(_help_text, _tell)
 
 
 @command(
@@ -111,8 +111,8 @@ def _watch(over: threading.Event, seconds: float | None, memory: int) -> None:
             _give_up(f"the query took more memory than {memory:,} bytes", "--memory")
 
 
-def _give_up(what: str, option: str) -> None:
-    complain(f"{what}: ask for less, or allow more with {option}")
+def _give_up(reason: str, option: str) -> None:
+    complain(f"{reason}: ask for less, or allow more with {option}")
     sys.stderr.flush()
     os._exit(_EXIT_CODE)
 

@@ -261,14 +261,14 @@ def _machine(reference: str, store: StrPath | None) -> "Machine":
     return open_run(reference, store).machine()
 
 
-def _table(machine: "Machine", what: What) -> "pl.DataFrame":
+def _table(machine: "Machine", table: What) -> "pl.DataFrame":
     tables = {
         "matrix": machines.adjacency,
         "links": machines.link_table,
         "routes": machines.route_table,
         "relays": machines.relay_table,
     }
-    return tables[what](machine)
+    return tables[table](machine)
 
 
 def _largest_preset(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:

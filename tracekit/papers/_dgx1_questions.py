@@ -187,7 +187,7 @@ def _asked(
     return replace(answer, meta={"question": question, **answer.meta}, command=COMMAND)
 
 
-def _told(
+def _verdict_row(
     title: str,
     headline: str,
     rows: pl.DataFrame,
@@ -225,7 +225,7 @@ def _scales(measured: Measured) -> Answer:
             _off_lenet(several), lambda percent: (percent <= ALIKE).all()
         )
     }
-    return _told(
+    return _verdict_row(
         "speedup and efficiency", headline, rows, "speedup", readable=readable, claims=claims,
         more={"mode": "strong"},
     )  # fmt: skip
@@ -260,8 +260,8 @@ def _methods(measured: Measured) -> Answer:
     untold = known.with_columns(relation=pl.lit("?"))  # of how many GPUs they are
     rows = beside(measured.overheads(), untold, "overhead_percent").drop("error_percent", "within")
     faster = [
-        f"{own.filter(_FASTER).height} of {own.height} on {number_of_gpus(number)}"
-        for (number,), own in rows.sort("gpus").group_by("gpus", maintain_order=True)
+        f"{of_number.filter(_FASTER).height} of {of_number.height} on {number_of_gpus(number)}"
+        for (number,), of_number in rows.sort("gpus").group_by("gpus", maintain_order=True)
     ]
     name = "NCCL" if "nccl" in rows["method"] else "Gloo"
     headline = (
@@ -274,7 +274,7 @@ def _methods(measured: Measured) -> Answer:
         _PUBLISHED,
     )  # fmt: skip
     claim = _any_shown(rows.filter(_gpus > 1), _SLOWER)
-    return _told(
+    return _verdict_row(
         f"{name} against P2P", headline, rows, "overheads", readable=readable,
         # What was published is of NCCL, whatever stands for it here.
         claims={"NCCL takes longer than P2P on several GPUs in some cases": claim}
@@ -305,7 +305,7 @@ def _network_size(measured: Measured) -> Answer:
         f"on {gpus} large networks take less time with NCCL": _all_shown(large, _FASTER),
         f"on {gpus} lenet and alexnet take less time with P2P": _all_shown(small, _SLOWER),
     }
-    return _told(
+    return _verdict_row(
         "steps by network", headline, rows, "stages", claims=claims, more={"per": per},
         tables={"stages": _bars(study_stages(study))},
     )  # fmt: skip
@@ -343,7 +343,7 @@ def _batch_size(measured: Measured) -> Answer:
             apart, lambda points: (points <= _POINTS).all()
         )
     }
-    return _told("epochs by batch", headline, rows, "batch effect", claims=claims)
+    return _verdict_row("epochs by batch", headline, rows, "batch effect", claims=claims)
 
 
 def _stages(measured: Measured) -> Answer:
@@ -361,7 +361,7 @@ def _stages(measured: Measured) -> Answer:
         f"FP and BP of lenet and alexnet are more than twice (taken as {2 + _NOISE}) as fast on "
         "two GPUs": holds(small["speedup_fp_bp"], lambda times: (times > 2 + _NOISE).all())
     }
-    return _told(
+    return _verdict_row(
         "speedup of stages", headline, rows, "stage speedup", readable=readable, claims=claims
     )
 
@@ -387,7 +387,7 @@ def _memory(measured: Measured) -> Answer:
         *_MEMORY, "root_bytes", "extra_percent", _PUBLISHED, "increase_percent",
         "published_increase_percent",
     )  # fmt: skip
-    found = _told(
+    found = _verdict_row(
         "memory of GPU 0", headline, rows, "memory extra", readable=readable, claims=claims,
         more={"peak_of": "GPU 0 in training"},
     )  # fmt: skip
@@ -433,7 +433,7 @@ def _weak(measured: Measured) -> Answer:
         )
     }
     readable = rows.select(*_KEY, "speedup", "efficiency", "reduction_percent")
-    return _told(
+    return _verdict_row(
         "weak scaling", headline, rows, "speedup", readable=readable, claims=claims,
         more={"mode": "weak"},
     )  # fmt: skip
@@ -458,7 +458,7 @@ def _routes(measured: Measured) -> Answer:
         f"{ends(far, 'time_share', '{:.0%}')} of the time of copies."
     )
     lost = _all_shown(against, _FASTER)
-    return _told(
+    return _verdict_row(
         "copies between GPUs by kind of route", headline, rows, "route times",
         claims={f"P2P takes longer than NCCL on {gpus}": lost},
     )  # fmt: skip

@@ -235,8 +235,8 @@ def _labels() -> dict[str, str]:
 
 def _names(networks: Sequence[str]) -> list[str]:
     """Return the names of the study's simulated jobs: of these networks, or of all."""
-    asked = ["--network", *networks] if networks else []
-    output = _simulator("study-names", *asked)
+    options = ["--network", *networks] if networks else []
+    output = _simulator("study-names", *options)
     out, _ = output.communicate()
     if output.returncode:
         raise UsageError("the simulator knows no such job", "networks are those of the study")

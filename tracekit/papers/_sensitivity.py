@@ -112,17 +112,17 @@ def _over_ranges(
 def _names(rows: pl.DataFrame) -> str:
     """Return which published speedups are in `rows` as text, such as ``lenet nccl 2, 4`` (GPUs)."""
     texts = [
-        f"{network} {method} {', '.join(map(str, sorted(own['gpus'])))}"
-        for (network, method), own in rows.group_by("network", "method", maintain_order=True)
+        f"{network} {method} {', '.join(map(str, sorted(of_method['gpus'])))}"
+        for (network, method), of_method in rows.group_by("network", "method", maintain_order=True)
     ]
     return "; ".join(texts)
 
 
 def _sensitivity(rows: pl.DataFrame) -> Answer:
     each = []
-    for (_,), own in rows.group_by("assumption", maintain_order=True):
-        most = own.sort("change_percent", descending=True, maintain_order=True).row(0, named=True)
-        new = own.filter("reached", ~pl.col("reached_as_assumed"))
+    for (_,), cases in rows.group_by("assumption", maintain_order=True):
+        most = cases.sort("change_percent", descending=True, maintain_order=True).row(0, named=True)
+        new = cases.filter("reached", ~pl.col("reached_as_assumed"))
         each.append({
             **{name: most[name] for name in ("assumption", "low", "value", "high", "unit")},
             "change_percent": most["change_percent"],
@@ -157,10 +157,10 @@ def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
     network, method, gpus = _POINT
     wanted = figures.filter(network=network, method=method, gpus=gpus)["published"]
     parts = []
-    for (curve,), own in speedups.filter(
+    for (curve,), of_curve in speedups.filter(
         pl.col("assumption").str.starts_with(_FITTED).fill_null(value=False)
     ).group_by("assumption", maintain_order=True):
-        points = own.with_columns(cost=pl.col("value").cast(pl.Float64)).sort("cost")
+        points = of_curve.with_columns(cost=pl.col("value").cast(pl.Float64)).sort("cost")
         by = dict(points.group_by(_FIGURE))
         if not wanted.len() or _POINT not in by:
             continue
@@ -203,8 +203,8 @@ def _crossing(costs: Sequence[float], values: Sequence[float], wanted: float) ->
 
 def _fit(rows: pl.DataFrame) -> Answer:
     texts = []
-    for (curve,), own in rows.group_by("assumption", maintain_order=True):
-        cost, others = own["cost_ns"][0], own.filter(~pl.col("fitted"))
+    for (curve,), of_assumption in rows.group_by("assumption", maintain_order=True):
+        cost, others = of_assumption["cost_ns"][0], of_assumption.filter(~pl.col("fitted"))
         messages = "layers" if "layers" in str(curve) else "arrays"
         if cost is None:
             texts.append(f"With messages of {messages} no cost in the range gives that")

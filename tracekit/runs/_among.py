@@ -65,8 +65,8 @@ class _Chosen(Selection):
     ) -> None:
         super().__init__()
         self.is_apart, self.is_chosen = bool(references), bool(references or where)
-        meant = ["@latest"] if is_of_latest and not self.is_chosen else references
-        self._select = partial(select_runs, meant, where=where, store=store, dask=dask)
+        chosen = ["@latest"] if is_of_latest and not self.is_chosen else references
+        self._select = partial(select_runs, chosen, where=where, store=store, dask=dask)
         self._store, self._needs = store, needs
 
     def __iter__(self) -> Iterator[OpenedRun]:
@@ -81,17 +81,17 @@ class _Chosen(Selection):
         return select_runs([reference], store=self._store)[0]
 
 
-def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
+def among_runs(declared_question: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
     """Turn a declared question about several runs into the library function that answers it.
 
     Parameters
     ----------
-    asked
+    declared_question
         The question.
     finish
         Function of the runs and the answer that adds facts about the runs to the answer.
     """
-    declaration, ask = asked.declaration, cast("Any", asked)
+    declaration, ask = declared_question.declaration, cast("Any", declared_question)
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
         chosen = {name: options.pop(name) for name in declaration.apart if name in options}
@@ -104,10 +104,10 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
 
     signature = declaration.signature_of("tracekit.Answer", of_one=False)
     text = declaration.text("polars.DataFrame", of_one=False)
-    whole: Any = answer
-    whole.__name__, whole.__doc__, whole.__signature__ = declaration.name, text, signature
-    whole.declaration = declaration
-    question: RunsQuestion[P] = asking(whole, declaration.name, signature, text)
+    function: Any = answer
+    function.__name__, function.__doc__, function.__signature__ = declaration.name, text, signature
+    function.declaration = declaration
+    question: RunsQuestion[P] = asking(function, declaration.name, signature, text)
     return question
 
 

@@ -179,7 +179,7 @@ def gate(
         [pl.DataFrame(schema={**diagnosis.FINDINGS, **more}), *parts], how="diagonal"
     ).select(*first, pl.exclude(first))
     outcome = next(each for each in OUTCOMES if each in {*rows["outcome"], OUTCOMES[-1]})
-    asked = [
+    checks = [
         *(["step"] if step is not None else []),
         *([*diagnosis.RULES, _FINDINGS] if new_findings else []),
     ]
@@ -188,7 +188,7 @@ def gate(
         rows=rows,
         readable=rows.select("rule", "outcome", "state", "finding"),
         meta={
-            "headline": f"{outcome}: {'; '.join(_told(rows, outcome))}",
+            "headline": f"{outcome}: {'; '.join(_outcome_sentences(rows, outcome))}",
             "outcome": outcome,
             "undecided_passes": undecided_passes,
             **{key: meta[key] for key in ("names", "a_iterations", "b_iterations", "notes")},
@@ -196,7 +196,7 @@ def gate(
             "warnings": list(compared.warnings),
         },
         title="", tables={"findings": rows}, as_records=True, command="gate", figures={},
-        source=tuple(asked), run=sides[1][0].name,
+        source=tuple(checks), run=sides[1][0].name,
     )  # fmt: skip
 
 
@@ -243,8 +243,8 @@ def _findings_check(
     return rows.with_columns(outcome=pl.when(fails).then(pl.lit("fail")).otherwise(pl.lit("pass")))
 
 
-def _told(rows: Any, outcome: str) -> list[str]:
-    """Return sentences on the checks with this outcome, the worst outcome of all checks."""
+def _outcome_sentences(rows: Any, outcome: str) -> list[str]:
+    """Return sentences on the checks with this outcome, which is the worst one of all checks."""
     worst = rows.filter(outcome=outcome)
     steps = worst.filter(rule="step")["finding"].to_list()
     others = worst.filter(worst["rule"] != "step")

@@ -21,32 +21,32 @@ P = ParamSpec("P")
 
 
 def of_files(
-    asked: Asked[Any, P, Answer], read: Callable[[Any], Any]
+    declared_question: Asked[Any, P, Answer], read: Callable[[Any], Any]
 ) -> Question[Concatenate[Any, P]]:
     """Turn a declared question about files into the library function that answers it.
 
     Parameters
     ----------
-    asked
+    declared_question
         The question.
     read
         Function that reads the files; its result is passed to the question.
     """
-    spec: Any = asked.declaration
+    spec: Any = declared_question.declaration
     signature, text = spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")
 
     def answer(*args: Any, **options: Any) -> Answer:
         arguments = signature.bind(*args, **options).arguments
         require_valid(arguments, spec.signature)
         files = next(iter(signature.parameters.values()))
-        paths, ask = arguments.pop(files.name, ()), cast("Any", asked)
+        paths, ask = arguments.pop(files.name, ()), cast("Any", declared_question)
         is_without = not paths and files.default is not files.empty
         found: Answer = ask(() if is_without else read(paths), **arguments)
         return replace(found, renderer=present.RENDERER)
 
-    whole: Any = answer
-    whole.__name__, whole.__doc__, whole.__signature__ = spec.name, text, signature
-    question: Question[Concatenate[Any, P]] = asking(whole, spec.name, signature, text)
+    function: Any = answer
+    function.__name__, function.__doc__, function.__signature__ = spec.name, text, signature
+    question: Question[Concatenate[Any, P]] = asking(function, spec.name, signature, text)
     return question
 
 

@@ -226,8 +226,8 @@ def _find(place: Store, reference: StrPath, progress: Progress, memory: int | No
                 raise
         else:
             if path.exists():
-                what = "tracekit: %r is a run and a file: the run is meant, ./%s would be the file"
-                _LOG.warning(what, reference, reference)
+                text = "tracekit: %r is a run and a file: the run is meant, ./%s would be the file"
+                _LOG.warning(text, reference, reference)
             return found
     sources.check_readable(path)
     if place.may_hold(file_size(path)):

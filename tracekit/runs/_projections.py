@@ -163,8 +163,8 @@ def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if known.height == 1:
         job = known.row(0, named=True)
         share = present.percent(job[f"{job['bound']}_share"])
-        whole = f"A step of {job['job']} takes {present.duration(job['step_ns'])}"
-        return f"{whole}, {share} of it for {job['bound']}"
+        sentence = f"A step of {job['job']} takes {present.duration(job['step_ns'])}"
+        return f"{sentence}, {share} of it for {job['bound']}"
     most = known["bound"].value_counts(sort=True).row(0)
     return f"{most[1]:,} of {known.height:,} steps take longest for {most[0]}"
 

@@ -83,13 +83,13 @@ def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> A
         rows: pl.DataFrame = answer(*args, **kwargs).rows
         return rows
 
-    asked: Any = ask
-    asked.answer = answer
-    asked.__name__ = asked.__qualname__ = name
-    asked.__module__ = "tracekit"
-    asked.__doc__ = text
-    asked.__signature__ = signature.replace(return_annotation="polars.DataFrame")
-    return asked
+    function: Any = ask
+    function.answer = answer
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "tracekit"
+    function.__doc__ = text
+    function.__signature__ = signature.replace(return_annotation="polars.DataFrame")
+    return function
 
 
 Finish = Callable[..., "Answer"]
@@ -143,36 +143,36 @@ class RunQuestion(Generic[R_contra, P]):
         spec = self.declaration
         if spec is not None:
             return spec.name, spec.signature_of("tracekit.Answer"), spec.text("polars.DataFrame")
-        own = inspect.signature(self._answer)
-        options = [*own.parameters.values()][1:]
+        signature = inspect.signature(self._answer)
+        options = [*signature.parameters.values()][1:]
         text = inspect.getdoc(self._answer) or ""
-        return self._answer.__name__, own.replace(parameters=options), text
+        return self._answer.__name__, signature.replace(parameters=options), text
 
 
 def declared(
-    asked: Asked[Any, P, Answer], finish: Finish | None = None
+    declared_question: Asked[Any, P, Answer], finish: Finish | None = None
 ) -> RunQuestion[OpenedRun, P]:
     """Turn a declared question into a method of runs.
 
     Parameters
     ----------
-    asked
+    declared_question
         The question.
     finish
         Function that answers the question about a run and adds facts about the run; by default the
         question is called with the run's tables.
     """
-    spec = asked.declaration
+    spec = declared_question.declaration
     runs = [each.name for each in spec.options if option_of(each).unit == "run"]
 
-    @functools.wraps(asked)
+    @functools.wraps(declared_question)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
         stretch: Any = {name: options.pop(name) for name in spec.apart if name in options}
 
         def ask(subject: Any) -> Answer:
-            return asked(subject, *args, **options)
+            return declared_question(subject, *args, **options)
 
-        arguments = inspect.signature(asked).bind(run, *args, **options).arguments
+        arguments = inspect.signature(declared_question).bind(run, *args, **options).arguments
         others = [arguments[name] for name in runs if arguments.get(name) is not None]
         return (finish or _of_tables)(run.within(**stretch), ask, *others)
 
@@ -190,17 +190,17 @@ def needed(name: str, options: Mapping[str, Any]) -> list[str]:
     return [each for each in (command, *asks) if each in NEEDS]
 
 
-def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
+def of_one(asks: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
     """Turn a question (analysis) of several runs into a method of one run, which answers it."""
 
-    @functools.wraps(asked)
+    @functools.wraps(asks)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
 
         runs = Selection([run])
-        found: Answer = finish(runs, asked(runs, *args, **options))
+        found: Answer = finish(runs, asks(runs, *args, **options))
         return found
 
-    return RunQuestion(answer, asked.declaration)
+    return RunQuestion(answer, asks.declaration)
 
 
 class Selection:
@@ -249,8 +249,8 @@ def _lacking(run: OpenedRun, command: str) -> str | None:
     import polars as pl
 
     features = analysis.features(run.trace)
-    asked = features.filter(pl.col("command").str.split(", ").list.contains(command))
-    return "; ".join(asked["record_with"].drop_nulls().unique(maintain_order=True)) or None
+    rows = features.filter(pl.col("command").str.split(", ").list.contains(command))
+    return "; ".join(rows["record_with"].drop_nulls().unique(maintain_order=True)) or None
 
 
 def called(run: OpenedRun) -> str:
