@@ -204,13 +204,11 @@ def _may_be_recomputed() -> pl.Expr:
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
     """Add ``steps`` and ``step_ns``: number and total length of the steps that a row sums over."""
-    step_keys = [key for key in keys if key in _OF_STEPS]
+    by = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
-    if not step_keys:
+    if not by:
         return rows.join(steps.select(counts), how="cross")
-    return rows.join(
-        steps.group_by(step_keys).agg(counts), on=step_keys, how="left", nulls_equal=True
-    )
+    return rows.join(steps.group_by(by).agg(counts), on=by, how="left", nulls_equal=True)
 
 
 def _meta(

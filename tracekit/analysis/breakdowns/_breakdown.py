@@ -292,17 +292,13 @@ def _measured(
     return table, {**meta, **over, **outliers}
 
 
-def _recomputed(work: Work, keys_of_windows: Sequence[str], skip: int) -> dict[str, Any]:
+def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
     """Return metadata ``recomputed``: ops and busy time of recomputed forward work, or empty."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
-    keys = ("recomputed", *keys_of_windows)
+    keys = ("recomputed", *by)
     again = grouped_sums(keys, sums_by_keys(work, keys, skip=skip)).filter("recomputed")
-    return {
-        "recomputed": again.select(*keys_of_windows, "ops", "busy_ns")
-        .sort(*keys_of_windows or ["ops"])
-        .to_dicts()
-    }
+    return {"recomputed": again.select(*by, "ops", "busy_ns").sort(*by or ["ops"]).to_dicts()}
 
 
 def _runs_again(trace: Trace) -> bool:
@@ -388,30 +384,24 @@ def _table(work: Work, keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
     """Add ``window_ns`` (observed time of the row's GPU or step), ``idle_ns``, and ``share``."""
-    window_keys, windows = dividing(keys), found.windows
+    by, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
-    if not window_keys:
+    if not by:
         table = table.join(windows.select(length), how="cross")
-    elif is_by_steps(window_keys):
+    elif is_by_steps(by):
         devices = pl.struct("process", "device").n_unique().cast(pl.Int64).alias("devices")
-        lengths = windows.group_by(window_keys).agg(length, devices)
-        table = table.join(lengths, on=window_keys, how="left", nulls_equal=True)
+        lengths = windows.group_by(by).agg(length, devices)
+        table = table.join(lengths, on=by, how="left", nulls_equal=True)
     else:
-        lengths = windows.group_by(window_keys).agg(length)
-        if (
-            list(keys) == window_keys == ["device"]
-        ):  # one that runs nothing in its window is a row, too
-            table = lengths.select(window_keys).join(table, on=window_keys, how="left")
-            table = table.with_columns(pl.exclude(window_keys).fill_null(0))
-        table = table.join(lengths, on=window_keys, how="left")
-    if list(keys) == window_keys and is_by_steps(window_keys):
-        table = table.join(
-            _between(found, window_keys), on=window_keys, how="left", nulls_equal=True
-        )
-    if list(keys) == window_keys and "phase" in window_keys:
-        table = table.join(
-            _requests(windows, window_keys), on=window_keys, how="left", nulls_equal=True
-        )
+        lengths = windows.group_by(by).agg(length)
+        if list(keys) == by == ["device"]:  # one that runs nothing in its window is a row, too
+            table = lengths.select(by).join(table, on=by, how="left")
+            table = table.with_columns(pl.exclude(by).fill_null(0))
+        table = table.join(lengths, on=by, how="left")
+    if list(keys) == by and is_by_steps(by):
+        table = table.join(_between(found, by), on=by, how="left", nulls_equal=True)
+    if list(keys) == by and "phase" in by:
+        table = table.join(_requests(windows, by), on=by, how="left", nulls_equal=True)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     outside = pl.col("between_steps_ns").fill_null(0) if "between_steps_ns" in table.columns else 0
     return table.with_columns(

@@ -93,27 +93,25 @@ class GroupSearch:
             return Group(np.array([lane]), is_clear=False, is_one_of_several=False)
         if not is_known:
             self._times, self._parts = times, _linked_groups(starts, ends)
-        lane_part = next(part for part in self._parts if lane in part)
-        others = [part for part in self._parts if part is not lane_part]
+        lanes = next(part for part in self._parts if lane in part)
+        others = [part for part in self._parts if part is not lanes]
         verdicts: list[str] = ["together"]
         while "together" in verdicts:
-            verdicts = [_verdict(starts, ends, lane_part, other) for other in others]
-            judged_parts = list(zip(verdicts, others, strict=True))
-            lane_part = np.sort(
+            verdicts = [_verdict(starts, ends, lanes, other) for other in others]
+            judged = list(zip(verdicts, others, strict=True))
+            lanes = np.sort(
                 np.concatenate(
-                    [lane_part, *(each for verdict, each in judged_parts if verdict == "together")]
+                    [lanes, *(each for verdict, each in judged if verdict == "together")]
                 )
             )
-            others = [each for verdict, each in judged_parts if verdict != "together"]
+            others = [each for verdict, each in judged if verdict != "together"]
         is_clear = "unknown" not in verdicts and _is_proven(
-            starts, ends, lane_part, of_messages=of_messages
+            starts, ends, lanes, of_messages=of_messages
         )
-        return Group(lane_part, is_clear, any(len(each) > 1 for each in others))
+        return Group(lanes, is_clear, any(len(each) > 1 for each in others))
 
 
-def _is_proven(
-    starts: _Times, ends: _Times, streams: NDArray[np.int64], *, of_messages: bool
-) -> bool:
+def _is_proven(starts: _Times, ends: _Times, part: NDArray[np.int64], *, of_messages: bool) -> bool:
     """Test whether some streams are one group, not several that call at the same times.
 
     A call proves it if one stream arrives long after all others and all end together: they waited
@@ -122,18 +120,18 @@ def _is_proven(
     receives must also end right after the last arrival: receivers of one group may wait for
     different senders.
     """
-    if streams.size == 1:
+    if part.size == 1:
         return True
-    some = np.count_nonzero(~np.isnan(starts[:, streams]), axis=1) > 1
-    starts, middle = starts[some], np.nanmean(ends[some][:, streams], axis=1, keepdims=True)
+    some = np.count_nonzero(~np.isnan(starts[:, part]), axis=1) > 1
+    starts, middle = starts[some], np.nanmean(ends[some][:, part], axis=1, keepdims=True)
     ends = ends[some] - middle
     if len(ends) >= _CENTRED_FROM:
         ends = ends - _middle(ends)
-    arrivals = np.sort(np.nan_to_num(starts[:, streams], nan=-np.inf), axis=1)
-    first, last = np.nanmin(ends[:, streams], axis=1), np.nanmax(ends[:, streams], axis=1)
+    arrivals = np.sort(np.nan_to_num(starts[:, part], nan=-np.inf), axis=1)
+    first, last = np.nanmin(ends[:, part], axis=1), np.nanmax(ends[:, part], axis=1)
     late, apart = arrivals[:, -1] - arrivals[:, -2], last - first
     apart = np.maximum(apart, np.median(apart))  # some end closer by chance
-    others = np.setdiff1d(np.arange(ends.shape[1]), streams)
+    others = np.setdiff1d(np.arange(ends.shape[1]), part)
     away = np.abs(starts[:, others] - arrivals[:, [-1]])
     margin = apart[:, None]
     rivals = (
@@ -146,7 +144,7 @@ def _is_proven(
     proving = (late > 0) & (apart <= TOGETHER * late) & soon & ~rivals.any(axis=1)
     if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
         return False
-    return bool((~np.isnan(starts[:, streams]))[proving].any(axis=0).all())
+    return bool((~np.isnan(starts[:, part]))[proving].any(axis=0).all())
 
 
 def _linked_groups(starts: _Times, ends: _Times) -> list[NDArray[np.int64]]:
@@ -281,10 +279,8 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
         Result of `group_members`, for all recorded files of a run.
     """
     name = pl.col("communicator")
-    groups, of_nccl = (
-        members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL)
-    )
-    if groups.is_empty() or of_nccl.is_empty():
+    groups, nccl = (members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL))
+    if groups.is_empty() or nccl.is_empty():
         return _NONE
     texts = pl.col("group").str.extract(r"\[(.*)\]").str.replace_all(" ", "").str.split(",")
     listed_groups = (
@@ -296,7 +292,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     fits = (pl.col("listed").list.len() == pl.col("ranks")) & (at == pl.col("rank"))
     shares = pl.col("sizes").list.set_intersection("listed_sizes").list.len() > 0
     pairs = (
-        of_nccl.join(listed_groups, how="cross")
+        nccl.join(listed_groups, how="cross")
         .group_by("group", "communicator")
         .agg(fits=(fits & shares).fill_null(value=False).all())
         .filter("fits")

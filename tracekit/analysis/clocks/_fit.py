@@ -143,18 +143,18 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
     accepted if there are enough calls or messages, if the remaining differences are well under the
     median call length, and if in hardly any call one participant leaves before another enters.
     """
-    segments = _segments(pairs.other_end, pairs.end - pairs.other_end)
-    drift = _drift_of(segments)
+    parts = _parts(pairs.other_end, pairs.end - pairs.other_end)
+    drift = _drift_of(parts)
     since = int(np.median(np.concatenate([pairs.other_end, messages.other_received,
                                           messages.other_sent])))  # fmt: skip
     levels = [
         int(np.median(apart - np.round((times - since) * drift).astype(np.int64)))
-        for times, apart in segments
+        for times, apart in parts
     ]
     steps = tuple(
         (int(before[-1] + after[0]) // 2, later - level)
         for (before, _), (after, _), level, later in zip(
-            segments[:-1], segments[1:], levels[:-1], levels[1:], strict=True
+            parts[:-1], parts[1:], levels[:-1], levels[1:], strict=True
         )
     )
     clock = Clock("", levels[0] if levels else 0, drift, since, steps=steps)
@@ -245,11 +245,11 @@ def _bound(low: _Limit, high: _Limit) -> int | None:
 
 # -- drift and steps -------------------------------------------------------------------------------
 
-_Segment = tuple[Ints, NDArray[Any]]
+_Part = tuple[Ints, NDArray[Any]]
 """Times in the other report between two clock steps, and the differences of ends there, ns."""
 
 
-def _segments(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Segment]:
+def _parts(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Part]:
     """Split matched calls, sorted by time, wherever the clock difference `apart` (ns) jumps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
@@ -269,19 +269,17 @@ def _segments(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Segme
     at = min(near, key=cost)
     if cost(at) * 2 > float(np.abs(straight).sum()):
         return [(times, apart)]
-    return _segments(times[:at], apart[:at], steps - 1) + _segments(
-        times[at:], apart[at:], steps - 1
-    )
+    return _parts(times[:at], apart[:at], steps - 1) + _parts(times[at:], apart[at:], steps - 1)
 
 
-def _straight(piece: _Segment) -> NDArray[Any]:
+def _straight(piece: _Part) -> NDArray[Any]:
     """Return the clock differences of one piece, minus linear drift and median, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))
 
 
-def _drift_of(segments: Sequence[_Segment]) -> float:
+def _drift_of(parts: Sequence[_Part]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
     It is the median slope [P. K. Sen, 1968] of the clock difference between calls half a piece
@@ -290,7 +288,7 @@ def _drift_of(segments: Sequence[_Segment]) -> float:
     """
     long = [
         (times, apart)
-        for times, apart in segments
+        for times, apart in parts
         if len(times) >= ENOUGH and times[-1] - times[0] >= _LONG_ENOUGH_FOR_DRIFT
     ]
     slopes = np.concatenate([np.zeros(0), *(_slopes(*piece) for piece in long)])

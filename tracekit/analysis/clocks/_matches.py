@@ -369,8 +369,8 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     if len(ranks) < 2 or ranks != list(range(len(ranks))):  # noqa: PLR2004
         return [_NONE for _ in traces]
     return [
-        _numbered_messages(trace, calls_of_file, len(ranks))
-        for trace, calls_of_file in zip(traces, begun, strict=True)
+        _numbered_messages(trace, calls, len(ranks))
+        for trace, calls in zip(traces, begun, strict=True)
     ]
 
 

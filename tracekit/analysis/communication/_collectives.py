@@ -584,14 +584,12 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     times = windows.with_row_index("window").join(
         _computing(trace, windows), on="window", how="left"
     ).with_columns(pl.col("computing").fill_null(0))  # fmt: skip
-    complete = times.join(_layers(trace, windows), on="op").filter(
-        pl.len().over(_INSTANCE) == lanes
-    )
-    if complete.is_empty():
+    full = times.join(_layers(trace, windows), on="op").filter(pl.len().over(_INSTANCE) == lanes)
+    if full.is_empty():
         return BALANCE.to_frame(), "imbalance over experts' ranks: no step has as many on each"
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64))
     largest = pl.col("computing").arg_max()
-    each = complete.join(ranks, on="process", how="left").group_by(_INSTANCE).agg(
+    each = full.join(ranks, on="process", how="left").group_by(_INSTANCE).agg(
         pl.col("layer").first(), pl.col("computing").mean(),
         of_mean=pl.col("computing").max() / pl.col("computing").mean(),
         busiest=pl.col("rank").get(largest),

@@ -102,15 +102,13 @@ def _phase_rows(found: Prepared) -> pl.DataFrame:
     for phase in _PHASES:
         steps = [each.filter(pl.col("phase").eq_missing(phase)) for each in by_run]
         if any(each.height for each in steps):
-            of_a, of_b = (
-                _only(run, side_steps) for run, side_steps in zip((a, b), steps, strict=True)
-            )
+            of_a, of_b = (_only(run, rows_of) for run, rows_of in zip((a, b), steps, strict=True))
             row = _row(of_a, of_b, has_verdict=found.has_verdict, phases=shared)
             tokens = {
-                f"{side}_tokens": side_steps["tokens"].mean()
-                if side_steps["tokens"].null_count() == 0
+                f"{side}_tokens": rows_of["tokens"].mean()
+                if rows_of["tokens"].null_count() == 0
                 else None
-                for side, side_steps in zip("ab", steps, strict=True)
+                for side, rows_of in zip("ab", steps, strict=True)
             }
             rows.append({"phase": phase, **tokens, **row})
     return pl.DataFrame(rows, schema=_SCHEMA)

@@ -209,11 +209,9 @@ def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int]
     start, end = windows["start"].min(), windows["end"].max()
     length = (pl.col("end") - pl.col("start")).alias("length")
     is_own = (pl.col("start") < end) & (pl.col("end") > start) & (pl.col("stage") == stage)
-    collective = pl.col("collective").cast(pl.String)
-    article = (
-        pl.when(collective.str.contains("^[aeiou]")).then(pl.lit("an ")).otherwise(pl.lit("a "))
-    )
-    name = pl.coalesce(article + collective, pl.col("name").cast(pl.String)).alias("op_name")
+    text = pl.col("collective").cast(pl.String)
+    article = pl.when(text.str.contains("^[aeiou]")).then(pl.lit("an ")).otherwise(pl.lit("a "))
+    name = pl.coalesce(article + text, pl.col("name").cast(pl.String)).alias("op_name")
     rows = trace["ops"].filter(is_own).select(name, length).sort("length").tail(1).collect()
     return rows.row(0) if rows.height else None
 

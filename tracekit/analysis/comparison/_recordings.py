@@ -203,13 +203,11 @@ def compare_recordings(
     notes = [*cold_notes(called, found.measured), *_scatter_notes(step, least)]
     ops = {} if found.basis else ops_of(table)
     first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops)
-    run_names = {
-        side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)
-    }
+    labels = {side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)}
     return answered(
         options, found, sides, names,
         headline=first, step=step, notes=notes, method=_METHOD, rows=table,
-        readable=_readable(table, sides), more={"recordings": run_names},
+        readable=_readable(table, sides), more={"recordings": labels},
         tables={"contributions": parts, "steps": _all_steps(a, b, found.measured)},
     )  # fmt: skip
 
@@ -324,20 +322,18 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
     outside_counts: list[Floats] = []
     for run in runs:
         joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
-        aligned = joined.sort("row").with_columns(
-            pl.col("a_devices").fill_null(max(1, run.devices))
-        )
+        table = joined.sort("row").with_columns(pl.col("a_devices").fill_null(max(1, run.devices)))
         steps = max(1, len(run.iterations))
         length = matrix(run, _inside(run), rows, columns).sum(axis=1)
-        lengths.append(length / (steps * aligned["a_devices"].to_numpy()))
-        counts.append(aligned["a_count"].fill_null(0.0).to_numpy())
-        there.append(aligned["in_a"].is_not_null().to_numpy())
-        outside.append(aligned["a_outside_steps_ns"].fill_null(0).to_numpy())
-        outside_counts.append(aligned["a_outside_steps_count"].fill_null(0).to_numpy())
-        if "a_bytes" in aligned.columns:
+        lengths.append(length / (steps * table["a_devices"].to_numpy()))
+        counts.append(table["a_count"].fill_null(0.0).to_numpy())
+        there.append(table["in_a"].is_not_null().to_numpy())
+        outside.append(table["a_outside_steps_ns"].fill_null(0).to_numpy())
+        outside_counts.append(table["a_outside_steps_count"].fill_null(0).to_numpy())
+        if "a_bytes" in table.columns:
             is_absent = pl.col("in_a").is_null()
             size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")
-            sizes.append(aligned.select(size)["size"].fill_null(float("nan")).to_numpy())
+            sizes.append(table.select(size)["size"].fill_null(float("nan")).to_numpy())
     return _Side(
         np.stack(lengths, axis=1),
         np.stack(counts, axis=1),

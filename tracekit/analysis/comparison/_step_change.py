@@ -203,8 +203,8 @@ class Steps:
             for each, removed in zip(self.lengths, places, strict=True)
         ]
         regular = [
-            None if removed is None else replace(removed, is_slow=removed.is_slow[some])
-            for removed, some in zip(self.regular, kept, strict=True)
+            None if kinds is None else replace(kinds, is_slow=kinds.is_slow[some])
+            for kinds, some in zip(self.regular, kept, strict=True)
         ]
         lengths = (self.lengths[0][kept[0]], self.lengths[1][kept[1]])
         return Steps(lengths, self.devices, (regular[0], regular[1]))

@@ -77,9 +77,7 @@ class Stragglers:
         if self.by == "rank":
             return _ranks(job)
         if self.by == "part":
-            return [
-                Alike(f"{name} alike", is_selected, "usual") for name, is_selected in _PARTS.items()
-            ]
+            return [Alike(f"{name} alike", part, "usual") for name, part in _PARTS.items()]
         if self.by == "op":
             return _kinds(job)
         if self.by == "link":

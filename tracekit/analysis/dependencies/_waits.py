@@ -205,9 +205,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
         launched.sort("time"), left_on="start", right_on="time", by=LANE, strategy="forward",
         check_sortedness=False,
     )  # fmt: skip
-    waits_of_ops = _recorded(
-        trace, moments, holding.drop_nulls("target").rename({"began": "ended"})
-    )
+    edges_found = _recorded(trace, moments, holding.drop_nulls("target").rename({"began": "ended"}))
     recorded = _records(trace, waits).rename({"record": "correlation"})
     events = recorded.select("process", "correlation", wait="wait").join(
         calls.select("process", "correlation", giver="thread", source="finish", given="end"),
@@ -220,7 +218,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
     sound = (pl.col("giver") != pl.col("taker")) & (pl.col("given") <= pl.col("taken"))
     events = events.filter(sound)
     lag = pl.col("taken") - pl.col("given")
-    return waits_of_ops.select("source", "target"), events.select("target", lag=lag, giver="source")
+    return edges_found.select("source", "target"), events.select("target", lag=lag, giver="source")
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
@@ -450,12 +448,12 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
         for blocks in (pl.concat([periods, naps]), periods)
     )
     unplaced = known.drop("thread", "process", "start", "end")
-    first_copies = takes.join(unplaced, on="target", how="left")
+    copied = takes.join(unplaced, on="target", how="left")
     others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(
-        first_copies, on="thread", how="anti"
+        copied, on="thread", how="anti"
     )
     columns = ["process", "thread", "target", "source", "end", "length", "loading", "signed"]
-    both = [first_copies.select(columns, own=True), others.select(columns, own=False)]
+    both = [copied.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")
     return _described(trace, _with_turns(moments, taken))
 

@@ -67,10 +67,10 @@ def share_meaning(by: str | Sequence[str]) -> str:
     """Return the formula of the column ``share`` in a breakdown by the keys `by`."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
-    window_keys = dividing(keys)
+    by_window = dividing(keys)
     return (
-        f"{part} / window_ns of the {' and '.join(window_keys)}"
-        if window_keys
+        f"{part} / window_ns of the {' and '.join(by_window)}"
+        if by_window
         else f"{part} / window_ns"
     )
 

@@ -268,14 +268,14 @@ def _reorders(
     """Test if the first of `ranks` makes the same next calls as the others, in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
-    first_calls, theirs = (
+    calls_a, calls_b = (
         after.filter(pl.col("rank") == rank).select(*_FIELDS).head(_ORDER_WITHIN)
         for rank in (ranks[0], like["rank"][0])
     )
-    known = [name for name in _FIELDS if first_calls[name].count() and theirs[name].count()]
-    ends = range(2, min(first_calls.height, theirs.height) + 1)
+    known = [name for name in _FIELDS if calls_a[name].count() and calls_b[name].count()]
+    ends = range(2, min(calls_a.height, calls_b.height) + 1)
     firsts = (
-        [each.select(known).head(end).sort(known) for each in (first_calls, theirs)] for end in ends
+        [each.select(known).head(end).sort(known) for each in (calls_a, calls_b)] for end in ends
     )
     return any(one.equals(other) for one, other in firsts)
 

@@ -203,15 +203,13 @@ def _traced_calls(trace: Trace) -> pl.DataFrame:
     ).with_columns(place=pl.int_range(pl.len(), dtype=pl.Int64).over(_LANE))  # fmt: skip
 
 
-def _ordered(traced: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
+def _ordered(rows: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     """Pair a trace's calls with dump entries by position, if times show where both overlap."""
-    few = traced.filter(pl.col("place") < _LOOKED_AT)
+    few = rows.filter(pl.col("place") < _LOOKED_AT)
     found = [_shift_of(lane, entries) for lane in few.partition_by(_LANE)]
     shifts = pl.concat([_SHIFT.to_frame(), *found])
     one = pl.col("party").n_unique().over("communicator") == 1
-    moved = traced.join(shifts.filter(one), on=_LANE).with_columns(
-        pl.col("place") + pl.col("shift")
-    )
+    moved = rows.join(shifts.filter(one), on=_LANE).with_columns(pl.col("place") + pl.col("shift"))
     key = ["rank", "party", "kind", "place"]
     return moved.join(entries, on=key, suffix="_said")
 

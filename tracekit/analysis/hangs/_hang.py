@@ -294,7 +294,7 @@ def row_of(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[
 
 def _sentence(row: Mapping[str, Any]) -> str:
     ranks, waiting = ranks_in(row, "ranks"), ranks_in(row, "waiting")
-    ranks_text = _named(ranks)
+    who = _named(ranks)
     which = f"{row['collective']} {row['sequence']} of group {row['group']}"
     if row["description"] not in (None, "undefined", row["group"]):
         which += f" ({row['description']})"
@@ -303,18 +303,15 @@ def _sentence(row: Mapping[str, Any]) -> str:
     problem = row["problem"]
     if problem in ("missing", "deadlock"):
         circle = ", and is waited for in turn" if problem == "deadlock" else ""
-        return f"{ranks_text} did not join {which}; {others}{at}{circle}"
+        return f"{who} did not join {which}; {others}{at}{circle}"
     if problem == "no_dump":
-        return f"{ranks_text} left no dump" + (
+        return f"{who} left no dump" + (
             f"; {they(waiting)} in collectives of its groups" if waiting else ""
         )
     if problem in ("unended", "ended", "partial"):
         return _of_recordings(row, which, f"{others}{at}")
     if problem == "unstarted":
-        return (
-            f"the GPU of {ranks_text} has not begun {which}, which others run: earlier work "
-            "delays it"
-        )
+        return f"the GPU of {who} has not begun {which}, which others run: earlier work delays it"
     if problem == "unfinished":
         return f"all ranks joined {which} and none of them is known to delay it; {others}{at}"
     if not waiting and row["usual"]:  # no more than half of the ranks agree
@@ -322,7 +319,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
     else:
         did = _PROBLEMS[str(problem)]
         gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
-    return f"{ranks_text} {did} in {which}{gave}{at}"
+    return f"{who} {did} in {which}{gave}{at}"
 
 
 def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:

@@ -83,9 +83,7 @@ def waits(trace: Trace) -> pl.DataFrame:
         thread="launch_thread", start="launch_start", end="launch_end",
         name=_copy_name(),
     )  # fmt: skip
-    named = [
-        calls_found.select("thread", "start", "end", _NAME) for calls_found in (by_name, by_records)
-    ]
+    named = [rows.select("thread", "start", "end", _NAME) for rows in (by_name, by_records)]
     found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
 

@@ -246,17 +246,15 @@ def with_peaks(
     }
 
 
-def memory_bandwidths(trace: Trace, user_bandwidth: int | None) -> pl.DataFrame:
+def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
     """Return ``device, name, bandwidth``: peak memory rate, given, recorded or by GPU model."""
-    if user_bandwidth is not None and user_bandwidth <= 0:
-        raise UsageError(
-            f"{user_bandwidth} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB"
-        )
+    if rate is not None and rate <= 0:
+        raise UsageError(f"{rate} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
     names = devices["name"].unique().drop_nulls().to_list()
     by_name = {name: peak_memory_bandwidth(name) for name in names}
     of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
-    bandwidth = pl.coalesce(pl.lit(user_bandwidth, pl.Int64), "peak_memory_bandwidth", of_product)
+    bandwidth = pl.coalesce(pl.lit(rate, pl.Int64), "peak_memory_bandwidth", of_product)
     return devices.select("device", pl.col("name").replace("", None), bandwidth=bandwidth)
 
 

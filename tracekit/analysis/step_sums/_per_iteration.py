@@ -424,21 +424,16 @@ def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[s
         return list(runs), []
     hosts = [run.values["node"].drop_nulls().unique().sort().to_list() for run in runs]
     first = hosts[0]
-    if (
-        any(set(hosts_of_run) & set(first) for hosts_of_run in hosts[1:])
-        or len(set(map(len, hosts))) > 1
-    ):
+    if any(set(names) & set(first) for names in hosts[1:]) or len(set(map(len, hosts))) > 1:
         return list(runs), []
     found = [
         replace(
             run,
             values=run.values.with_columns(
-                pl.col("node").replace_strict(
-                    hosts_of_run, first, default=None, return_dtype=pl.String
-                )
+                pl.col("node").replace_strict(names, first, default=None, return_dtype=pl.String)
             ),
         )
-        for run, hosts_of_run in zip(runs, hosts, strict=True)
+        for run, names in zip(runs, hosts, strict=True)
     ]
     named = "; ".join(" is ".join(dict.fromkeys(each)) for each in zip(*hosts, strict=True))
     return found, [f"hosts are matched in the order of their names: {named}"]

@@ -424,13 +424,11 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
             yield f"{text.format(**worst)}: {share}"
 
 
-def _slow_links(
-    ops: pl.DataFrame, found: _Schedule, recorded: _Array, ideal: _Array
-) -> Iterator[str]:
+def _slow_links(ops: pl.DataFrame, found: _Schedule, real: _Array, ideal: _Array) -> Iterator[str]:
     """Yield sentences on slow links that cause half the cost, though their ranks are not slow."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
-    replayed, best = (_mean_step(found, lengths, turns) for lengths in (recorded, ideal))
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (real, ideal))
     for link in _far_slower(exchanges).iter_rows(named=True):
         ends = computing.filter(
             pl.col("stage").is_in(link["stages"]),
@@ -440,7 +438,7 @@ def _slow_links(
             pl.col("rank").eq_missing(link["rank"]), pl.col("stages") == link["stages"],
             pl.col("way").is_in(link["ways"]),
         )["op"]  # fmt: skip
-        lengths = recorded.copy()
+        lengths = real.copy()
         lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
         won = replayed - _mean_step(found, lengths, turns)
         share = won / (replayed - best) if replayed > best else 0.0

@@ -133,10 +133,8 @@ def _toml_rows(path: Path) -> list[dict[str, Any]]:
     jobs = content.get("job")
     unknown = sorted(content.keys() - {"version", "source", "job"})
     if unknown or not isinstance(jobs, list) or not jobs:
-        problem = f"the unknown key {unknown[0]!r}" if unknown else "no [[job]]"
-        raise InputError(
-            f"{path} has {problem}", "schemas/jobs/worked.toml shows how it is written"
-        )
+        fault = f"the unknown key {unknown[0]!r}" if unknown else "no [[job]]"
+        raise InputError(f"{path} has {fault}", "schemas/jobs/worked.toml shows how it is written")
     if not all(isinstance(job, dict) for job in jobs):
         raise InputError(f"{path}: job is no list of tables", "write [[job]] above each of them")
     return [{"job" if key == "name" else key: value for key, value in job.items()} for job in jobs]

@@ -311,11 +311,8 @@ def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFr
     if "relation" not in published.columns:
         published = published.with_columns(relation=pl.lit("="))
     joined = rows.join(published, on=keys, how="left", maintain_order="left")
-    measured, other, relation = pl.col(value), pl.col("published"), pl.col("relation")
+    one, other, relation = pl.col(value), pl.col("published"), pl.col("relation")
     return joined.with_columns(
-        error_percent=pl.when(relation == "=").then(100 * (measured - other) / other),
-        within=pl.when(relation == "<")
-        .then(measured < other)
-        .when(relation == "<=")
-        .then(measured <= other),
+        error_percent=pl.when(relation == "=").then(100 * (one - other) / other),
+        within=pl.when(relation == "<").then(one < other).when(relation == "<=").then(one <= other),
     )

@@ -211,13 +211,13 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
     rows = []
     for device, gpu in place.items():
         for metric in ("nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"):
-            widths = [link.bandwidth for *_, link in machine.graph.edges([f"GPU{gpu}"], data="link")
+            every = [link.bandwidth for *_, link in machine.graph.edges([f"GPU{gpu}"], data="link")
                    if link.type == metric.partition("_")[0]
                    # A log says that a GPU reaches a NIC, by the one PCIe link that it has.
                    and not any(end.startswith("NIC") for end in link.ends)]  # fmt: skip
-            known = [width for width in widths if width is not None]
+            known = [width for width in every if width is not None]
             rows.append(
-                (device, metric, sum(known) if widths and len(known) == len(widths) else None)
+                (device, metric, sum(known) if every and len(known) == len(every) else None)
             )
     schema = {"device": pl.Int32, "metric": pl.String, "peak": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row").cast({"metric": METRIC})

@@ -128,13 +128,9 @@ def links(
     of_processes = [key for key in keys if key in OF_PROCESSES]
     needs = {"ranks": (of_processes, processes), "phases": (["phase"], phases),
              "groups": (_OF_GROUPS, groups)}  # fmt: skip
-    for input_name, (needing_keys, argument) in needs.items():
-        if (
-            lacking := next((key for key in keys if key in needing_keys), None)
-        ) and argument is None:
-            raise UsageError(
-                f"links by {lacking} need {input_name}", "give what this function takes"
-            )
+    for noun, (needs_it, argument) in needs.items():
+        if (wanted := next((key for key in keys if key in needs_it), None)) and argument is None:
+            raise UsageError(f"links by {wanted} need {noun}", "give what this function takes")
     if between is not None:
         begin, end = between
         transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))

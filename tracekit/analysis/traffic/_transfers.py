@@ -199,8 +199,8 @@ def _end(name: str, here: pl.Expr, kind: pl.Expr) -> pl.Expr:
 def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
     """Merge the copies to and from host memory by which the driver made one copy between GPUs."""
     to_host, from_host = (
-        _halves_of_staged(copies, "d2h", "src_device"),
-        _halves_of_staged(copies, "h2d", "dst_device"),
+        _halves(copies, "d2h", "src_device"),
+        _halves(copies, "h2d", "dst_device"),
     )
     second = from_host.select(
         *_CALL,
@@ -231,13 +231,11 @@ def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([part.select(copies.columns) for part in (rest, pairs)])
 
 
-def _halves_of_staged(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
+def _halves(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
     """Sum the copies to (or from) the host of each launching call, if all are of one GPU."""
-    copies_of_calls = copies.filter(method=method).drop_nulls("correlation")
+    paired = copies.filter(method=method).drop_nulls("correlation")
     others = copies.filter(pl.col("method") != method, pl.col("method") != "p2p").select(_CALL)
-    several = copies_of_calls.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort(
-        "op"
-    )
+    several = paired.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort("op")
     summed = ("start", "end", "bytes")
     first = pl.exclude(*_CALL, *summed).first()
     is_complete = (pl.col("bytes").null_count() == 0) & (pl.col(device).n_unique() == 1)
