@@ -11,7 +11,15 @@ import polars as pl
 
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._descriptions import op_names
-from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
+from tracekit.analysis.dependencies._job import (
+    TRUSTED,
+    Job,
+    cause_of,
+    distrust,
+    job_of,
+    slack_of,
+    stand_in,
+)
 from tracekit.analysis.dependencies._waits import SYNCHRONISES
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
 from tracekit.analysis.idle_account import covered, merged, merged_in_batches, with_idle_causes
@@ -206,7 +214,7 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
         "unexplained_share": share,
         "contradicted": job.found.contradicted,
         **({"host_or_wait_ns": untold} if may_wait and not some else {}),
-        **({"input_beside_ns": beside} if beside > LEAST * int(lengths.sum()) else {}),
+        **({"input_beside_ns": beside} if beside > TRUSTED * int(lengths.sum()) else {}),
         **({"launched": launched} if launched < 1 - LEAST else {}),
         "shares": "share: path_ns / steps_ns, the length of these steps",
         **({"warnings": warnings} if warnings else {}),
@@ -271,6 +279,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 note("steps_ns")(lambda value: [f"these steps: {time_text(value)}"])
 note("host_or_wait_ns")(lambda value: [f"host, or waiting for the GPU: {time_text(value)}"])
+note("input_beside_ns")(lambda value: [f"input, beside work of GPUs: {time_text(value)}"])
 note("contradicted")(
     lambda value: (
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []

@@ -55,7 +55,7 @@ _PATH_WRITES = Json(
         "host_or_wait_ns?": "count: Part of host during which GPUs work: it may be waiting for "
         "them, as no synchronisation was recorded.",
         "input_beside_ns?": "count: Part of input during which GPUs work: a loader that is waited "
-        "for is taken to work meanwhile.",
+        "for is taken to work meanwhile; absent below a tenth of the steps.",
         **columns("launched?"),
         **keys("shares", "warnings?"),
     },
