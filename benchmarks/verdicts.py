@@ -259,11 +259,11 @@ steps drift. The method was tuned on other seeds.
 
 Each cell gives percentages of {pairs} pairs, without cold steps (`--skip auto`), in this order:
 
-1. verdict `unknown`, for equal runs
-2. false alarms (`faster` or `slower`), for equal runs
-3. coverage: the 95 % interval contains the true difference, 0, where an interval was given
-4. power at 3 %: verdict `slower`, for a B that is 3 % slower
-5. power at 5 %: verdict `slower`, for a B that is 5 % slower
+- verdict `unknown`, for equal runs
+- false alarms (`faster` or `slower`), for equal runs
+- coverage: the 95 % interval contains the true difference, 0, where an interval was given
+- power at 3 %: verdict `slower`, for a B that is 3 % slower
+- power at 5 %: verdict `slower`, for a B that is 5 % slower
 
 {means}
 
