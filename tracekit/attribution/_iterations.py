@@ -236,7 +236,7 @@ def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.Data
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    """Take the step indices from the names if these are distinct, else count the steps.
+    """Give steps the numbers in their names if these are distinct, else count them, per process.
 
     If two steps overlap, the earlier step ends where the later step starts.
     """
@@ -312,8 +312,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     ``first_of_all, last_of_all``: row of the first and the last iteration; ``first, last``: of the
     first and the last one with GPU work; ``between``: number of iterations between the latter two;
     ``least, usual, most``: least, median and largest number of ops, without input, among these;
-    ``all_updated``:
-    whether all iterations with work but the last have an update after their backward pass.
+    ``all_updated``: whether all iterations with work but the last have an update after their
+    backward pass.
     """
     has_ops = (pl.col("ops") > 0).fill_null(value=False)
     place, count = has_ops.cum_sum(), has_ops.sum()
@@ -428,7 +428,7 @@ class Shared:
             self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of GPUs whose time is counted in the steps of several processes."""
+        """Warn of GPUs on which several processes run steps at once, as each counts their time."""
         if not self._spans:
             return
         owner = pl.concat(self._spans).group_by("device", "process")
@@ -487,7 +487,9 @@ class Unmarked:
 
 
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
-    """Return ``process, iterations, with_work, whole, cut`` of processes that have iterations.
+    """Return per process with iterations how many there are, have GPU work, and are complete.
+
+    The columns are ``process, iterations, with_work, whole, cut``.
 
     ``cut`` is ``begin``, ``end`` or ``both`` if GPU work was not recorded at the start, at the end
     or at both ends of the iterations, else null. Processes in `torn` count as cut at the start.

@@ -195,7 +195,7 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
-    """Return number and total time of ops launched before the recording's first call."""
+    """Return number and total duration (ns) of ops launched before the recording's first call."""
     count = length = 0
     ids = (calls.read(number, "process", "correlation") for number in range(len(calls)))
     least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
@@ -318,7 +318,10 @@ def first_numbers(stream: Stream) -> Array:
 
 
 def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
-    """Return a time column of the launching calls of a chunk of ops, and a mask of known calls."""
+    """Return the column `name` (a time) of the calls that launched a chunk's ops.
+
+    Also return a mask of the ops whose call is known.
+    """
     [of] = launches.calls.read(number, "call")
     first, values = first_numbers(calls), np.zeros(of.size, np.int64)
     for chunk in chunks_of(of, first):
@@ -403,10 +406,9 @@ def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Ar
     """Return per op the range, evidence bits and thread that its stage is derived from.
 
     They are those of the launching call; for a replayed node of a CUDA graph, partly those of the
-    call that captured it.
-    A replayed op takes the range of the call that it was captured from, if that call lay in a
-    range. It takes the evidence of the capturing call only if that call lay in ranges with
-    evidence, and not if the graph is replayed in metric evaluation.
+    call that captured it. A replayed op takes the range of the call that it was captured from, if
+    that call lay in a range. It takes the evidence of the capturing call only if that call lay in
+    ranges with evidence, and not if the graph is replayed in metric evaluation.
 
     Parameters
     ----------

@@ -269,7 +269,7 @@ def stage_on(thread: int, now: int, opened: Opened) -> int:
 
 @inner
 def open_in(process: int, now: int, opened: Opened) -> int:
-    """Return the stage of a process's open start/end ranges, counted from 1; 0 if ambiguous.
+    """Return the stage of a process's start/end ranges open at `now`, from 1; 0 if ambiguous.
 
     It is metric evaluation if a range of that stage is open, else the only stage with an open
     range. An open range of the weight update does not count if it encloses an open range of a pass.

@@ -117,8 +117,8 @@ class RangeNames:
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
         """Return range names with their ``id`` in `table`; new ones are classified and added.
 
-        The numbers that PyTorch appends to names are removed first, as most names differ in these
-        only.
+        The numbers that PyTorch appends to names are removed first, as most names differ only in
+        these numbers.
         """
         based = names.cast(pl.String).with_columns(base=base_name(pl.col("name")))
         new = based.select(list(_NAME)).unique(maintain_order=True)
@@ -259,7 +259,10 @@ def _has_group(pattern: str) -> bool:
 
 
 def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add to threads ``stage`` and ``autograd`` (runs backward passes), as their names imply."""
+    """Add to threads ``stage`` and ``autograd``, as their names imply.
+
+    ``autograd`` is whether a thread with this name runs backward passes.
+    """
     columns = {"name": "name_text"}
     return by_distinct(
         threads,

@@ -173,14 +173,17 @@ class Verdicts:
     asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
-        """Mask, from op `first` on, ops with which backward threads relay data through the host."""
+        """Mask ops with which backward threads relay data between GPUs through the host.
+
+        The mask is of `rows` ops from number `first` on.
+        """
         found = np.zeros(rows, np.bool_)
         begin, end = np.searchsorted(self.relayed, (first, first + rows))
         found[self.relayed[begin:end] - first] = True
         return found
 
     def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
-        """Mask ops without a known launch on streams to which only data loaders launch."""
+        """Mask ops without a known launch on streams to which only data loaders launch work."""
         unknown = threads < 0
         if self.input_streams.is_empty() or not unknown.any():
             return np.zeros(ops.height, np.bool_)
@@ -201,7 +204,10 @@ class Verdicts:
         return steps.set(~in_steps, None)
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table ``verdicts``; `cut` is the result of `cuts`."""
+        """Return the table ``verdicts``: what each process does, and how its stages are known.
+
+        `cut` is the result of the function `cuts`; `reports` has the trace file of each process.
+        """
         rows = [self._verdict_row(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (

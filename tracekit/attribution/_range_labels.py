@@ -22,7 +22,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of ranges in a path, two per range name.
+    """Labels of range names for use in paths (names from the outermost range inward), two per name.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str,
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], wanted: Sequence[int]
 ) -> pl.DataFrame:
-    """Return a chunk's ops of some processes, with thread and time of their launch."""
+    """Return the ops of a chunk that are of the processes `wanted`, with launch thread and time."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)

@@ -98,13 +98,12 @@ def find_teams(
 def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the iterations of processes, and the steps of each team with the row of the iteration.
 
-    A team is a training thread with its helper threads.
-    Iterations are the steps of a process's first team. A step of a further team belongs to the
-    iteration with the same number, if range names number the steps of both teams; else to the
-    iteration at the same position, if both teams have equally many steps and each pair overlaps. An
-    iteration then lasts from the first start to the last end of its steps on all teams, or until
-    the next iteration begins. Otherwise the further team's work is counted in the steps of the
-    process's training thread.
+    A team is a training thread with its helper threads. Iterations are the steps of a process's
+    first team. A step of a further team belongs to the iteration with the same number, if range
+    names number the steps of both teams; else to the iteration at the same position, if both teams
+    have equally many steps and each pair overlaps. An iteration then lasts from the first start to
+    the last end of its steps on all teams, or until the next iteration begins. Otherwise the
+    further team's work is counted in the steps of the process's training thread.
 
     Parameters
     ----------

@@ -147,7 +147,7 @@ def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _distinct(ops: NamedOps) -> tuple[Array, Array]:
-    """Return the first op of each combination of process, name and kind, and the counts."""
+    """Return an op of each combination of process, name and kind, and the number of such ops."""
     names = int(ops.name.max(initial=-1)) + 2
     kinds = len(KINDS)
     size = (int(ops.process.max(initial=-1)) + 1) * names * kinds
@@ -288,7 +288,7 @@ def _counts(
 
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
-    """Return the evidence for the verdict `found` as a sentence."""
+    """Return as text why a process got the verdict `found`: how often each hint occurs."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     parts = [
         counted(signs[name], word)

@@ -141,7 +141,8 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 def _events(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return ``line, time, begins, range, owner, level``: starts and ends of ranges, in order.
 
-    ``level`` is the number of ranges open from then on, ``owner`` the range that begins.
+    ``line`` is a thread (and NVTX domain), ``begins`` whether it is a start, ``owner`` the range
+    that starts (null at an end), and ``level`` the number of ranges open on the line from then on.
     """
     level = (2 * pl.col("begins") - 1).cum_sum().over("line")
     begin = ranges.select("line", "range", time="start", begins=1, owner="range")

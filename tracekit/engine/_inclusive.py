@@ -380,7 +380,10 @@ class KernelTally:
             ]
 
     def own(self) -> pl.DataFrame:
-        """Return ``range, outside``, the kernel's columns, and ``ops, total_ns, min_ns, max_ns``.
+        """Return the kernels launched directly in each push/pop range, or outside of all.
+
+        The columns are ``range, outside``, those of the kernel, and ``ops, total_ns, min_ns,
+        max_ns``.
 
         One row per kernel and push/pop range that launches it. ``outside`` is the reason why the op
         is in no push/pop range; null if it is in one.
@@ -388,10 +391,10 @@ class KernelTally:
         return pl.concat(self._sums).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
     def during(self) -> pl.DataFrame:
-        """Return ``path``, the kernel's columns, ``launching, ops, total_ns, min_ns, max_ns``.
+        """Return the kernels launched while start/end ranges are open, by path of the range.
 
-        These are the kernels launched while start/end ranges are open, by path; ``launching`` is
-        the number of these ranges in which the kernel is launched at least once.
+        The columns are ``path``, those of the kernel, ``ops, total_ns, min_ns, max_ns``, and
+        ``launching``, the number of these ranges in which the kernel is launched at least once.
         """
         found = [
             each.join(self.opened.select("range", "path"), on="range") for each in self._during

@@ -413,7 +413,7 @@ def _handed_out(
 
 
 def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
-    """Drop ops that end before the first window or start after the last one.
+    """Drop ops that end before the first window begins, or start after the last one ends.
 
     Row groups whose min/max statistics show only such ops are not read.
     """

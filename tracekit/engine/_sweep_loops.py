@@ -308,7 +308,7 @@ class Marks(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """Ops whose launching call was recorded, as arrays in any order."""
+    """Ops whose launching call is known, as arrays in any order; times in ns."""
 
     lines: Array
     starts: Array

@@ -368,7 +368,10 @@ def common_numbers(rows: pl.DataFrame) -> pl.Series:
 
 
 def iterations_in(trace: Trace, skip: int) -> int:
-    """Count the iterations that begin in the run's time span, without the skipped ones."""
+    """Count the iterations in the run's time span, without the first `skip`.
+
+    An iteration counts if it begins in the time span that the run is limited to.
+    """
     iterations = numbered_alike(trace).read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
@@ -455,7 +458,7 @@ def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
-    """Split ops that overlap several windows, or that begin before the first window."""
+    """Split ops that overlap several windows, or begin before the first one, at window borders."""
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
     first = order.select(*owners, time="window_start", first="turn")
     located = (

@@ -390,7 +390,9 @@ class _CombinedTables(LaterTables):
 
 
 def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group trace files that share a device; `devices` are the run's device numbers per file.
+    """Group trace files that share a device (GPU).
+
+    `devices` has the run's numbers of the devices in each file.
 
     Files without a known device form one group, since they may share one.
     """
@@ -430,7 +432,10 @@ def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]
 
 
 def _groups(heights: Sequence[int]) -> Iterator[slice]:
-    """Yield slices of files to read together, whose row counts (`heights`) sum up to a limit."""
+    """Yield slices of files to read together.
+
+    `heights` is the row count of each file; those of a slice sum up to a limit.
+    """
     first, rows = 0, 0
     for number, height in enumerate(heights):
         if rows and rows + height > _READ_TOGETHER:

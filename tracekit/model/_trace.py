@@ -481,7 +481,7 @@ def _scanned(parts: Sequence[Path]) -> pl.LazyFrame:
 class TraceWriter:
     """Writes the tables of one trace file into a folder, each in one or more files (parts).
 
-    Parts of different tables may be appended from several threads at once. What is written counts
+    Parts of different tables may be appended from several threads at once. The tables are valid
     only once the writer is closed: the list of all parts is written last.
 
     Parameters

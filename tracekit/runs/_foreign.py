@@ -100,7 +100,7 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
     """Return reports (trace files) that use NCCL but not the communicator of all ranks.
 
-    They are a map from index to reason.
+    Returns index -> reason, without the reports in `left_out`.
 
     The largest communicator is taken for that of all ranks. The result is empty if it has fewer
     ranks than there are reports or than the job has, or if at most half of the reports that use

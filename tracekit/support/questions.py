@@ -330,7 +330,7 @@ class Declaration:
 
     @property
     def options(self) -> list[inspect.Parameter]:
-        """The question's own options, each with type, default and `Option`."""
+        """The question's own options as parameters, each with type, default and `Option`."""
         declared = _options(self.signature)[self.is_of_files :]
         names = _RUNS if self.is_of_runs else ()
         return [
@@ -551,7 +551,7 @@ def _shared(of: inspect.Signature) -> dict[str, inspect.Parameter]:
 
 
 def option_of(parameter: inspect.Parameter) -> Option:
-    """Return the declared option of a parameter."""
+    """Return the `Option` (meaning, unit, limits) that the annotation of a parameter declares."""
     return next(each for each in get_args(parameter.annotation) if isinstance(each, Option))
 
 

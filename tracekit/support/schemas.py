@@ -50,7 +50,10 @@ STAGE_SOURCES = (
 
 
 def one(text: str | Schema) -> Schema:
-    """Return the JSON Schema for the declaration of one key or column; the meaning is optional."""
+    """Return the JSON Schema of one key or column, from its declaration ``type: meaning``.
+
+    The meaning may be missing.
+    """
     if not isinstance(text, str):
         return text
     match = _LINE.fullmatch(text)

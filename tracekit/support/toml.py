@@ -1,4 +1,4 @@
-"""Reads TOML files written by hand, or made with bad intent."""
+"""Reads TOML files, with protection against malicious ones."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def cells(text: str) -> int:
 
 
 def widths(texts: Sequence[str]) -> Iterator[int]:
-    """Return the number of terminal cells of each text."""
+    """Return the number of terminal cells that each text takes."""
     return map(len if "".join(texts).isascii() else cells, texts)
 
 
@@ -153,7 +153,7 @@ def pad(text: str, width: int, *, right: bool) -> str:
 
 
 def pad_each(texts: Sequence[str], width: int, *, right: bool) -> list[str]:
-    """Fill each text as `pad` does."""
+    """Fill each text with spaces to `width` terminal cells, as `pad` does."""
     if not "".join(texts).isascii():
         return [pad(text, width, right=right) for text in texts]
     return [text.rjust(width) if right else text.ljust(width) for text in texts]

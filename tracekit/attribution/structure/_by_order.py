@@ -94,7 +94,7 @@ class _Sequence:
     lane
         All work of the device.
     rows, own
-        Indices in `lane` of the ops in the sequence, and these ops.
+        Indices in `lane` of the ops in the sequence, and the ops themselves.
     span
         The part of the sequence in which the period was found, such as from the first update to the
         last.
@@ -148,7 +148,7 @@ def _main_sequence(lane: Lane) -> Array:
 
 
 def _scalars(lane: Lane) -> Array:
-    """Mask ops that copy a scalar to the host."""
+    """Mask ops that copy a single number (scalar) to the host."""
     work = lane.work
     return np.asarray((work.kind == D2H) & (work.bytes > 0) & (work.bytes <= _SCALAR))
 

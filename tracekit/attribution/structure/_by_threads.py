@@ -193,7 +193,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Count the ops at the start of the recording that are the end of a cut weight update."""
+    """Count the ops at the start of the recording that end an update cut off there."""
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
@@ -203,7 +203,7 @@ def _update_at_start(turns: Turns, parts: Parts) -> int:
 
 
 def _forward_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the ops at the end of the recording that are the start of a cut forward pass."""
+    """Count the ops at the end of the recording that begin a forward pass cut off there."""
     last = turns.first.size - 1
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
@@ -215,7 +215,12 @@ def _forward_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array) -> None:
-    """Mark forward passes without a backward pass, and their input, as metric evaluation."""
+    """Set the stage of the ops between a gap's weight update and its last forward pass.
+
+    The ops of gap n (between two backward passes) are those from ``begin[n]`` up to ``end[n]``. If
+    they contain layers, they are forward passes without a backward pass, that is, evaluation (ME);
+    else copies of input among them are IO.
+    """
     lane = turns.lane
     layers = total_in(lane.layer, begin, end) > 0
     usual = turns.gap(parts.template)

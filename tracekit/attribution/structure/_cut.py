@@ -217,10 +217,9 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 def _both_edges(turns: Turns, number: int) -> int | None:
     """Return the op at which a gap is cut, by comparison with the recording's first and last gap.
 
-    A gap is the ops between two backward passes.
-    The first gap must be a forward pass without an update and equal the end of this gap; the last
-    gap must be an update without a forward pass and equal its start. None if the gap differs from
-    these, or has kernels between them.
+    A gap is the ops between two backward passes. The first gap must be a forward pass without an
+    update and equal the end of this gap; the last gap must be an update without a forward pass and
+    equal its start. None if the gap differs from these, or has kernels between them.
     """
     symbol, kind = turns.lane.symbol, turns.lane.work.kind
     gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)

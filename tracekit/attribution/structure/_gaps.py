@@ -121,9 +121,9 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """Return a frequent gap that is an update followed by the same ops as the shortest gap.
 
-    A gap is the ops between two backward passes.
-    The shortest frequent gap is then a forward pass without an update; it is returned as well. The
-    update must contain no layers, and a number of kernels in proportion to the backward pass.
+    A gap is the ops between two backward passes. The shortest frequent gap is then a forward pass
+    without an update; it is returned as well. The update must contain no layers, and a number of
+    kernels in proportion to the backward pass.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
@@ -133,9 +133,8 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
     """Test whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
 
-    A gap is the ops between two backward passes.
-    The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
-    fills before that kernel may vary.
+    A gap is the ops between two backward passes. The forward pass must equal that of the gap
+    `plain` from its first kernel on; input copies and fills before that kernel may vary.
     """
     lane, place, other = turns.lane, turns.gap(number), turns.gap(plain)
     tail = common_suffix(lane.symbol[other], lane.symbol[place])
@@ -237,13 +236,16 @@ def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Ar
 
 
 def _next(mask: Array, places: Array) -> Array:
-    """Return for each index the first index from it on where `mask` is true; else its size."""
+    """Return per index of `places` the first index from it on where `mask` is true.
+
+    It is the length of `mask` if there is none.
+    """
     found = np.flatnonzero(mask)
     return np.append(found, mask.size)[np.searchsorted(found, places)]
 
 
 def _last(mask: Array, places: Array) -> Array:
-    """Return for each index the last index before it where `mask` is true; -1 if none."""
+    """Return per index of `places` the last index before it where `mask` is true; -1 if none."""
     found = np.flatnonzero(mask)
     return np.append(found, -1)[np.searchsorted(found, places) - 1]
 
@@ -277,9 +279,10 @@ def _like_first(turns: Turns, numbers: list[int]) -> int:
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
     """Return the op at which the recording's first forward pass begins.
 
-    That pass is as long as the usual one, except that more or fewer fills may clear gradients. So
-    if only copies and fills precede the first layer of the usual one, the first pass begins with
-    the same number of copies before its first layer, and all fills between these.
+    That pass is as long as the usual one (that of the gap `template`), except that more or fewer
+    fills may clear gradients. So if only copies and fills precede the first layer of the usual one,
+    the first pass begins with the same number of copies before its first layer, and all fills
+    between these.
     """
     lane, place = turns.lane, turns.gap(template)
     copy = np.isin(lane.work.kind, (H2D, D2D, D2H, MEMSET))
@@ -299,7 +302,10 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def _end(turns: Turns, template: int, cut: Cut) -> int:
-    """Return how many of the ops after the last backward pass are a weight update."""
+    """Return how many ops after the recording's last backward pass are a weight update.
+
+    The gap `template` (ops between two backward passes), cut at `cut`, shows the usual update.
+    """
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
     weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)

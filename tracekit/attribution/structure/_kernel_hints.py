@@ -98,7 +98,7 @@ def _patterns() -> dict[str, str]:
 
 @lru_cache(1)  # processes of one report have the same names
 def _matches(names: tuple[str, ...]) -> dict[str, Array]:
-    """Return name of each pattern list -> mask of the kernel names that it matches."""
+    """Return for each list of name patterns (such as ``layer``) a mask of the names it matches."""
     name = pl.col("name").str
     known = {list_name: name.contains(pattern) for list_name, pattern in _patterns().items()}
     found = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(**known)

@@ -290,8 +290,8 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
 def _evaluated(lane: Lane, turn: int) -> int:
     """Return how many of a step's first ops are evaluation: a forward pass with a separate input.
 
-    They are if input is copied again in the middle of the forward pass, and the layers before that
-    copy equal those after it.
+    They are evaluation if input is copied again in the middle of the forward pass, and the layers
+    before that copy equal those after it.
     """
     copies = np.flatnonzero(lane.batch[:turn])
     for begin in copies[::-1].tolist():
