@@ -87,7 +87,7 @@ class Places:
         return found
 
     def counts(self) -> pl.DataFrame:
-        """Count per process collectives that are part of a pass (``own``) or move ``weights``."""
+        """Count per process the collectives that are part of a pass (``own``) or move weights."""
         weights = pl.Series("weights", self.stage == STAGES.index("WU"))
         rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
         return rows.group_by("process").agg(
@@ -367,7 +367,7 @@ def _copies(
 ) -> pl.DataFrame:
     """Return the copies between GPUs of a chunk, with range, step and stage of their launches.
 
-    Only those of `processes`; `number` is the number of the chunk.
+    Only the copies of the given `processes` are returned; `number` is the number of the chunk.
     """
     launch = launches(number)
     rows = ops.read(number, "process", "kind", "src_device", "dst_device", "bytes")

@@ -458,7 +458,10 @@ class Unmarked:
         self._ops: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count backward ops outside of all steps, in a chunk of the canonical table of ops."""
+        """Count ops of backward passes outside of all steps, in a chunk of the table of ops.
+
+        Only those launched between the starts of a process's first and last step count.
+        """
         if self._spans.is_empty() or not ops["iteration"].null_count():
             return
         outside = ops.filter(
@@ -468,7 +471,10 @@ class Unmarked:
         self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if many, but not nearly all, of the backward ops in `opinions` lie outside steps."""
+        """Warn if many, but not nearly all, ops of backward passes lie outside marked steps.
+
+        `opinions`: the table of that name, from which the number of all such ops is taken.
+        """
         if not self._ops:
             return
         stage, *sources = (

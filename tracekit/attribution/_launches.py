@@ -213,7 +213,10 @@ def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, 
 
 
 def _keys(frame: pl.DataFrame) -> Keys:
-    """Return the join keys of rows; rows without correlation id get the process `_NO_ID`."""
+    """Return the join keys of rows: process, correlation id.
+
+    Rows without a correlation id get the process `_NO_ID`.
+    """
     process, correlation = frame["process"], frame["correlation"]
     if correlation.null_count():
         process = process.set(correlation.is_null(), _NO_ID)
@@ -252,7 +255,10 @@ class _Calls:
         self._repeated = 0
 
     def find(self, keys: Keys) -> tuple[Array, int]:
-        """Return the first call of each key (-1 if none), and the number of keys without a call."""
+        """Return the first call of each key (-1 if none), and the number of keys without a call.
+
+        A key is a process and a correlation id.
+        """
         missing: int = keys.process.size
         found = np.full(missing, -1, self._number)
         ids = self._ids(keys)
@@ -270,13 +276,16 @@ class _Calls:
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:
-        """Return the number of calls that repeat the key of another call."""
+        """Return the number of calls whose process and correlation id another call has as well."""
         for number in range(len(self._spans), len(self._calls)):
             self._add(number)
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Index a chunk of calls; count its keys that also occur in earlier chunks."""
+        """Index a chunk of calls; count its keys that earlier chunks have too.
+
+        A key is a process and a correlation id.
+        """
         index = self._of(number)
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):

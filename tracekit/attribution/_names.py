@@ -214,7 +214,7 @@ _MEANING = {
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add to range names what they say of training steps: ``rule`` and ``number``.
+    """Add to range names ``rule`` and ``number``, which tell training steps.
 
     ``rule`` is the index of the first matching rule of the list ``iteration``, ``number`` the
     step's number in the name. A name that implies a stage is not taken for a training step, unless

@@ -274,7 +274,7 @@ def judge_all(
     *,
     has_unlaunched: bool,
 ) -> Verdicts:
-    """Decide whether each process does training, inference or other work; infer stages ranges lack.
+    """Decide what each process does, such as training; infer stages that its ranges do not give.
 
     Parameters
     ----------
@@ -464,7 +464,10 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes in `seen` that lack FP, BP or WU in ranges (for BP: and in threads)."""
+    """Return the processes in `seen` that do not show all of FP, BP and WU.
+
+    FP and WU are shown by ranges of passes, BP by such ranges or by a backward thread.
+    """
     marked = known.passes.select("process", "stage").rows()
     has = {stage: {process for process, own in marked if own == stage} for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))

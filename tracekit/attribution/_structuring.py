@@ -199,10 +199,10 @@ class _Apart:
         return pl.concat(self._names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
-        """Yield the ops of a process in order of launch, at most `most` at once.
+        """Yield the ops of a process in order of launch, at most `most` at once (a piece).
 
-        Pieces are of equal size. Each begins with the ops of the steps that the previous piece did
-        not finish.
+        Pieces are of equal size. Each begins with the ops of steps that the previous piece did not
+        finish; `done` knows these.
 
         Yields
         ------

@@ -1,4 +1,4 @@
-"""GPU work launched in NVTX ranges, nested ones included: by path, by range, by path and kernel."""
+"""GPU work launched in NVTX ranges and the ranges nested in them: by path, range and kernel."""
 
 from __future__ import annotations
 

@@ -197,7 +197,10 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
 
 
 def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return each module's name: the labels of the modules around it, then its own label."""
+    """Return the name of each module range: labels of the modules around it, then its own label.
+
+    `module` has the row of the innermost module of each range, `labels` a label per path.
+    """
     paths = ranges.table["path"]
     around = _gathered(pl.Series(module), ranges.parents)
     rows = ranges.table.select("path", "module", above=_gathered(paths, around))

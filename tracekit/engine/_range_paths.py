@@ -222,7 +222,7 @@ def sorting(columns: Sequence[str]) -> list[str]:
 
 
 def shown(table: pl.DataFrame) -> pl.DataFrame:
-    """Replace path ids by the texts that `with_path_texts` added, if there are any."""
+    """Replace the path ids in ``range`` by their texts, if `with_path_texts` added these."""
     if _TEXT not in table.columns:
         return table
     return table.with_columns(range=pl.col(_TEXT)).drop(_TEXT)

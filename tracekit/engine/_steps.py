@@ -392,5 +392,5 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
 
 
 def torn(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the iterations whose GPU work was only partly recorded."""
+    """Return the iterations (training steps) whose GPU work was recorded only in part."""
     return iterations.filter((pl.col("ops") > 0) & ~pl.col("whole"))

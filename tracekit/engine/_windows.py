@@ -88,7 +88,7 @@ def with_step_ends(
 def _ends(
     last: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, device, iteration, ended, is_open``: when each device's last step ends."""
+    """Return ``process, device, iteration, ended, is_open``: the end of each device's last step."""
     lone = unlaunched.join(last.select(*_OWNER, "iteration", "next", begin="start"), on=_OWNER)
     inside = (pl.col("start") >= pl.col("begin")) & (
         pl.col("next").is_null() | (pl.col("start") < pl.col("next"))
@@ -420,7 +420,7 @@ def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -
 
 
 def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Split ops at window borders, and drop parts outside of windows.
+    """Split ops (GPU work) at window borders, and drop their parts outside of windows.
 
     Returns
     -------

@@ -30,7 +30,7 @@ class Maker:
 
 
 class Rows(Protocol):
-    """Interface to rows that a source keeps in chunks, ordered by time."""
+    """Interface to rows that a trace reader keeps in chunks, ordered by time."""
 
     @property
     def heights(self) -> Sequence[int]:

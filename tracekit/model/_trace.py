@@ -372,7 +372,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return rows
 
     def own(self) -> list[pl.DataFrame]:
-        """Return the tables that are in memory already."""
+        """Return the tables of this run that are in memory already, in the order of their names."""
         return [self._lazy[name].collect() for name in sorted(self._lazy)]
 
     @abstractmethod

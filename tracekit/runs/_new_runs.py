@@ -244,7 +244,7 @@ class _Failures:
 
 
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
-    """Return the digest of each file's content, in order; unreadable files are failures."""
+    """Return the digest of each file's content, in order; unreadable files go to `failures`."""
     found: dict[Path, str] = {}
     with DigestsSideBySide(request.files, request.progress) as digests:
         for path, result in digests:

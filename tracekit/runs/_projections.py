@@ -145,7 +145,7 @@ def projected(
 
 
 def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
-    """Return a sentence: how many jobs have known FLOPs, and memory, input and weight bytes."""
+    """Return a sentence: for how many jobs FLOPs, and memory, input and weight bytes are known."""
     known = rows.drop_nulls(["flops", "memory_bytes", "input_bytes", "weight_bytes"]).height
     return f"All that a step takes is known of {known:,} of {present.count(rows.height, 'job')}"
 
@@ -208,7 +208,7 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Return a sentence: the range of errors of modelled step times against measured ones."""
+    """Return a sentence: least and greatest error of modelled step times against measured ones."""
     errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
     if not errors:
         return "No step is both modelled and measured"
@@ -253,7 +253,11 @@ def _asked_for(jobs: pl.DataFrame) -> list[str]:
 
 
 def _gain(means: pl.DataFrame) -> str:
-    """Return a sentence: the shares of jobs with a shorter step, and with more samples/s."""
+    """Return a sentence per architecture: what share of jobs has a shorter step with it.
+
+    It also states the share of jobs that then handle more samples per second. An architecture is a
+    way to exchange weights, such as AllReduce.
+    """
     of_all = means.filter(architecture="all", weighting="job")
     columns = ("to", "faster_share", "throughput_faster_share", "jobs")
     return "; ".join(

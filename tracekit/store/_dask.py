@@ -97,7 +97,7 @@ class Cluster:
             self._give_up(list(tasks), topic)
 
     def _next(self, heard: SimpleQueue[Any]) -> Any:
-        """Wait for the next message of a worker; raise an error if no worker is left."""
+        """Wait for the next message of a worker; raise `StoreError` if no worker is left."""
         while True:
             try:
                 return heard.get(timeout=_LOOK_SECONDS)

@@ -240,7 +240,10 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
 
 
 def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return inode, size and modification time of a trace's files; empty if they are gone."""
+    """Return inode, size and modification time of a trace's files, to notice a change.
+
+    Empty if the files are gone.
+    """
     try:
         found = [file.stat() for file in _content(path)]
     except (InputError, OSError):

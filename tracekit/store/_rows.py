@@ -206,7 +206,7 @@ def check_tables(kinds: Mapping[str, str], where: str) -> bool:
 
 
 def damaged(where: str, why: str | None = None) -> StoreError:
-    """Return the error for a catalogue with invalid rows."""
+    """Return the error for a catalogue with invalid rows, named `where`."""
     message = f"the catalogue {where} is damaged" + (f" ({why})" if why else "")
     return StoreError(message, _ELSEWHERE if "://" in where else REBUILT)
 

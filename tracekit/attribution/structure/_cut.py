@@ -101,11 +101,10 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap between backward passes that has layers before op `front`.
+    """Cut a gap between backward passes that has layers before its last forward pass.
 
-    There its last forward pass begins.
-
-    These layers are part of the update, or a forward pass without backward.
+    That pass begins at op `front`, for the reason `why`. The layers before are part of the update,
+    or a forward pass without backward.
     """
     lane, place = turns.lane, turns.gap(number)
     layer, optimizer = lane.layer[place], np.flatnonzero(lane.optimizer[place][:front])
@@ -192,8 +191,9 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
     """Return the op before `front` at which a forward pass without backward begins, else `front`.
 
-    It begins at a copy of its input, or where the sequence of ops equals that of the forward pass
-    from `front` on.
+    The forward pass of the gap `number` (ops between two backward passes) begins at `front`. The
+    other one begins at a copy of its input, or where the sequence of ops equals that of the forward
+    pass from `front` on.
     """
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]

@@ -417,7 +417,10 @@ _MOST_OPEN = 0.5
 
 
 class Pieces:
-    """Collects the stages and steps found in successive pieces of a process's ops."""
+    """Collects the stages and steps found in successive pieces of a process's ops.
+
+    A piece is as many ops as fit in memory.
+    """
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []

@@ -199,7 +199,7 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
-    """Test whether the last `body` ops of a gap are its whole forward pass.
+    """Test whether the last `body` ops of a gap between backward passes are its whole forward pass.
 
     They are if the next backward pass is the same as after the usual gap `template`, and both gaps
     end with the same ops. They also are if the layers before these ops occur again in them, and the
