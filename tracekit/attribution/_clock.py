@@ -242,8 +242,8 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 def early(leads: Array) -> str:
     """Return a warning with the number of ops that start before their launching call.
 
-    The warning also has the median and the 5th and 95th percentile of the time by which they do so;
-    it is empty if there are none.
+    The warning also has the median and the 5th and 95th percentile of these times. It is empty if
+    there are no such ops.
 
     Parameters
     ----------

@@ -228,7 +228,7 @@ class _Apart:
 
 
 class _Names:
-    """Distinct kernel names, and the collective that each name means."""
+    """Distinct kernel names, and the collective (such as all-reduce) that each name implies."""
 
     def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
         classified = classify_kernels(kernels, rules)

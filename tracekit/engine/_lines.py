@@ -189,12 +189,12 @@ class Lines:
 
     @property
     def owners(self) -> pl.DataFrame:
-        """The devices (or processes on devices), ordered by line id."""
+        """The devices (or processes on devices), in the order of their ids."""
         columns = dict(zip(self._columns, self._numbers.known, strict=True))
         return pl.DataFrame(columns, dict.fromkeys(columns, pl.Int32))
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line id of each row; -1 for a device or process that is ignored."""
+        """Return the id of each row's device (or process on a device); -1 if that is ignored."""
         return self._numbers.of(*self._cut(rows))[0]
 
 

@@ -75,7 +75,10 @@ def outside_text(path: pl.Expr) -> pl.Expr:
 
 
 def outside_ranges(trace: Trace) -> Named:
-    """Return a grouping key of ops: the reason why an op is in no push/pop range, else null."""
+    """Return a grouping key of ops: the reason why an op was launched in no push/pop range.
+
+    Null for an op launched in one.
+    """
     return Named(
         ("range", "launch_thread"),
         pl.when(pl.col("range").is_null()).then(outside_code(trace)),

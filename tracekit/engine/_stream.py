@@ -92,7 +92,7 @@ class Sweep(Protocol):
 
 @dataclass(frozen=True)
 class Named:
-    """Grouping key of ops that is looked up in another table.
+    """A value to group ops by, such as the path of their range, that is looked up in another table.
 
     Parameters
     ----------
@@ -268,9 +268,10 @@ def sum_up(
     cutter: Cutter = run_windows,
     with_paths: bool = False,
 ) -> Summed:
-    """Add up the ops of each part of a run, in parallel if there are several, and merge the sums.
+    """Add up the ops of each part of a run, and merge the sums.
 
-    A part is some of the run's trace files, read together.
+    A part is some of the run's trace files, read together. Parts are summed in other processes if
+    the run was opened with such.
 
     Parameters
     ----------

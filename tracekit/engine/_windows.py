@@ -399,7 +399,7 @@ def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
 
 
 def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Keep each device's windows from its first iteration on that is not skipped to its last.
+    """Keep each device's windows from its first iteration that is not skipped up to its last one.
 
     `skip` is the number of iterations to leave out at the beginning of each process.
     """

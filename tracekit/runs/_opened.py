@@ -295,7 +295,7 @@ class OpenedRun:
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return numbers of GPUs, ops and so on, and shares of ops with a known launch or stage."""
+        """Return numbers (of GPUs, ops and so on), and shares of ops with known launch or stage."""
         return analysis.summarise(self.trace)
 
     def export(

@@ -343,7 +343,11 @@ def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -
 
 
 def _without_call(lane: Lane, stage: Array) -> None:
-    """Give ops without a known call the stage of their stream, if it has a single stage."""
+    """Give ops without a known call the stage of nearly all other ops on their stream.
+
+    They stay without a stage if no stage has the share `Thresholds.alone_on_stream` of these ops,
+    and keep a stage that they have already.
+    """
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return
