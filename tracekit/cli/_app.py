@@ -47,7 +47,7 @@ _OPENING = {
 
 
 def register_question(name: str) -> None:
-    """Register the command of a declared question."""
+    """Register the command of a question: of an analysis that declares its options and columns."""
     spec = DECLARED[name]
     ask = _of_files if spec.is_of_files else _of_runs if spec.is_of_runs else _of_run
     judging_names = {each.name for each in spec.judging}
@@ -104,7 +104,7 @@ def _of_files(spec: Declaration, *, store: Path | None = None, **options: Any) -
 def _opened(
     spec: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
 ) -> dict[str, Any]:
-    """Return those options of a question that are runs, each opened: name -> run."""
+    """Return the runs among a question's options, each opened: name of the option -> run."""
     named = {name: options[name] for name in _runs_among(spec) if options[name] is not None}
     return {name: open_run(each, store, **opening) for name, each in named.items()}
 
@@ -114,7 +114,7 @@ def _runs_among(spec: Declaration) -> list[str]:
 
 
 def _signature(spec: Declaration) -> inspect.Signature:
-    """Return the parameters of a command: runs, the question's options, options of opening."""
+    """Return the parameters of a command: runs, the question's options, options to open runs."""
     options = {each.name: each for each in (*spec.options, *spec.judging)}
     declared = [
         (each.name, each.annotation, each.default)
@@ -181,7 +181,7 @@ def _register(name: str) -> None:
 
 
 def _home(each: CommandInfo) -> str:
-    """Return the name of the function behind a command."""
+    """Return the name of the function that runs a command; empty without one."""
     return each.callback.__name__ if each.callback else ""
 
 

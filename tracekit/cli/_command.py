@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """An answer to write, the exit code, and whether a terminal shows nothing of it."""
+    """An answer to write, the exit code, and whether to print nothing on a terminal (`quiet`)."""
 
     answer: Answer
     exit_code: int
@@ -288,7 +288,7 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return a parameter; for a dataclass, the parameters of its fields."""
+    """Return a parameter as a list; in place of one whose type is a dataclass, one per field."""
     if not _is_group(parameter):
         return [parameter]
     # Options all have a default, as those of a command do.
@@ -301,7 +301,7 @@ def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
 
 
 def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Return option values; those that are fields of a dataclass are put into one."""
+    """Return option values, those that are fields of a dataclass in `groups` put into one."""
     made = {
         name: group(**{each.name: options.pop(each.name) for each in dataclasses.fields(group)})
         for name, group in groups.items()
@@ -335,7 +335,7 @@ def _figure_option(figure: str, meaning: str) -> Any:
 
 
 def _check_figures(paths: Collection[Path]) -> None:
-    """Raise an error before any work if a figure file could not be written."""
+    """Raise an error before any work if one of these figure files could not be written."""
     if paths:
         for path in paths:
             present.check_figure_file(path)

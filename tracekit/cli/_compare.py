@@ -38,7 +38,10 @@ UnknownOption = Annotated[
 
 
 def exit_code(outcome: str, unknown: str) -> int:
-    """Return the exit code for the outcome of a gate or a limit."""
+    """Return the exit code for the outcome of a gate or a limit.
+
+    `unknown`: whether an undecided one is to ``pass``.
+    """
     code = _EXIT_CODES[outcome]
     return 0 if code == _EXIT_CODES["unknown"] and unknown == "pass" else code
 
@@ -139,7 +142,7 @@ _TWO = 2
 
 
 def _of_both(**said: str) -> Said:
-    """Declare JSON keys for run A and the same for run B, optional in an answer."""
+    """Declare JSON keys for run A, each also for run B; an answer may lack them."""
     return {f"{side}_{name}?": text.format(side.upper(), lower=side)
             for side in "ab" for name, text in said.items()}  # fmt: skip
 
@@ -420,7 +423,7 @@ def _sides(
     where: Mapping[str, str],
     against_where: Mapping[str, str],
 ) -> list[tuple[list[str], Mapping[str, str]]]:
-    """Return runs and labels of each side."""
+    """Return the runs and the labels (which select runs) of each side: A, then B."""
     if not (against or against_where):
         if where or len(runs) != _TWO:
             raise UsageError(

@@ -52,7 +52,7 @@ class Group(_TakesPlainWords, TyperGroup):
 
 
 def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, value: Any) -> Any:
-    """Return the value of a parameter; `checked` converts it only if necessary."""
+    """Return a parameter's value; `checked` (conversion by pydantic) is called only if needed."""
     found: Any
     several = bool(parameter.multiple or parameter.nargs != 1)
     one = get_args(kind)[0] if get_origin(kind) is list else kind
@@ -70,7 +70,7 @@ def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, valu
 
 
 def _is_plain(word: object, kind: Any) -> bool:
-    """Test whether a word can be converted by calling `kind`."""
+    """Test whether calling `kind` (such as `str` or `Path`) on a word converts it correctly."""
     if not isinstance(word, str):
         return False
     if kind is Path:
@@ -125,7 +125,7 @@ class GuardedGroup(ForgivingGroup):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Parse the words before the command."""
+        """Parse the words (options) that precede the command; turn an interrupt into a message."""
         try:
             return super().make_context(*arguments, **options)
         except KeyboardInterrupt:  # which typer would end without a word

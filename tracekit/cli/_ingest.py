@@ -304,7 +304,7 @@ def _names(store: Path | None) -> dict[str, str]:
 
 
 def _row(file: str, run: "tracekit.Run", *, is_new: bool, before: str | None) -> dict[str, Any]:
-    """Return the row of a run; `before` is its earlier name if it was in the store."""
+    """Return the row of the answer for a run; `before` is its earlier name if the store had it."""
     renamed = f", renamed from {before!r}" if before not in (None, run.name) else ""
     return {
         "name": run.name,

@@ -71,7 +71,7 @@ def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
 
 
 def parse_peaks(texts: "Sequence[str]") -> dict[str, list[str]]:
-    """Return the peaks to try written as `ethernet=10Gb/s,100Gb/s`: resource -> texts.
+    """Return peak rates to model, written as `ethernet=10Gb/s,100Gb/s`: resource -> texts.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
 
 
 def split_keys(by: "Sequence[str]") -> list[str]:
-    """Return the keys of repeated options and of lists joined by commas."""
+    """Return the keys given by repeated options, or in lists joined by commas."""
     return [key.strip() for part in by for key in part.split(",")]
 
 
@@ -270,7 +270,7 @@ MemoryOption = Annotated[
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """Return the first and the last step in `--iterations`; None without it."""
+    """Return first and last step by the text of ``--iterations``; None without that option."""
     return None if text is None else engine.parse_iterations(text)
 
 

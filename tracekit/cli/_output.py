@@ -1,4 +1,4 @@
-"""Output of a command: its file and format."""
+"""Output of a command: the formats of an answer, and writing it to a file or standard output."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """Formats that an answer is written in."""
+    """The formats in which an answer can be written."""
 
     TABLE = "table"
     JSON = "json"
@@ -67,7 +67,7 @@ class Target:
 
     @property
     def is_for_readers(self) -> bool:
-        """True for a table on standard output."""
+        """True if the output is a table on standard output."""
         return self.path is None and self.format is Format.TABLE
 
     @classmethod

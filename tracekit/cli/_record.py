@@ -50,7 +50,7 @@ _FAILED = 1
 
 @dataclass(frozen=True)
 class _What(Wanted):
-    """Options for the kinds of data to record, and for jobs that were started to be recorded."""
+    """Options: which kinds of data to record, and whether to record a job that already runs."""
 
     attach: Annotated[
         Path | None,
@@ -78,7 +78,7 @@ class _What(Wanted):
 
 @dataclass(frozen=True)
 class _OfStudy:
-    """Options for recording a study, or a part of it."""
+    """Options to record a study (a grid of configurations), or a part of it."""
 
     study: Annotated[
         str | None,
@@ -107,7 +107,7 @@ class _OfStudy:
 
 @dataclass(frozen=True)
 class _OfSeries:
-    """Options for recording a program repeatedly, or alternating with another program."""
+    """Options to record a program several times, or in turn with another program."""
 
     times: Annotated[
         int,
@@ -372,7 +372,7 @@ def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
 
 
 def _steps_of_reports(run: "tracekit.Run") -> list[str]:
-    """Return which annotated steps the reports have, such as ``3 steps, 60 to 62``, each once."""
+    """Return the annotated steps of the reports, such as ``3 steps, 60 to 62``; each text once."""
     import polars as pl
 
     number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
@@ -418,9 +418,9 @@ class _Recorder:
     def free_name(
         self, programs: Sequence[Sequence[str]], name: str | None, endings: Sequence[str] = ("",)
     ) -> str:
-        """Return an unused name for a run: the requested one, or the program's with a number.
+        """Return an unused name for a run: the one asked for, else the program's with a number.
 
-        With several `endings`, all names with these endings are unused.
+        With several `endings`, the name is unused with each of them.
         """
         taken = self.runs()
         if name is not None:
@@ -592,7 +592,7 @@ def _configured(
 def _attempt(
     recorder: _Recorder, study: "Study", configuration: "Configuration", *, cpu: bool
 ) -> str:
-    """Record a configuration, and return the result in words; a failure does not end the study."""
+    """Record one configuration of a study; return the result in words, also of a failure."""
     plan = _configured(recorder, study, configuration, cpu=cpu)
     try:
         if reports := recording.reports_in(plan.folder):  # as an earlier attempt left them

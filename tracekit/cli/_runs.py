@@ -111,7 +111,7 @@ _RUNS_SHOW = Json(
     writes=[_RUNS_SHOW],
 )
 def show_run(run: RunArgument = "@latest", store: Folder = None) -> "Answer":
-    """Show the store's entry of a run."""
+    """Show a run's files, labels, settings of ingest, and counts of its contents."""
     record = _store(store).find(run)
     rows = rows_frame([_details(record)])
     return model.Answer(

@@ -277,7 +277,7 @@ def _largest_preset(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
 
 
 def _joined(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
-    """Return a sentence: the number of pairs of GPUs that NVLink connects."""
+    """Return a sentence: how many pairs of GPUs have an NVLink between them."""
     ways = [
         rows[gpu][place] for place, gpu in enumerate(rows["gpu"]) for gpu in rows["gpu"][:place]
     ]

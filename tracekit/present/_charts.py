@@ -53,7 +53,7 @@ def described(key: str, value: object) -> str:
 
 
 def label_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return the text that names a table row, made of the columns that distinguish its run."""
+    """Return the name of a table row: the values of the columns `keys`, as text."""
     return ", ".join(described(key, row[key]) for key in keys)
 
 
@@ -158,13 +158,13 @@ def not_shown(hidden: int, noun: str) -> list[str]:
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:
-    """Return the distinct values of a column: integers sorted, others in the order of the table."""
+    """Return the distinct values of a column: integers sorted, others in the table's order."""
     values = table[key].unique(maintain_order=True)
     return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
 
 
 class Row(NamedTuple):
-    """Position and label of one bar of a figure, or of a heading."""
+    """Label of one bar of a figure or of a heading, and its position on the vertical axis."""
 
     place: float
     label: str
@@ -442,7 +442,7 @@ def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float
 def intervals(
     spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Draw whiskers; each span: position across the bars, low and high end along the bars."""
+    """Draw whiskers: each of `spans` has a position across the bars and two ends along the bars."""
     across = [at for place, *_ in spans for at in (place, place, None)]
     along = [end for _, *ends in spans for end in (*ends, None)]
     line = {"color": INK, "width": 1.2}
@@ -454,7 +454,7 @@ def intervals(
 
 
 def _named_across(rows: Rows) -> dict[str, Any]:
-    """Return the settings of a horizontal axis that names bars at equal distances."""
+    """Return the settings of a horizontal axis with the names of upright bars, equally spaced."""
     every = -(-len(rows.rows) // _MOST_TICKS)
     named = [row for place, row in enumerate(rows.rows)
              if place % every == 0 or not row.label.isdigit()]  # fmt: skip
@@ -561,7 +561,7 @@ def series(
 
 
 def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Return the rows with a known value."""
+    """Return the rows whose column `value` is known (not null)."""
     return table.with_columns(pl.col(value).cast(pl.Float64)).filter(pl.col(value).is_finite())
 
 

@@ -63,7 +63,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column of a table as displayed: label, unit, and the text of each cell.
+    """A column of a table as it is displayed: label, unit, and the text of each cell.
 
     Parameters
     ----------
@@ -186,9 +186,9 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
 
 
 def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
-    """Choose one unit per group of time columns that readers compare, such as all statistics.
+    """Choose one unit for all time columns that readers compare, such as all statistics.
 
-    It suits the group's largest value; in tables by message size, its median value.
+    It suits the largest value in these columns; in tables by message size, the median.
     """
     by_size = any(traits(name).exact for name in frame.columns)
     typical = _median if by_size else _largest
@@ -280,7 +280,7 @@ def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _are_parts(frame: pl.DataFrame) -> list[bool]:
-    """Test for each row whether it was added by `with_parts`, as a part of the row above."""
+    """Test for each row whether `with_parts` added it, as a part of the row above it."""
     if "stage" not in frame.columns:
         return [False] * frame.height
     return [stage == OF_WHICH for stage in frame["stage"].cast(str).to_list()]
@@ -319,7 +319,7 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add a row with the median step of both runs and its change, which is no sum of other rows."""
+    """Add a row for the median step: of both runs, and its change; it is no sum of other rows."""
     step = meta["step"]
     if step.get("shift_low_ns") is None:
         return frame

@@ -136,7 +136,7 @@ def comparison_figure(
 
 
 def _rows(more: int) -> tuple[go.Figure, int]:
-    """Return a figure of two wide plots above `more` rows of small plots, and its height."""
+    """Return a figure of two wide plots above `more` rows of small ones, and its height, pixels."""
     heights = [_BARS, _WATERFALL, *[_PANEL] * more]
     high = sum(heights) + _BETWEEN * (len(heights) - 1)
     wide = [{"colspan": ACROSS}, *[None] * (ACROSS - 1)]
@@ -252,10 +252,10 @@ def changes_figure(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Return the groups (such as kernels) that changed most, with the intervals of their change.
+    """Return bars of the groups (such as kernels) that changed most between two runs.
 
-    One bar per group, the largest change on top, at most 25; a note gives the number left out. On
-    the right is the time of each group in A and in B.
+    One bar per group, with the interval of its change, largest change on top, at most 25; a note
+    gives the number left out. On the right is the time of each group in A and in B.
 
     Parameters
     ----------
@@ -356,13 +356,13 @@ def _has_interval(group: dict[str, Any]) -> bool:
 
 
 def _reach(groups: Sequence[dict[str, Any]]) -> float:
-    """Return the largest absolute value among the changes and the ends of their intervals."""
+    """Return the largest absolute value among changes and the ends of their intervals, ns."""
     changes = (group[name] for group in groups for name in ("delta_ns", "low_ns", "high_ns"))
     return max((abs(change) for change in changes if change is not None), default=0)
 
 
 def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> list[go.Bar]:
-    """Return one bar trace per verdict."""
+    """Return the bars of the groups' changes, as one trace per verdict (one colour each)."""
     found = {group["verdict"] for group in groups}
     verdicts = [verdict for verdict in (*VERDICT_COLOURS, None) if verdict in found]
     verdicts += sorted(found - set(verdicts))
@@ -404,7 +404,7 @@ def _change_hover(group: dict[str, Any], unit: tuple[int, str]) -> str:
 
 
 def _taken(value: float | None, unit: tuple[int, str]) -> str:
-    """Return the time of a group in one run as text; `-` if the run lacks the group."""
+    """Return a group's time in one run as text; `-` if the run lacks the group."""
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 

@@ -239,13 +239,16 @@ def to_junit(answer: Answer) -> str:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Return the outcome of a check; a finding fails unless it is no worse than in the base."""
+    """Return `pass`, `fail` or another outcome: of a check its own; a finding fails if it is worse.
+
+    It is worse if it is new or has grown, or if there is no base run.
+    """
     is_worse = row.get("state") in (None, *_WORSE)
     return str(row.get("outcome") or ("fail" if is_worse else "pass"))
 
 
 def _close(case: ET.Element, row: Mapping[str, Any], tag: str | None) -> None:
-    """Add a finding's text to its test case, in an element `tag`; None: passed, as plain output."""
+    """Add a finding's text to its test case, as element `tag`; as plain output if `tag` is None."""
     state = [f"since the base: {row['state']}"] if row.get("state") else []
     lines = [*state, *(row.get("evidence") or ()), *filter(None, [row.get("advice")])]
     if tag is None:

@@ -43,7 +43,7 @@ def _by_stage(devices: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _steps(answer: Answer) -> go.Figure:
-    """Draw step times of a run or a comparison; step times are computed only for the drawing."""
+    """Draw the step times of a run or of a comparison, computing those of a run only now."""
     steps = answer.tables["steps"] if "steps" in answer.tables else answer.source()
     subtitle = _of_pair(answer) if "steps" in answer.tables else f"{answer.run}, means over GPUs"
     return steps_figure(steps, title="Steps one by one", subtitle=subtitle)
@@ -62,7 +62,7 @@ def _of_pair(answer: Answer) -> str:
 
 
 def _groups(columns: list[str]) -> list[str]:
-    """Return the columns that name a row of a comparison: those before the first ``a_...``."""
+    """Return the columns that name a compared group: those before the first column ``a_...``."""
     return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))
 
 
@@ -168,7 +168,7 @@ def _overheads(answer: Answer) -> go.Figure:
 
 
 def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
-    """Add ``configuration``, their row in a heat map: network, method, number of GPUs and so on."""
+    """Add ``configuration``, the name of the heat map's row: network, method, GPUs and so on."""
     known = overheads.drop_nulls("overhead_percent")
     alike = known.select("network", "batch", "gpus", "method", "scaling").is_duplicated()
     runs = ("run", "baseline_run") if alike.any() else ()

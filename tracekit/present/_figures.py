@@ -163,7 +163,7 @@ def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
 
 
 def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
-    """Return a figure with a sentence in place of data.
+    """Return a figure with a sentence in place of its data, which are missing.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], i
 
 
 def named_places(names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a vertical axis with names at 0, 1, 2 and so on, from top to bottom.
+    """Return the settings of a vertical axis with `names` at 0, 1, 2 and so on, from the top down.
 
     A bar is identified by its position, so two bars of the same name stay distinct.
     """
@@ -260,7 +260,7 @@ def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
 
 
 def colour_scale() -> list[tuple[float, str]]:
-    """Return the colour scale `SCALE` in plotly's form."""
+    """Return the colour scale `SCALE` as plotly takes it: (share from 0 to 1, colour) pairs."""
     return [(step / (len(SCALE) - 1), colour) for step, colour in enumerate(SCALE)]
 
 
@@ -355,7 +355,7 @@ def _template() -> dict[str, Any]:
 
 
 def _line(text: str, across: int, up: int, name: str) -> dict[str, Any]:
-    """Return a text annotation `across` and `up` pixels from the left end of a plot's edge."""
+    """Return an annotation at pixels `across` and `up` from the left end of a plot's edge."""
     return {
         "name": name, "text": text, "showarrow": False, "align": "left",
         "xref": "paper", "x": 0, "xanchor": "left", "xshift": across - 2,

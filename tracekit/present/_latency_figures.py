@@ -88,7 +88,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
 
 
 def _series(drawn: pl.DataFrame) -> tuple[list[pl.DataFrame], list[str], list[str]]:
-    """Return the rows of each drawn series, the names of the series, and a note on the others."""
+    """Return the rows of each series drawn, names of the series, and a note on those left out."""
     keys = varying(drawn, _KEYS)
     if not keys:
         return [drawn.sort("size_bytes")], [], []
@@ -107,7 +107,7 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
 
 
 def _look(names: Sequence[str], place: int) -> dict[str, Any]:
-    """Return a series' legend name and group; the group makes its entry toggle line and band."""
+    """Return a series' legend name, and the group by which the legend toggles its line and band."""
     name = figure_text(names[place]) if names else "median"
     return {"name": name, "legendgroup": str(place)}
 

@@ -29,7 +29,7 @@ _PARTNERS = (
 
 @dataclass(frozen=True)
 class Placed:
-    """A column with its width on the terminal.
+    """A table column with its chosen width on the terminal.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
 def without_spare(
     placed: list[Placed], is_too_wide: Callable[[Sequence[Placed]], bool]
 ) -> tuple[list[Placed], list[str]]:
-    """Drop the least important columns until the table fits; return the rest, and the names."""
+    """Drop the least important columns until the table fits; return the kept, and dropped names."""
     hidden: list[str] = []
     while len(placed) > 1 and is_too_wide(placed):
         spare = _most_spare(placed).column.name
@@ -155,7 +155,7 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out next: one that other columns imply, or else the last.
+    """Return the column to leave out next: one whose values other columns imply, else the last.
 
     An essential column is left out only if nothing else is left but the first column.
     """
@@ -171,7 +171,7 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
 
 
 def _spare(name: str, others: Collection[str]) -> int | None:
-    """Return a column's rank (lowest is left out first); None if no other column implies it."""
+    """Return a column's rank (lowest is dropped first); None if no other column implies it."""
     special = traits(name)
     is_said = not special.needs or not special.needs.isdisjoint(others)
     return special.spare if is_said else None

@@ -375,7 +375,7 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
 
 
 def _top(spans: pl.DataFrame) -> float:
-    """Return the smallest round number that is at least the highest utilisation."""
+    """Return the upper end of the tracks: the round number just above the highest utilisation."""
     shares = [spans[name].max() for name in ("utilisation", "counted")]
     most = max((float(share) for share in shares if share is not None), default=1.0)  # type: ignore[arg-type]
     return next((top for top in _TOPS if top >= most), 1.0)
@@ -394,7 +394,7 @@ def _natural(names: Sequence[str]) -> list[str]:
 
 
 def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return intervals with ``start`` and ``end`` in a suitable unit, and the title of the axis."""
+    """Add ``start`` and ``end`` in a unit that suits the intervals; return also the axis title."""
     first, last = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     length = max(last - first, 1)
     divisor, unit = unit_of(length, TIME_UNITS)
@@ -468,7 +468,7 @@ def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
-    """Return the utilisation from counters as one line, interrupted where nothing was counted."""
+    """Return the utilisation by hardware counters as a line, interrupted where none was sampled."""
     known = spans.filter(pl.col("counted").is_not_null())
     x: list[float | None] = []
     y: list[float | None] = []

@@ -110,7 +110,7 @@ def machine_figure(
 
 
 class _Flow(NamedTuple):
-    """Traffic in one direction through a wire, i.e. the links between two boxes."""
+    """Traffic in one direction between two boxes (GPUs, switches) that a wire joins."""
 
     wire: Wire
     points: tuple[Point, ...]
@@ -119,12 +119,12 @@ class _Flow(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Highest utilisation among its rows; None if all are unknown."""
+        """Highest utilisation (or upper bound of it) among the flow's rows; None if unknown."""
         return self._fullest("most_utilisation")
 
     @property
     def least(self) -> float | None:
-        """Highest lower bound of utilisation among its rows; None if all are unknown."""
+        """Highest lower bound of utilisation among the flow's rows; None if all are unknown."""
         return self._fullest("least_utilisation")
 
     def _fullest(self, bound: str) -> float | None:
@@ -176,7 +176,7 @@ def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
 
 
 def _lane(wire: Wire) -> float:
-    """Return the width, in pixels, of the line that shows one direction of traffic on a wire."""
+    """Return the width, in pixels, of the line for traffic in one direction on a wire."""
     return max(0.7 * _width(wire), 3.0)
 
 
@@ -204,7 +204,7 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 def _wire_traces(
     wires: Sequence[Wire], flows: Sequence[_Flow], unplaced: int, *, is_plain: bool
 ) -> list[go.Scatter]:
-    """Return the wires that lack traffic in some direction, one trace per type and width."""
+    """Return lines for all wires without traffic in both directions, a trace per type and width."""
     alike: dict[tuple[str, float], list[Wire]] = {}
     for wire in wires:
         alike.setdefault((_label(wire), _width(wire)), []).append(wire)
@@ -318,7 +318,7 @@ def _flow_text(flow: _Flow) -> str:
 
 
 def _span(row: Mapping[str, Any], name: str, form: Callable[[float], str], unit: str) -> str:
-    """Return a value of a row as text, or its bounds."""
+    """Return the value `name` of a row as text, or the text of its lower and upper bound."""
     low = row.get(f"least_{name}")
     if row[name] is not None or low is None:
         return _unit(row[name], form, unit)

@@ -111,7 +111,7 @@ class Drawing:
         self.boxes.update(dict.fromkeys(box.nodes, box))
 
     def put_free(self, box: Box, up: int = -1) -> Box:
-        """Add a box at its place, or as little below (or above) as needed to overlap no other box.
+        """Add a box, moved down (or up) as little as needed to overlap no other box.
 
         A box has to move only if NVLinks and PCIe suggest different orders of the GPUs.
         """
@@ -194,7 +194,7 @@ class _Tree:
         return max((depth for node, depth in self.depth.items() if node not in leaves), default=0)
 
     def branches(self, node: str) -> list[str]:
-        """Return the children of a node that need a separate column: all but NICs."""
+        """Return a node's children that need a column of their own in the drawing: all but NICs."""
         return [child for child in self.children.get(node, []) if child not in self.nics]
 
     def leaves(self, node: str) -> list[str]:

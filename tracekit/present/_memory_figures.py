@@ -151,7 +151,7 @@ def _use_bars(
 
 
 def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, str]) -> go.Scatter:
-    """Return a tick mark at the GPU's memory capacity for each row of bars."""
+    """Return a tick mark at the GPU's memory capacity on each row of bars."""
     known = [
         (row.place, value / unit[0])
         for row, value in zip(rows.rows, capacities, strict=True)
@@ -277,7 +277,7 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
 
 
 def _ends_inside(line: _Line) -> bool:
-    """Test whether a line ends at the largest batch size that fits, with a known interval."""
+    """Test whether a line ends at the largest batch that fits, and its interval there is known."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 

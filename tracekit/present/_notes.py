@@ -82,7 +82,7 @@ def _is_usual(key: str, value: object) -> bool:
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on entries of meta: those with special wording, all others, then warnings."""
+    """Return the notes on meta: entries with wording of their own, then others, then warnings."""
     worded = {key: NOTES[key](value) for key, value in meta.items() if key in NOTES}
     warned = worded.pop(_WARNINGS, [])
     plain = _plain({key: value for key, value in meta.items() if key not in NOTES})
@@ -90,7 +90,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return entries without special wording: on one line, except for long entries."""
+    """Return the meta entries without wording of their own, on one line except for long ones."""
     texts = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()
@@ -121,7 +121,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _cold(meta: Mapping[str, Any]) -> list[str]:
-    """Return a note on how much of the window the first steps (warm-up, left out of means) take."""
+    """Return a note on how much of the window the cold (warm-up) steps take; means omit them."""
     if (cold := meta.get("cold")) is None:
         return []
     first = "cold first step" if cold["steps"] == 1 else f"{cold['steps']:,} cold first steps"

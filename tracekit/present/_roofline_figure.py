@@ -80,7 +80,7 @@ def _ends(values: pl.Series) -> tuple[float, float]:
 
 
 def _labels(points: pl.DataFrame) -> list[str]:
-    """Return a label per point; empty unless it is among the largest and near no labelled point."""
+    """Return a text per point: its name for the largest points not near a labelled one, else ""."""
     taken: list[tuple[float, float]] = []
     texts = []
     for text, x, y in points.select(

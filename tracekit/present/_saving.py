@@ -89,7 +89,7 @@ def check_figure_file(path: Path) -> None:
 
 @contextmanager
 def one_browser(paths: Iterable[Path]) -> Iterator[None]:
-    """Keep one browser for drawing several images, since starting it takes longest."""
+    """Keep one browser open for drawing several images, since starting it takes longest."""
     if sum(path.suffix.lower() in _IMAGES for path in paths) < _SEVERAL:
         yield
         return

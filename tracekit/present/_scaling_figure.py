@@ -177,7 +177,7 @@ def _batches(known: pl.DataFrame) -> dict[Any, dict[str, Any]]:
 
 
 def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
-    """Return the legend entries: methods by colour, batch sizes by dash, and the ideal."""
+    """Return the legend's entries: a colour per method, a dash per batch size, and the ideal."""
 
     def entry(name: str, colour: str, dash: str, symbol: str | None) -> go.Scatter:
         return series(
@@ -281,7 +281,7 @@ def _name_axes(figure: go.Figure, panels: int, name: str) -> None:
 
 
 def _reached(known: pl.DataFrame, value: str) -> list[float]:
-    """Return the values that an axis has to include: points, and the ends of error bars."""
+    """Return the values that an axis has to include: of points, and of ends of error bars."""
     bars = _spread(known, value)
     values: list[float] = known[value].to_list()
     if bars is None:
@@ -293,7 +293,7 @@ def _reached(known: pl.DataFrame, value: str) -> list[float]:
 
 
 def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
-    """Return the ends of an axis, a little beyond the values."""
+    """Return the ends of an axis a little beyond `low` and `high`; `far`: it is logarithmic."""
     if far:
         room = (high / low) ** 0.05 if high > low else _LONE
         return low / room, high * room
@@ -302,6 +302,6 @@ def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
 
 
 def _scaled(low: float, high: float, *, far: bool) -> dict[str, Any]:
-    """Return an axis from one value to another, logarithmic if `far`."""
+    """Return the settings of an axis from `low` to `high`, logarithmic if `far`."""
     ends = [log10(low), log10(high)] if far else [low, high]
     return {"type": "log" if far else "linear", "range": ends}

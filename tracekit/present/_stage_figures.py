@@ -106,7 +106,7 @@ def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
 def _stages(
     rows: pl.DataFrame, number: int, label_keys: Sequence[str], meta: Mapping[str, Any]
 ) -> list[Part]:
-    """Return exposed time by stage, idle time if known, and then hidden time."""
+    """Return segments of bars: exposed time by stage, idle time if known, then hidden time."""
     stages = rows["stage"].cast(str)
     found = []
     for column, ending in (("exposed_ns", ""), ("overlap_ns", " hidden")):
@@ -124,7 +124,7 @@ def _stages(
 
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
-    """Return segments: busy time coloured by stage or kind, and idle time of steps or GPUs.
+    """Return segments of bars: busy time, coloured by stage or kind; idle time of steps or GPUs.
 
     If the table has no busy times, sums of durations are drawn instead.
     """
@@ -173,7 +173,7 @@ def _label(keys: Sequence[str]) -> pl.Expr:
 
 
 def _of(meta: Mapping[str, Any]) -> str:
-    """Return a phrase that states whether times are means or sums, and over what."""
+    """Return a phrase: whether times are means or sums, and over what (such as steps, GPUs)."""
     if meta.get("per"):
         return f" per {meta['per']}"
     over = meta.get("sum_over", "1 GPU")

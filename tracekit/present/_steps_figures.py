@@ -88,7 +88,7 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
 
 
 def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
-    """Return number and time (ns) of the longest outlier steps, longest first."""
+    """Return step number and time (ns) of the longest outliers, longest first."""
     far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
     return list(far.select("iteration", "step_ns").iter_rows())
 

@@ -161,7 +161,7 @@ def _overhead_bars(
 
 
 def _placed(rows_of_batch: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
-    """Return one row per network, in the order of `networks`."""
+    """Return one row per network, in the order of `networks`; nulls if it has none."""
     order = pl.DataFrame({"network": networks}, {"network": rows_of_batch.schema["network"]})
     rows = rows_of_batch.unique("network", keep="last")
     return order.join(rows, on="network", nulls_equal=True, maintain_order="left_right")

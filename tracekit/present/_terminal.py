@@ -48,7 +48,7 @@ def terminal(
     is_whole: bool = True,
     verbose: bool = True,
 ) -> str:
-    """Return `frame` as a table with its notes.
+    """Return `frame` as the text of a table with its notes.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def _noted(lines: Sequence[str], width: int | None) -> list[list[Span]]:
 
 
 def _explained(frame: pl.DataFrame) -> list[str]:
-    """Return a note that explains the abbreviation `ME` if the table has it; else nothing."""
+    """Return a note on the meaning of `ME`, if that abbreviation is in the table; else nothing."""
     if "stage" not in frame.columns or "ME" not in frame["stage"].cast(str).to_list():
         return []
     return ["ME: metric evaluation, such as validation"]

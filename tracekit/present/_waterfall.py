@@ -70,7 +70,7 @@ def step_unit(largest: float) -> tuple[int, str]:
 
 
 def parts_of(contributions: pl.DataFrame) -> list[Part]:
-    """Return the stages in order, without those of zero time in both runs."""
+    """Return the stages in order of stacking, without those that take no time in either run."""
     names = [f"{name}_ns" for name in Part._fields[1:] if f"{name}_ns" in contributions.columns]
     times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in names]
     rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
@@ -81,7 +81,7 @@ def parts_of(contributions: pl.DataFrame) -> list[Part]:
 
 
 def total(parts: Sequence[Part], run: str) -> float:
-    """Return the step time of run ``a`` or ``b``, as far as its parts are known, ns."""
+    """Return the step time of run ``a`` or ``b``: the sum of the parts that are known, ns."""
     return sum(getattr(part, run) or 0 for part in parts)
 
 

@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """State whether the step time changed, by how much, and in which part of a step."""
+    """State whether and by how much the step time changed, and in which part of a step."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     sentences = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -65,7 +65,7 @@ def verdict(subject: Subject) -> Markup:
 
 
 def _kinds(sides: Mapping[str, Close]) -> list[str]:
-    """Return a sentence per run whose steps form groups of different length, with medians."""
+    """Return a sentence per run whose steps have several modes of length, with their medians."""
     return [
         f"Steps of {side} are of several kinds: {close.of_kinds} (medians)."
         for side, close in sides.items() if close.of_kinds
@@ -119,7 +119,7 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
 
 
 def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on the parts with the largest share in a change of the mean, if shown."""
+    """Return a sentence on the parts that make up most of a significant change of the mean step."""
     verdicts = (step["verdict"], step.get("shift_verdict"))
     if not step["delta_ns"] or not set(verdicts) & set(_SHOWN):
         return []
@@ -186,7 +186,7 @@ def waterfall(subject: Subject) -> Markup:
 
 
 def _on_gpus(answer: Comparison) -> Markup | None:
-    """Draw each GPU's change by part: savings to the left, losses right; None for one GPU."""
+    """Draw each GPU's change by part of the step, savings to the left; None with one GPU only."""
     rows = answer.on_devices
     if rows["device"].n_unique() < 2:  # noqa: PLR2004 - one GPU is the whole chart above
         return None
@@ -209,7 +209,7 @@ def _on_gpus(answer: Comparison) -> Markup | None:
 
 
 def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
-    """Lay out one GPU's contributions side by side: savings to the left, losses to the right."""
+    """Lay out one GPU's changes as a bar: parts that got shorter to the left, others right."""
     left = right = 50.0
     pieces = []
     for part, delta in own.select("part", "delta_ns").iter_rows():
@@ -224,7 +224,7 @@ def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
 
 
 def _step(answer: Comparison) -> dict[str, Any]:
-    """Return the closing row of the table of contributions: the step, their sum."""
+    """Return the last row of the table of contributions: the whole step, which is their sum."""
     return {"step": answer.meta["step"]} if answer.meta.get("step") else {}
 
 
@@ -294,12 +294,12 @@ def _far_off(odd: pl.DataFrame) -> Markup:
 
 
 def aligned(subject: Subject) -> Markup:
-    """Draw one step of each run, aligned at the start."""
+    """Draw the typical step of each run op by op, aligned at the start."""
     return aligned_chart(_sides(subject), "The {} of A above the {} of B")
 
 
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:
-    """List the values of the key `by`, such as kernels, whose time changed most."""
+    """List the groups (values of the key `by`, such as kernels) whose time changed most."""
     answer = _compared(subject, by)
     rows = answer.readable_rows.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
     return frame_table(rows, key, title, is_open=True)

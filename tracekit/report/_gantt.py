@@ -57,7 +57,7 @@ def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
 
 
 class View(NamedTuple):
-    """A view: the step with this number, or steps of two runs aligned where this stage begins."""
+    """What a chart can show: a step by number, or both runs aligned at the begin of a stage."""
 
     text: str
     step: int | str | None
@@ -126,7 +126,7 @@ def places(close: Close) -> Mapping[str, Place | None]:
 
 
 def _place(start: int, end: int, step: int | None) -> Place:
-    """Return a link to an interval of a step, shown with margins of half its length."""
+    """Return a link to an interval of a step, with margins of half the interval's length."""
     room = max(end - start, 1_000) // 2
     around = max(start - room, 0), end + room
     shown, chosen = (f"{a / 1e6:.6f}ms-{b / 1e6:.6f}ms" for a, b in (around, (start, end)))
@@ -135,7 +135,7 @@ def _place(start: int, end: int, step: int | None) -> Place:
 
 
 def _window(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the intervals extended to the earliest start and latest end on their clock.
+    """Return intervals widened to the earliest start and the latest end on their clock.
 
     A selection in the chart is converted to times of the run by this interval.
     """
@@ -209,7 +209,7 @@ def _of_side(lane: Mapping[str, Any], side: str) -> dict[str, Any]:
 
 
 def _begins(close: Close, spans: pl.DataFrame) -> dict[str, int]:
-    """Return for each stage the start of its first computing kernel, in the chart's time."""
+    """Return stage -> start of its first compute kernel in the step, ns from the chart's begin."""
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
     zeros = with_zeros(spans).select("process", "device", "zero")
     begun = ops.filter(pl.col("kind") == "compute").join(zeros, on=["process", "device"])
@@ -270,7 +270,7 @@ _FIRST, _LAST = -1, 1 << 31
 
 @dataclass
 class Names:
-    """All names of ops, ranges, calls and layers, each stored once, with its index."""
+    """All names in a chart (of ops, ranges, calls, layers), each stored once, with its index."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -372,7 +372,7 @@ def _op_lanes(
 def _idle_lanes(
     trace: Trace, zeros: pl.DataFrame, spans: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
-    """Yield a chart row per GPU with the causes of its idle time."""
+    """Yield for each GPU a chart row with its idle time, by cause."""
     if spans.is_empty():
         return
     found = step_detail.idle_spans(trace, spans).join(zeros, on="device")
@@ -472,7 +472,7 @@ def _range_lanes(
 def _lane(
     rows: pl.DataFrame, label: tuple[str, str], names: Names, *, is_first: bool
 ) -> dict[str, Any]:
-    """Return a chart row for the script: starts as differences, which compress; names by index."""
+    """Return a chart row for the script: starts as differences, which compress; name indices."""
     start = rows["start"] - rows["zero"]
     stages = rows["stage"].cast(pl.String).fill_null(_NO_STAGE)
     lane: dict[str, Any] = {

@@ -99,7 +99,7 @@ def _bar(row: Mapping[str, Any], longest: float) -> Bar:
 
 
 def fastest(subject: Subject) -> Markup:
-    """Name the runs with the shortest and the longest step."""
+    """State which runs have the shortest and the longest step."""
     answer = _study(subject)
     known, headline = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
     if headline is None:

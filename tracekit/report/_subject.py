@@ -1,4 +1,4 @@
-"""Subject of a report (its runs), with cached answers, and the definition of a section."""
+"""What a report is about (its runs), with cached answers, and the definition of a section."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEPARATOR = " · "
 
 
 class AskedRun(Run, Protocol):
-    """Interface of the report to a run, implemented by `tracekit.Run`."""
+    """What the report needs of a run; `tracekit.Run` implements it."""
 
     breakdown: Any
     diagnose: Any
@@ -45,19 +45,19 @@ class AskedRun(Run, Protocol):
         """Return the run limited to steps, first and last included; None for all."""
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
-        """Raise an error if a question needs more memory than there is."""
+        """Raise an error if the question (command) needs more memory than the machine has free."""
 
 
 class Library(Protocol):
-    """Interface of the report to questions about several runs, and to their names."""
+    """What the report needs of the library: comparisons, study tables, and names of runs."""
 
     version: str
 
     def study(self, runs: Sequence[AskedRun], /) -> Answer:
-        """Return the step times of runs."""
+        """Return a table with the step times of runs, one row per run."""
 
     def compare(self, a: AskedRun, b: AskedRun, by: str, /) -> Comparison:
-        """Return the comparison of two runs."""
+        """Return the comparison of run `b` with `a`, by the key `by` (such as ``stage``)."""
 
     def called(self, run: AskedRun, /) -> str:
         """Return the display name of a run."""
@@ -65,7 +65,7 @@ class Library(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject of a report: one run; a run and the one to compare with; or the runs of a study."""
+    """What a report is about: one run, a run and its base of comparison, or the runs of a study."""
 
     library: Library
     runs: tuple[AskedRun, ...]
@@ -103,7 +103,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Close:
-    """Steps of a run in detail: lengths, intervals on GPUs, and the steps to show."""
+    """A run's steps in detail: their lengths, intervals on GPUs, and which steps to show."""
 
     library: Library
     run: AskedRun
@@ -125,7 +125,7 @@ class Close:
 
     @cached_property
     def usual(self) -> pl.DataFrame:
-        """The `spans` of steps that are not cold."""
+        """The `spans` of those steps that are not cold."""
         is_usual = pl.col("iteration") > self.cold.last
         return self.spans.filter(is_usual.fill_null(value=True))
 
@@ -156,7 +156,7 @@ class Close:
 
     @cached_property
     def info(self) -> pl.DataFrame:
-        """What the run can answer, and how to record the rest."""
+        """The answer of `info`: what the run's data can tell, and how to record what is missing."""
         rows: pl.DataFrame = self.run.info.answer().rows
         return rows
 
@@ -178,7 +178,7 @@ class Close:
 
     @property
     def typical(self) -> tuple[int | None, str]:
-        """Number and name of the median step; of several `kinds`, of that with most time."""
+        """Number and name of the median step; of several `kinds`, of the kind with most time."""
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())

@@ -23,7 +23,7 @@ _LEVELS = 9
 
 
 class Entry(NamedTuple):
-    """One entry of a legend: a style and its meaning."""
+    """One entry of a legend: a style (CSS class) and its meaning."""
 
     look: str
     text: str
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Track(NamedTuple):
-    """Segments of a bar side by side."""
+    """Segments of one bar, side by side."""
 
     pieces: Sequence[Piece]
     kind: str = ""
@@ -55,7 +55,7 @@ class Bar(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A length of time that becomes a segment of a bar."""
+    """A length of time, drawn as one segment of a bar."""
 
     look: str
     name: str
@@ -68,7 +68,7 @@ def cause_looks() -> dict[str, str]:
 
 
 def cause_style() -> str:
-    """Return the CSS rules of the causes' classes: colours of the figures, with readable text."""
+    """Return the CSS rules of the classes of idle causes: their colours, with readable text."""
     rules = [
         f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{ink_on(colour)}}}"
         for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
@@ -120,7 +120,7 @@ class Tag(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A ring around a point that links to another place of the page."""
+    """A ring around a point of a chart, which links to another place of the page."""
 
     x: float
     y: float
@@ -235,7 +235,7 @@ def _place(point: tuple[float, float], x: Axis, y: Axis) -> tuple[int, int]:
 
 
 def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the corners of the empirical distribution function of `values`."""
+    """Return the corners of the empirical cumulative distribution of `values`, a step function."""
     ordered = sorted(values)
     count = len(ordered)
     corners = []
@@ -311,7 +311,7 @@ def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str)
 
 
 class HeatCell(NamedTuple):
-    """A cell of a heat map: its colour level from 0 to 8, or `x` if unknown."""
+    """A cell of a heat map: a colour level from 0 to 8; `x` if the value is unknown."""
 
     level: str
     text: str

@@ -157,7 +157,7 @@ def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
 
 
 def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that take far longer than most, longest first."""
+    """Return the steps that take far longer than most steps, longest first."""
     unlike = lengths[outliers(lengths["step_ns"].to_numpy())]
     longer = unlike.filter(pl.col("step_ns") > lengths["step_ns"].median())
     return longer.sort("step_ns", "iteration", descending=[True, False])
@@ -192,7 +192,7 @@ def ranges(subject: Subject) -> Markup:
 
 
 def _least_of_most(rows: pl.DataFrame) -> int:
-    """Return the least busy time of ranges to list, ns: 1, or more if not all of them fit."""
+    """Return from which busy time, ns, ranges are listed: 1, or more if there are too many."""
     busy = rows["busy_ns"].top_k(_MOST_RANGES)
     return max(1, int(busy.min() or 0)) if busy.len() == _MOST_RANGES else 1  # type: ignore[arg-type]
 

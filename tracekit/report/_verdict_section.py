@@ -30,7 +30,7 @@ _DOES = {
 
 
 class Tile(NamedTuple):
-    """A key value at the top of the report; `raw` is the value as in data formats."""
+    """A key value at the top of the report, as shown, and as `raw` data formats have it."""
 
     name: str
     label: str
@@ -76,7 +76,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_longest(subject: Subject) -> Iterator[str]:
-    """Yield a note on cold steps, or on the mean without the longest, or a short last, step."""
+    """Yield a note on cold steps, on the mean without the longest step, or on a short last step."""
     steps = subject.close.lengths
     lengths = steps["step_ns"]
     cold, longest = subject.close.cold.steps, lengths.arg_max()
@@ -144,7 +144,7 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 
 def _because(cause: str, rests_on: str | None) -> str:
-    """Return a cause of idle time in words, with its name in tables and its uncertainty."""
+    """Return an idle cause in words, with its name in tables; as uncertain if it is inferred."""
     words = CAUSES[cause]
     doubt = doubt_of_waiting(rests_on)
     words = words if cause in words else f"{words} ({cause})"
@@ -227,7 +227,7 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
 
 
 def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT001
-    """Name the largest cause of idle time in a recording without steps."""
+    """Name the largest cause of idle time of a recording without steps, `window` ns long."""
     if is_host:
         return ""
     causes = subject.close.idle.rows.filter(pl.col("idle_ns") > 0).sort(-pl.col("idle_ns"))

@@ -57,7 +57,7 @@ _QUICK, _SLOW = 4, 2
 
 
 class AskedRun(Run, Protocol):
-    """Interface of the view to a run, implemented by `tracekit.Run`."""
+    """What the view needs of a run; `tracekit.Run` implements it."""
 
     breakdown: Any
     diagnose: Any
@@ -108,7 +108,7 @@ class AskedRuns:
         }
 
     def prepare(self) -> None:
-        """Compute the sums for pictures and searches of the first run in advance."""
+        """Compute now what the first run's pictures and searches need: sums of its spans."""
         _ = self._runs[0].lanes.lanes
 
     def runs(self, query: Query) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class AskedRuns:
         }
 
     def find(self, query: Query) -> dict[str, Any]:
-        """Return names of ops that contain a text, or match it as a regular expression."""
+        """Return the op names that contain a text (ignoring case), or match it as an expression."""
         _only(query, "run", "words")
         found = self._seen(query).matching(_words(query))
         full = [printable(name) for name in found["name"].head(_MOST_NAMES)]
@@ -288,7 +288,7 @@ class AskedRuns:
     def _beside(
         self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
-        """Return the nearest op with these names before or after a time; None if there is none."""
+        """Return the op with one of these names nearest to a time, after or before it; or None."""
         first, last = seen.lanes.edges
         ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
         start, reach = pl.col("start"), max((last - first) // _PIECES, 1)
@@ -315,9 +315,10 @@ class AskedRuns:
         return {**shown, **alike, **launch, "name": name, **_place(seen, row)}
 
     def waited(self, query: Query) -> dict[str, Any]:
-        """Return the causes of idle time up to an op, and the ops of its collective on all ranks.
+        """Return why the GPU was idle before an op, and the ops of its collective on all ranks.
 
-        ``idle``: rows ``cause, idle_ns`` in order of time; ``members``: where the chart shows them.
+        ``idle``: rows ``cause, idle_ns`` in order of time; ``members``: where the chart shows the
+        collective's ops.
         """
         seen, op = self._op(query)
         trace, members = seen.around(op), op.clear()
@@ -380,7 +381,7 @@ class _Seen:
         return None if trace.height("ops") > _LONG_RUN else trace
 
     def matching(self, words: str) -> pl.DataFrame:
-        """Return the `names` that contain a text (ignoring case), or match it as an expression."""
+        """Return rows of `RunSums.names` whose name contains a text, or matches it as a pattern."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
         try:
             return self.lanes.sums.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
@@ -422,14 +423,17 @@ class _Near:
         return op.with_columns(range=pl.lit(number, self.ranges.dtype))
 
     def holds(self, op: pl.DataFrame) -> bool:
-        """Test whether all rows needed for the details of an op have been read."""
+        """Test whether the step that was read has all rows that this op's details need."""
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)
 
 
 def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
-    """Return GPUs, keys and condition of a table by `by` of chosen lanes; no GPUs without lanes."""
+    """Return GPUs, keys and row condition of a table by `by` that shows only chosen `lanes`.
+
+    Without lanes it shows the whole run: no GPUs, an empty condition.
+    """
     chosen, known = [*filter(None, lanes.split(" or "))], seen.lanes.conditions
     if not {*chosen} <= {*known}:
         raise Refused(400, "lanes are GPUs and streams of the run")
@@ -443,7 +447,7 @@ def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
 
 
 def _idle_before(trace: Trace, op: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return ``cause, idle_ns`` of the idle time that ends where an op begins, in order."""
+    """Return ``cause, idle_ns`` of the idle time just before an op on its GPU, in order of time."""
     device, until = op.select("device", "start").row(0)
     starts = pl.col("start").filter(device=device)
     begin = trace["ops"].select(starts.min()).collect().item()

@@ -89,7 +89,7 @@ class Counter:
         return fitting[-1] if fitting else self._levels[0]
 
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
-        """Return single samples as bins of length 0, after the value still valid at `start`."""
+        """Return single samples, as bins of length 0, after the value that holds at `start`."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
         last_valid = before.select(
             bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),
@@ -103,7 +103,7 @@ class Counter:
         return 0, pl.concat([last_valid, points]) if self.scale["held"] else points
 
     def drawn(self, level: Bins, start: int, end: int) -> dict[str, Any]:
-        """Return the bins of a level that overlap an interval, and the bin before, as JSON."""
+        """Return as JSON the bins of a level that overlap an interval, and the bin before them."""
         width, bins = level
         places = self._places(width, start, end) if width else (0, end - self.origin)
         first, last = np.searchsorted(bins["bin"].to_numpy(), (places[0], places[1] + 1))
@@ -131,7 +131,7 @@ def samples_of(trace: Trace) -> pl.LazyFrame:
 
 
 def counters_of(trace: Trace, edges: tuple[int, int]) -> list[Counter]:
-    """Return the counters of a run, with their samples between its edges in bins.
+    """Return a run's counters, their samples between the run's start and end (`edges`) in bins.
 
     The bins of a long run are cached.
     """
@@ -161,10 +161,10 @@ def _binned(trace: Trace, edges: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def sampled(trace: Trace, table: str, start: int, end: int, gpus: Collection[int] = ()) -> Answer:
-    """Return the least, mean and largest value of each counter in an interval of time.
+    """Return the least, mean and largest sample of each counter in an interval of time.
 
-    Where `gpus` are given, only their counters are listed. Its meta has the ``query`` that `sql`
-    answers with the same rows.
+    With `gpus`, only their counters are listed. The answer's meta has the SQL ``query`` on `table`
+    that returns the same rows.
     """
     keys, measures = SAMPLED[table]
     inside = pl.col("time").is_between(start, end, closed="left")

@@ -1,4 +1,4 @@
-"""Serialises integers and texts for a cache file, whose content is validated on reading."""
+"""Integers and texts as bytes of a cache file, whose content is validated when it is read."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Drawn(Spans):
-    """Spans with their display: a name, by its index in `texts`; an id; a hatching."""
+    """Spans with what is drawn of each: its name (index in `texts`), number of the op, hatching."""
 
     name: Ints
     number: Ints
@@ -96,7 +96,7 @@ class _Drawn(Spans):
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> _Drawn:
-        """Convert rows with the columns `DRAWN` to spans."""
+        """Make spans of rows with the columns `DRAWN` (start, end, stage, name and others)."""
         spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
         texts = names.unique()
         place = names.replace_strict(texts, range(len(texts)), return_dtype=pl.Int64).to_numpy()
@@ -105,12 +105,15 @@ class _Drawn(Spans):
 
     @classmethod
     def of_no_op(cls, spans: Spans) -> _Drawn:
-        """Convert spans that are not ops, as of stages: their name is their style."""
+        """Make spans to draw of intervals without op, such as stages: named after their style.
+
+        The style is that of the stage or cause (`LOOKS`).
+        """
         none = np.zeros_like(spans.start)
         return cls(spans.start, spans.end, spans.look, spans.look, none - 1, none, LOOKS)
 
     def at(self, rows: Any) -> _Drawn:
-        """Return the spans at these rows."""
+        """Return the spans at the positions, or by the mask, `rows`."""
         names = ("start", "end", "look", "name", "number", "hatched")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
@@ -143,7 +146,7 @@ class Kept(Protocol):
 
 
 def _made_once(work: Callable[[RunLanes], T]) -> cached_property[T]:
-    """Make a cached property that one thread computes, whoever asks, while others wait for it."""
+    """Make a cached property that one thread computes while other threads that read it wait."""
 
     def found(lanes: RunLanes) -> T:
         with lanes.making, stoppable(None):  # who gives up ends nothing that others wait for
@@ -156,7 +159,7 @@ def _made_once(work: Callable[[RunLanes], T]) -> cached_property[T]:
 
 
 class RunLanes:
-    """The lanes of one run.
+    """The lanes (rows of the chart) of one run.
 
     Parameters
     ----------
@@ -211,12 +214,12 @@ class RunLanes:
 
     @property
     def lost(self) -> int:
-        """Number of lanes left out."""
+        """Number of lanes that are left out, as there are too many to draw."""
         return len(self._all) - len(self.lanes)
 
     @cached_property
     def conditions(self) -> Sequence[str | None]:
-        """Condition for each lane of a GPU, or stream, on rows of `breakdown`; None for others."""
+        """For each lane of a GPU or stream: condition on rows of `breakdown`; None for others."""
         streams = [key for kind, key in self.sums.lanes if kind == "ops"]
         pids = dict(self._trace.read("processes").select("process", "pid").iter_rows())
 
@@ -233,7 +236,7 @@ class RunLanes:
         return [condition(lane) for lane in self.lanes]
 
     def starting(self, start: int, end: int) -> int:
-        """Return the number of ops that start in an interval of time, widened to whole bins."""
+        """Return how many ops start in an interval of time, which is widened to whole bins."""
         return sum(tile.count(start, end) for (kind, _), (_, tile) in self.sums.lanes.items()
                    if kind == "ops")  # fmt: skip
 
@@ -250,7 +253,7 @@ class RunLanes:
         return {(each.kind, each.key): number for number, each in enumerate(self.lanes)}
 
     def drawn(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return the picture of an interval of time, lane by lane.
+        """Return, lane by lane, what to draw of an interval of time: spans or, if many, bins.
 
         Parameters
         ----------
@@ -284,7 +287,7 @@ class RunLanes:
     def _counted(
         self, start: int, end: int, width: float, pixels: int
     ) -> dict[tuple[int | None, ...], dict[str, Any]]:
-        """Return the values of counters in an interval of time, by key of the lane."""
+        """Return the counters' values in an interval of time, in bins: key of the lane -> JSON."""
         lanes = {each.key: each.tiles for each in self.lanes if isinstance(each.tiles, Counter)}
         most = min(_MOST_SPANS, pixels)
         found = {key: each.level(width, start, end, most) for key, each in lanes.items()}
@@ -325,7 +328,7 @@ class RunLanes:
         return {"flows": flows, "most": _MOST_FLOWS}
 
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return the causes of idle time in an interval of time, by index of lane; see `drawn`."""
+        """Return idle time by cause in an interval of time: index of lane -> spans or bins."""
         lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
         edges = step_detail.whole_spans(self._trace).group_by("device").agg(
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
@@ -349,7 +352,7 @@ class RunLanes:
         }
 
     def _binned(self, spans: Spans, width: int, start: int, end: int) -> dict[str, Any]:
-        """Return bins of length `width` in an interval of time."""
+        """Return spans summed in bins of `width` ns, from `start` to `end`."""
         begin = start - (start - self.edges[0]) % width
         sums = Summing(len(spans.start), begin, end, width)
         sums.add(spans, spans.by_look(), begin, end)
@@ -357,7 +360,7 @@ class RunLanes:
         return _of_bins(tiles, tiles.first, start, end)
 
     def _levels(self, start: int, end: int, width: float, pixels: int) -> list[Level | None]:
-        """Return the level of bins to draw for each lane; None if its single spans are drawn."""
+        """Return for each lane the bins (zoom level) to draw; None if spans are drawn singly."""
         found: list[Level | None] = []
         left = _MOST_IN_ALL
         for lane in self.lanes:
@@ -372,7 +375,7 @@ class RunLanes:
         return found
 
     def _read(self, lanes: Sequence[Lane], start: int, end: int) -> Mapping[Key, _Drawn]:
-        """Return the spans of lanes that overlap an interval of time, by kind and key."""
+        """Return the spans of `lanes` that overlap an interval of time: key of lane -> spans."""
         none = ("idle", "counter")
         keys = [(lane.kind, lane.key) for lane in lanes if lane.kind not in none]
         found = {key: self._few[key].during(start, end) for key in keys if key in self._few}
@@ -476,7 +479,7 @@ def _place(lane: Lane) -> tuple[Any, ...]:
 
 
 def _counter_lane(number: int, counter: Counter) -> Lane:
-    """Return the lane of a counter; several reports, or processes, may count for one GPU."""
+    """Return the lane of a counter; its label names the process or report that counted."""
     device, nic, process, report, name, unit = counter.key
     of = f"NIC {nic}" if device is None else f"GPU {device}"
     more = f", process {process}" if process is not None else f", report {report}" if report else ""
@@ -490,7 +493,7 @@ _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
-    """Return the bins that have any span, for the script."""
+    """Return as JSON, for the page's script, the bins of a level that are not empty."""
     first, last = tiles.bins(level, start, end)
     busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
     count = level.count[first:last].astype(np.int64)

@@ -177,7 +177,7 @@ class RunSums:
 
     @classmethod
     def unpacked(cls, content: bytes, trace: Trace) -> RunSums:
-        """Read sums that `packed` wrote for this run.
+        """Read sums from bytes that `packed` made for this run.
 
         Raises
         ------
@@ -340,7 +340,7 @@ def drawn_ranges(trace: Trace) -> pl.LazyFrame:
 
 
 def looks_of(rows: pl.DataFrame) -> pl.Series:
-    """Return for each row the index of its stage in `LOOKS`, the styles of spans."""
+    """Return for each row the index in `LOOKS` (style of drawing) that its stage has."""
     return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
 
 
@@ -350,7 +350,7 @@ def spans_of(rows: pl.DataFrame) -> Spans:
 
 
 def alone(ops: Spans, is_communication: Ints) -> Spans:
-    """Return when only communication runs on a GPU, from the spans of its ops."""
+    """Return the intervals in which only communication runs on a GPU, by the spans of its ops."""
     look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
     spans = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0
@@ -388,7 +388,7 @@ def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
 def _stretches(
     frame: pl.LazyFrame, by: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame, int, int]]:
-    """Divide rows, ordered by start, into consecutive time intervals per value of `by`.
+    """Divide rows, sorted by start, into consecutive intervals of time per value of `by`.
 
     Yields
     ------
@@ -411,7 +411,7 @@ def _stretches(
 
 
 class _Adding:
-    """Adds up the lanes of ops, or of ranges.
+    """Sums up the lanes of ops, or those of ranges, from rows in order of start.
 
     Parameters
     ----------
@@ -452,7 +452,7 @@ class _Adding:
                 room -= number
 
     def with_all(self, frame: pl.LazyFrame) -> _Adding:
-        """Add all rows of a frame."""
+        """Add all rows of a frame to the sums; return these."""
         by = _BY["stages"] if self._kind == "ops" else _BY[self._kind]
         for key, rows, begin, until in _stretches(frame, by):
             if self._kind == "ops":
@@ -478,7 +478,7 @@ class _Adding:
     def _add_blocks(
         self, gpu: int, rows: pl.DataFrame, exposed: Mapping[str, Covered], begin: int, until: int
     ) -> None:
-        """Add ops of a GPU, from `begin` to `until`, to its sums in blocks (equal time bins)."""
+        """Add ops of a GPU, from time `begin` to `until`, to its sums in bins of equal time."""
         none = Spans(*np.zeros((3, 0), np.int64))
         added = {("exposed", look): (none, covered) for look, covered in exposed.items()}
         for by in ("stage", "kind"):

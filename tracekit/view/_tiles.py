@@ -61,7 +61,7 @@ class Covered:
         return np.where(last < 0, 0, self._before[begun] + inside)
 
     def holds(self, times: Ints) -> npt.NDArray[np.bool_]:
-        """Mask the `times` that are covered."""
+        """Return a mask: which of `times` lie inside an interval."""
         last = np.searchsorted(self.start, times, "right") - 1
         return (last >= 0) & (times < self.end[np.maximum(last, 0)]) if len(self.end) else last > 0
 
@@ -75,14 +75,14 @@ class Spans:
     look: Ints
 
     def by_look(self) -> dict[str, Covered]:
-        """Return for each style the union of its spans, styles in order of precedence."""
+        """Return style (stage) -> union of its spans; styles of higher precedence come first."""
         every = {number: self.look == number for number in np.unique(self.look)}
         return {
             LOOKS[number]: Covered(self.start[at], self.end[at]) for number, at in every.items()
         }
 
     def exposed(self) -> Spans:
-        """Return the times in which a style's spans run and none of higher precedence does.
+        """Return the times in which spans of a style (stage) run and none of higher precedence.
 
         The result is spans without overlap.
         """
@@ -168,7 +168,7 @@ def first_width(spans: int, length: int) -> int:
 
 
 class Summing:
-    """Adds up the spans of a lane, one interval of time after the other.
+    """Counts and sums the spans of a lane in bins, from one interval of time after the other.
 
     Parameters
     ----------
@@ -177,9 +177,9 @@ class Summing:
     origin, end
         Begin and end of the run, ns; all spans are in between.
     width
-        Bin length, ns; None chooses it by the number of spans.
+        Length of the bins, ns; None chooses it by the number of spans.
     adds_lengths
-        Whether to sum lengths instead of taking the longest.
+        Whether a bin has the sum of the lengths of spans that start in it, instead of the longest.
     """
 
     def __init__(
@@ -230,12 +230,12 @@ class Summing:
         np.maximum.at(self._longest, place, length.astype(self._longest.dtype))
 
     def block(self) -> tuple[Ints, Ints, Ints]:
-        """Return per bin the busy time, the number of spans that start, and their length."""
+        """Return per bin: busy time (ns), number of spans starting there, their summed lengths."""
         busy = self._busy.get("", self._count)
         return small(busy), small(self._count), small(self._longest)
 
     def tiles(self) -> Tiles:
-        """Return the sums as bins at several levels."""
+        """Return the sums in bins of several lengths (levels of zoom)."""
         busy = {look: small(self._busy[look]) for look in LOOKS if look in self._busy}
         return Tiles(
             self._origin, Level(self._width, busy, small(self._count), small(self._longest))
@@ -271,7 +271,7 @@ class Tiles:
         return fitting[-1] if fitting else None
 
     def count(self, start: int, end: int) -> int:
-        """Return the number of spans that start in the finest bins that overlap an interval."""
+        """Return how many spans start in an interval, widened to bins of the finest level."""
         first, last = self.bins(self.first, start, end)
         return int(self.first.count[first:last].sum(dtype=np.int64))
 

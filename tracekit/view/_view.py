@@ -25,7 +25,7 @@ IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Compute and cache the binned sums of a run's lanes, so that its first view opens at once."""
+    """Compute and cache the sums from which a run's charts are drawn, so that it opens at once."""
     _ = RunLanes(run.trace, run.kept).lanes
 
 

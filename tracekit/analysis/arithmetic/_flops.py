@@ -54,7 +54,7 @@ def no_sizes(trace: Trace) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """GPU operators with their FLOPs, the training steps counted, and the GPUs' peak FLOP rates."""
+    """GPU operators with their FLOPs, the steps that are counted, and the GPUs' peak FLOP rates."""
 
     every: pl.DataFrame
     work: pl.DataFrame
@@ -96,7 +96,8 @@ def measured(
 ) -> Measured:
     """Return a run's operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
 
-    With `moving`, operators without FLOPs (memory-bound) and other compute kernels are included.
+    With `moving`, memory-bound operators (such as additions), which have no FLOPs here, and kernels
+    of no known operator are included.
     """
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
@@ -153,7 +154,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
 
 
 def spread() -> dict[str, pl.Expr]:
-    """Return expressions: total kernel time, and its minimum, median, maximum over operators."""
+    """Return aggregations of the operators' kernel time: sum, minimum, median, maximum."""
     kernel = pl.col("kernel_ns")
     median = kernel.quantile(0.5, "nearest").cast(pl.Int64)
     return {
@@ -203,7 +204,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps`` and ``step_ns``: number and total length of the steps that a row sums over."""
+    """Add ``steps, step_ns``: number and total length of the steps that a row adds up."""
     by = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not by:
@@ -288,7 +289,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Return the answer of the command `roofline`: what limits operators, and time above it."""
+    """Return the answer of the command `roofline`: operators' bounds, and time beyond these."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)
@@ -318,7 +319,7 @@ def roofline(
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
-    """Return which peak rates the roofline lacks, and which command-line options set them."""
+    """Return which peak rates are missing for the roofline, and the options that set them."""
     of_gpus = work.join(bandwidths, on="device", how="left")
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
@@ -348,7 +349,7 @@ def _in_precisions(rows: pl.DataFrame) -> str:
 
 
 def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
-    """Return communication kernels and copies, in the columns that operators have."""
+    """Return communication kernels and copies as further rows, in the columns of operator rows."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
     rows = (
@@ -398,7 +399,7 @@ def _rate(amount: str) -> pl.Expr:
 
 
 def _headroom() -> pl.Expr:
-    """Return kernel time minus its lower bound; 0 if negative, as data came from a cache."""
+    """Return kernel time minus its lower bound; 0 if negative (data that came from a cache)."""
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 
@@ -436,7 +437,7 @@ def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _least(meta: Mapping[str, Any]) -> str:
-    """Return ``at least`` if the FLOPs of some operators are unknown, so that sums lack them."""
+    """Return ``at least``, for sums that lack the FLOPs of some operators; else an empty text."""
     return "at least " if (meta["known_share"] or 0) < _ALMOST_ALL else ""
 
 

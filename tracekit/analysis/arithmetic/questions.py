@@ -202,7 +202,7 @@ def roofline(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Show the limit of each operator (FLOPs, bytes or launches) and the time above it.
+    """Show what bounds each operator (FLOPs, bytes or launches), and its time beyond that bound.
 
     Bounds follow from recorded sizes and the GPU's peaks. docs/roofline.md explains them.
     """

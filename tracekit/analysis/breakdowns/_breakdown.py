@@ -123,7 +123,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Return for FP and BP a sentence: why the layer of over half of their time is unknown."""
+    """Return pass (FP, BP) -> why the layer of over half of its time is unknown; else no entry."""
     why = {
         "FP": "most of it is launched outside of ranges of modules and operators"
         if BY_RANGE in shares.get("FP", ())
@@ -149,14 +149,14 @@ def _layer_of(found: RangeLayers) -> Named:
 
 
 def _joined_by(found: RangeLayers) -> Named:
-    """Return a grouping key: how each op's layer was found (by NVTX range, sequence number)."""
+    """Return a grouping key: the method that found an op's layer (NVTX range, sequence number)."""
     values = found.joined.extend_constant(None, 1).cast(pl.String).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per layer: ops and busy time, in total, of FP (``fp_...``) and of BP."""
+    """Return a row per layer: ops and busy time in all, of FP (columns ``fp_...``), and of BP."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -173,7 +173,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """Return, for FP and for BP, how layers of ops were found -> the share of time assigned so."""
+    """Return FP or BP -> method of finding an op's layer -> the share of op time it found."""
     sums = joined.drop_nulls("pass").group_by("pass", "joined").agg(pl.col("total_ns").sum())
     shares = sums.with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum().over("pass"))
     return {
@@ -192,7 +192,7 @@ _View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
 def _chosen_view(
     keys: Sequence[str], *, per_iteration: bool, inclusive: bool, depth: int | None
 ) -> _View | None:
-    """Return the function for a breakdown by layer or by inclusive ranges; None for any other one.
+    """Return the function that breaks down by layer or by inclusive range; None for other keys.
 
     Raises
     ------
@@ -293,7 +293,10 @@ def _measured(
 
 
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return metadata ``recomputed``: ops and busy time of recomputed forward work, or empty."""
+    """Return metadata ``recomputed``: ops and busy time of FP repeated for BP (checkpointing).
+
+    It is empty if there is none.
+    """
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *by)
@@ -440,7 +443,7 @@ def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Add rows ``idle`` and ``between`` (idle, host in no step), so that rows sum to the step."""
+    """Add idle time, so that rows sum to the step: ``idle``, ``between`` (host is in no step)."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     idle = (
@@ -524,7 +527,7 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return percentile -> column, with a prefix if the table has columns on kernel durations."""
+    """Return percentile -> its column; names have a prefix if kernel durations have columns too."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
 
@@ -554,14 +557,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause: stages with much of the time whose identification rests on weak evidence."""
+    """Return a clause naming the stages with much of the time that rest on weak evidence."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence decides {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence: number, mean and longest of steps; warm-up (to `last_cold`) apart."""
+    """Return a sentence: number, mean and longest of steps; cold ones (to `last_cold`) apart."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -98,10 +98,10 @@ def _between_clocks(reports: pl.DataFrame) -> int:
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return the id of each row's collective, numbered by time.
+    """Return the id of each row's collective, matched by the call's number; ids are in time order.
 
-    Null unless several participants take part, each once, no more than the communicator has ranks,
-    and all end together.
+    Null unless two or more participants have that number, each once, no more than the communicator
+    has ranks, and all end together within the error `between_clocks` (ns).
     """
     participant = pl.col("participant")
     numbers = (
@@ -334,7 +334,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, search: GroupSearch, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the streams in the group of the stream `lead`, and whether the group is certain."""
+    """Return the streams that form one group with stream `lead`, and whether that is certain."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True

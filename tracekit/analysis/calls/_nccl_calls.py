@@ -338,7 +338,10 @@ def _launched_by_groups(
 
 
 def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return each group's first start to last end of its calls; the last launches its kernels."""
+    """Return each NCCL group's interval (``thread, group, start, end``), from its calls.
+
+    Its last call, `ncclGroupEnd`, launches the kernels.
+    """
     return (
         calls.drop_nulls("group")
         .group_by("thread", "group")

@@ -164,7 +164,11 @@ class _Aligning:
     def _join(
         self, waiting: list[int], on: list[int] | None = None, *, by_calls: bool = True
     ) -> list[int]:
-        """Align each report in `waiting` with one in `on`; return the reports left unaligned."""
+        """Align each report in `waiting` with one in `on`; return the reports left unaligned.
+
+        By session starts of the same machine, else (if `by_calls`) by matched calls or messages.
+        `on` None: all reports aligned so far.
+        """
         known = list(self._found) if on is None else on
         while True:
             joined = []

@@ -209,7 +209,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return lower and upper limits, by causality, of a further addition to `clock`."""
+    """Return how far, by causality, the correction `clock` may still be lowered or raised."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         here, times = np.concatenate(own), np.concatenate(others)
@@ -273,7 +273,7 @@ def _parts(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Part]:
 
 
 def _straight(piece: _Part) -> NDArray[Any]:
-    """Return the clock differences of one piece, minus linear drift and median, ns."""
+    """Return the clock differences between two jumps, minus linear drift and median, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))

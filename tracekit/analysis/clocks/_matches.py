@@ -93,7 +93,7 @@ class Calls:
     counts: bool
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of groups in `names` (old -> new), renamed and without numbers."""
+        """Return the calls of groups in `names` (old -> new name), renamed, without numbers."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -249,7 +249,10 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield candidate matches of two files' calls, surest first, or why two streams differ."""
+    """Yield candidate matches of two files' calls, surest first.
+
+    For two streams that do not match it yields the reason instead.
+    """
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -262,7 +265,10 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield pairs of streams, one per file, of one group; and whether the group has other pairs.
+    """Yield pairs of streams, one per file, that may run one group of ranks' calls.
+
+    The third value is whether the group has further pairs of streams. Pairs with equal stream
+    number, process and GPU come first.
 
     Streams with the same number, on the n-th process and GPU in both files, come first.
     """
@@ -333,7 +339,7 @@ def _ints(frame: pl.DataFrame, column: str) -> Ints:
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return each file's MPI and NCCL messages between two ranks, numbered so that both ends match.
+    """Return each file's MPI and NCCL messages between two ranks, numbered alike at both ends.
 
     Messages whose number is uncertain are left out; see `nccl_messages` for NCCL.
 

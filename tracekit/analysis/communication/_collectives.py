@@ -146,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective: one for calls matched across ranks, one for each other call."""
+    """Return a row per collective; a call not matched with other ranks' is a row by itself."""
     length = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -242,7 +242,7 @@ def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
-    """Add ``class``: the size in bytes, or the power of two below it if there are many sizes."""
+    """Add ``class``: the size in bytes or, if there are many sizes, the power of two below it."""
     of = ["library", "collective", "communicator"]
     many = pl.col("bytes").n_unique().over(of) > _SIZES
     return each.with_columns(
@@ -294,7 +294,7 @@ def _source() -> pl.Expr:
 
 
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return per group the GPU and rank that most often enter last, and in which share."""
+    """Return per group the GPU and rank that enter last most often, and how often (share)."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
     columns = ["late_device", "late_rank"]
     return (
@@ -340,7 +340,7 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def _faster_than_links(rows: pl.DataFrame) -> list[str]:
-    """Warn of rows whose transfers are faster than the peak of their links."""
+    """Return warnings on rows whose transfers are faster than the peak of their links."""
     faster = rows.filter(pl.col("bound_share") > _OVER).height
     text = (
         f"{faster:,} rows are faster than their links can be: sizes, peaks or the algorithm are not"

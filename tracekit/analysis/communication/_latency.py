@@ -145,7 +145,7 @@ def _meta(
 
 
 def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
-    """Return the speedup of one run's operations over another's, by bucket of size.
+    """Return the speedup of one run's operations over another's, by bucket of message size.
 
         speedup           = L_base / L_new
         reduction_percent = 100 (1 - L_new / L_base)
@@ -322,7 +322,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per operation: one for calls matched across ranks, one for each other call."""
+    """Return a row per operation; a call not matched with other ranks' is a row by itself."""
     own = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=own)
     alone = -1 - pl.col("row").cast(pl.Int64)

@@ -248,7 +248,7 @@ def _measures() -> list[pl.Expr]:
 
 
 def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return per group the rank that most often was the only last one, and in which share."""
+    """Return per group the rank that most often came last alone, and in which share of calls."""
     rank = pl.when("alone").then("late_rank").alias("straggler_rank")
     return (
         calls.filter("compared")
@@ -300,7 +300,7 @@ def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
 
 
 def _differ(records: pl.DataFrame) -> int:
-    """Count records whose logged bandwidth differs from that computed from their size and time."""
+    """Count records whose logged bandwidth is not the one computed from their bytes and time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
         (pl.col(computed) - pl.col(logged)).abs() > _DIGITS * (1 + pl.col(computed))

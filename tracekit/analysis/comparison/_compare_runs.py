@@ -125,7 +125,11 @@ def _only(run: Measured, steps: pl.DataFrame) -> Measured:
 
 
 def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
-    """Return the time of a phase's steps in A and in B; null for a run without such steps."""
+    """Compare a phase's steps in A and B: mean time, difference, interval and verdict.
+
+    Intervals are adjusted for the number of `phases`; one run only: no comparison, nulls for the
+    other.
+    """
     sides = {"a": a, "b": b}
     counts = {
         **{f"{side}_steps": len(run.iterations) for side, run in sides.items()},
@@ -410,7 +414,10 @@ def _table(
 
 
 def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl.DataFrame:
-    """Put columns in the documented order, and rows by change, largest first (or by stage)."""
+    """Put columns in the documented order (`last` at the end), and rows by change, largest first.
+
+    A table by stage is in the order of stages.
+    """
     sized = [name for name in ("a_bytes", "b_bytes") if name in table.columns]
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
@@ -440,7 +447,7 @@ def with_idle(
 
 
 def ops_of(table: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return stage -> GPU ops per step (in A, in B); empty unless rows are one per stage."""
+    """Return stage -> GPU ops per step (in A, in B); empty unless there is one row per stage."""
     if table.columns[0] != "stage" or "a_ns" not in table.columns[1:2]:
         return {}
     counts = table.select("stage", "a_count", "b_count").drop_nulls()

@@ -129,7 +129,7 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 
 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
-    """Return notes on runs whose steps copy more or less input to a GPU than the first run's.
+    """Return notes on runs whose steps copy more or less input to a GPU than the first run's do.
 
     If only some runs contain evaluation, a further note names one with and one without it.
     """
@@ -262,7 +262,7 @@ def _can_show(points: int) -> bool:
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return per row the split before which centred ranks sum up farthest from 0, and how far."""
+    """Return per row the split whose sides' mean ranks differ most, and its test statistic."""
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]

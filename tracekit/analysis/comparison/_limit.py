@@ -208,7 +208,10 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Compute the excess from recordings; a side with a single one gets the other's scatter."""
+    """Return B's excess over the limit (A's time times `factor`), by means of recordings.
+
+    A side with a single recording gets the other's scatter.
+    """
     column = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{column}"], step[f"b_{column}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]

@@ -268,7 +268,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 
 
 def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
-    """Return reasons why runs are not all comparable with the first run."""
+    """Return reasons why some run is not comparable with the first one in a table by `keys`."""
     first = runs[0]
     found = [
         reason
@@ -426,7 +426,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Return text pairs (A, B): the share of ops with known launch or stage, if far apart."""
+    """Return text pairs (A, B): shares of ops with known launch or stage, if they are far apart."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))

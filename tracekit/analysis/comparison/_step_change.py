@@ -89,8 +89,9 @@ def show(
 ) -> pl.DataFrame:
     """Return the confidence interval, p value and verdict of each row's mean difference, b - a.
 
-    Interval and p value are adjusted for the number of rows times `tables`, the number of tables
-    that are tested together.
+    `a` and `b` have a row per group and a column per step: times summed over the number of
+    `devices` per row, ns. Where every n-th step is slow, `regular` marks these. Interval and p
+    value are adjusted for the number of rows times `tables`, the number of tables tested together.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -118,7 +119,10 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return the verdict by the interval (``low_ns, high_ns``): faster, slower or not shown."""
+    """Return the verdict by the interval (``low_ns, high_ns``): faster, slower, or not shown.
+
+    It is not shown if the interval contains 0.
+    """
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
         .when(pl.col("high_ns") < 0).then(pl.lit(FASTER))
@@ -210,7 +214,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return the variance of the mean step of each run, as for dependent steps (`LongRun`)."""
+        """Return the variance of each run's mean step, allowing for dependent steps (`LongRun`)."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], kinds)[0]) for each, kinds in sides]
 

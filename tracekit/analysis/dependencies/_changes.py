@@ -97,7 +97,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Set edges `done` to merged all-reduces' lengths, and start edges `waits` at their ends."""
+    """Give edges `done` merged all-reduces' lengths; edges `waits` then start at the merged end."""
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -105,7 +105,7 @@ def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame
 
 
 def exchanged_bytes(job: Job) -> pl.Series:
-    """Return the bytes of each all-reduce inside steps; those of unknown size are left out."""
+    """Return the bytes of each all-reduce of known size inside steps."""
     steps = job.moments.ops.drop_nulls("iteration")
     return _sized(job).join(steps, on="op", how="semi")["size"]
 
@@ -163,7 +163,7 @@ class Change(Protocol):
         """Return an expression that is true for edges whose length the change alters."""
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return the new length of altered edges: upper bound if `slowest`, else lower bound."""
+        """Return the new length, ns, of altered edges: the upper bound if `slowest`, else lower."""
 
 
 @dataclass(frozen=True)
@@ -273,8 +273,8 @@ class Workers:
     def known(self, workers: int | None) -> Loader:
         """Return the change to a faster loader, for a run recorded with `workers` workers.
 
-        At most the loader is faster by the ratio of both numbers of workers; at least by half of
-        that, as workers slow each other down.
+        The factor is a range: from half the ratio of the new to the old number of workers, as
+        workers slow each other down, to the whole ratio.
 
         Raises
         ------

@@ -243,7 +243,7 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
 
 
 def _loaded_beside(job: Job, parts: pl.DataFrame) -> int:
-    """Return for how long, ns, a loader is only inferred to work on the path, while GPUs work."""
+    """Return how long, ns, GPUs work while the path is in loader work that is only inferred."""
     kinds = pl.col("kind").cast(pl.String).is_in(["loader", "pace"])
     waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")

@@ -74,7 +74,10 @@ _CROSSING = (
 
 
 def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Array]]:
-    """Return the edges into ops that no number tells, and the arrays of `Net` that tell the rest.
+    """Return the edges into ops that are listed one by one, and the arrays of `Net` for all others.
+
+    Listed are edges into ops that have no launch and come first on a stream, and those between
+    participants of a matched collective.
 
     The edges are those of ops without launch at the begin of a stream, and of matched collectives.
     """
@@ -173,12 +176,12 @@ def _full_queues(moments: Moments) -> pl.DataFrame:
 def _of_host(
     trace: Trace, moments: Moments, events: pl.DataFrame
 ) -> tuple[pl.DataFrame, Array, Batches]:
-    """Return the edges between threads and from the data loader, `Net.host`, and the batches.
+    """Return the edges between threads and from the data loader, call gaps, and the input batches.
 
-    A call depends on the previous call of its thread; the time between both is host work. But if a
-    thread stops making calls and then another, so far silent thread of its process makes the next
-    one (as main and backward thread do), that thread depends on the first one's last call: its
-    silence before that counts as waiting, not as work.
+    A call depends on the previous call of its thread; the time between both is host work (second
+    result: ns per call). But if a thread stops making calls and then another, so far silent thread
+    of its process makes the next one (as main and backward thread do), that thread depends on the
+    first one's last call: its silence before that counts as waiting, not as work.
 
     Parameters
     ----------
@@ -274,12 +277,13 @@ def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return ``target, giver, lag``: a loading thread's call, and the call that made room for it.
+    """Return ``target, giver, lag``: when threads that load input resume, as their queue has room.
 
     Returns
     -------
-    `target` is the call with which a thread that loads input resumes (its queue has room again),
-    `giver` the last call of another thread before that, `lag` the time between, ns.
+    `target` is the node of the call with which the loading thread resumes, `giver` the end of the
+    last call of another thread before that (it took a batch from the queue), `lag` the time
+    between, ns.
     """
     loads = pl.col("thread").is_in(moments.loaders.implode())
     waits = gaps.filter(loads & (_LENGTH >= _HANDED_NS)).sort("end")
@@ -295,7 +299,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return hand-overs as `_handed`: a silent thread resumes once another records an event."""
+    """Return rows like `_handed`: a silent thread resumes once another thread records an event."""
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -303,7 +307,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return each thread's time before its first and after its last call; columns of `_gaps`."""
+    """Return, as rows like `_gaps`, each thread's time before its first and after its last call."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     calls, thread = moments.calls, pl.col("thread")
@@ -324,7 +328,7 @@ class Graph:
     ----------
     edges
         ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
-        source to target, ns; `at_once`, whether both came at the same time.
+        source to target, ns; `at_once`, whether both were recorded at the same time.
     time
         Recorded time of each node, ns.
     carried
@@ -408,7 +412,7 @@ class Dependencies:
         return Graph(rows, self.time, late, order)
 
     def walked(self, ends: tuple[Array, Array]) -> pl.DataFrame:
-        """Return the edges that `follow_back` follows: ``source, target, kind, weight, step``."""
+        """Return edges of critical paths to `ends`: ``source, target, kind, weight, step``."""
         follow, path = compiled(follow_back, self.time.size), np.empty((5, 0), np.int64)
         count = follow(self.net, self.usual, ends, _room(self.net), path)
         path = np.empty((5, count), np.int64)
@@ -446,7 +450,7 @@ def dependencies_of(trace: Trace) -> Dependencies:
 
 
 def _with_further(net: Net, rows: pl.DataFrame) -> Net:
-    """Set the edges that the numbers of nodes do not tell, which are sorted by target."""
+    """Add to a graph the edges `rows`, sorted by target, that do not follow from nodes' numbers."""
     columns = (
         given(rows["target"]), given(rows["source"]), given(rows["kind"].to_physical()),
         given(rows["weight"], np.int64, null=0),
@@ -456,9 +460,9 @@ def _with_further(net: Net, rows: pl.DataFrame) -> Net:
 
 
 def _circular(net: Net, number: int) -> pl.Series | None:
-    """Return the nodes that wait for themselves, or for such ones; None if there are none.
+    """Return the nodes on or behind a cycle (that wait for themselves); None if there are none.
 
-    Only edges whose ends came at the same time (coarse clocks) can form a circle.
+    Only edges whose source and target were recorded at the same time (coarse clocks) form cycles.
     """
     target, source, *_ = net.further
     if not (net.time[target] == net.time[source]).any():  # as nodes of a line follow each other
@@ -476,7 +480,7 @@ def _circular(net: Net, number: int) -> pl.Series | None:
 
 
 def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
-    """Return a table of all edges, and the delay of each node beyond them and a tolerance, ns."""
+    """Return a table of all edges, and each node's delay beyond its edges and a tolerance, ns."""
     source, target = (np.empty(number, np.uint32) for _ in range(2))
     kind, weight = np.empty(number, np.uint8), np.empty(number, np.int64)
     late = np.empty(net.time.size, np.int64)
@@ -496,7 +500,7 @@ def _room(net: Net) -> Array:
 
 
 def _fitted(net: Net) -> tuple[Array, int]:
-    """Fit one length to each group of edges whose lengths were not recorded; count all edges.
+    """Fit one length to each group of edges without recorded length; also count all edges.
 
     The length is the mean recorded time from source to target over the edges that determine when
     their target comes (latest source plus length); times above a tolerance are excluded. Which

@@ -90,7 +90,7 @@ def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _used(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add ``use``: mean load of a link while a transfer crosses it, over the link's capacity.
+    """Add ``use``: a link's mean load (byte rate) during a transfer, over the link's capacity.
 
     The capacity is the peak rate, or the highest mean rate seen during transfers that this type of
     link limited, if lower. ``of_peak`` is the mean load over the peak rate.
@@ -184,7 +184,7 @@ def op_names(trace: Trace, ops: pl.Series) -> pl.DataFrame:
 
 
 def _calls(moments: Moments, targets: pl.Series) -> pl.DataFrame:
-    """Return the calls of the nodes `targets`, with the stage of their thread's next op."""
+    """Return the calls of the nodes `targets`, and the stage of their thread's next launched op."""
     stage, place = moments.ops["stage"], (targets // 2).to_numpy()
     launched = moments.ops.select("launch", code=stage.to_physical() + 1).drop_nulls("launch")
     codes = np.zeros(moments.calls.height, np.uint8)  # of several ops of a call the first one's

@@ -86,7 +86,7 @@ class Moments:
 
     @cached_property
     def lanes(self) -> pl.DataFrame:
-        """Return the streams that run ops: the columns `LANE`."""
+        """Return the streams that run ops: ``process, device, context, stream``."""
         return self.ops.filter(~same_lane()).select(LANE)
 
     @cached_property
@@ -122,7 +122,7 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
-    """Read rows, sorted by `lines`, start and end."""
+    """Read rows sorted by the columns `lines` (those of a thread or stream), start and end."""
     rows = wanted.collect(engine="streaming")
     turns = rows.select(*lines, turn=pl.int_range(pl.len(), dtype=pl.UInt32)).group_by(
         lines, maintain_order=True

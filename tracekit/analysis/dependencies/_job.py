@@ -85,7 +85,7 @@ def _segments(walked: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> pl.Dat
 
 
 def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return, per step, a segment from its start to the first node of its critical path, if any."""
+    """Return, per step, the time from its start to the first node of its critical path, if any."""
     found = segments.group_by("step").agg(first=pl.col("start").min())
     steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
     rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
@@ -96,7 +96,7 @@ def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def cause_of() -> pl.Expr:
-    """Return the cause of the time of an edge, by its ``kind``, ``work`` and ``loads``."""
+    """Return the cause (gpu, comm, host, input, latency) of an edge's time, by ``kind`` and op."""
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (
@@ -338,7 +338,7 @@ def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
 
 
 def distrust(share: float | None) -> list[str]:
-    """Return a warning if the unexplained share is too large to trust the answer."""
+    """Return a warning if edges leave too large a share of critical paths unexplained."""
     if share is None or share <= TRUSTED:
         return []
     text = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
@@ -346,7 +346,7 @@ def distrust(share: float | None) -> list[str]:
 
 
 def stand_in(job: Job) -> list[str]:
-    """Return a warning if the run has no steps, so that the whole recording counts as one."""
+    """Return a warning if steps are unknown, so that the whole recording counts as one step."""
     return [] if job.has_steps else ["no steps are known: the whole recording counts as one"]
 
 

@@ -57,7 +57,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work: all work, or one value of `by` at a time."""
+    """Change: ranks take equally long for equal work, all of it or one value of `by` at a time."""
 
     by: str
 
@@ -121,7 +121,7 @@ def _ranks(job: Job) -> list[Alike]:
 
 
 def _kinds(job: Job) -> list[Alike]:
-    """Return a change per kind of op, sorted by total deviation from the peers, largest first."""
+    """Return a change per kind of op, largest total deviation from the peers first."""
     off = (pl.col("weight") - pl.col("usual")).abs().sum()
     kinds = job.edges.drop_nulls(["did", "usual"]).group_by("did").agg(off=off)
     names = kinds.filter(pl.col("off") > 0).sort(-pl.col("off"), "did")["did"].head(_MOST)
@@ -132,10 +132,10 @@ def _links(job: Job) -> pl.DataFrame:
     """Return communicators whose collectives take longer than their peers', the longest first.
 
     Times count from the arrival of the last participant. Columns: ``communicator``; ``who``, its
-    ranks; ``times``, its time over its peers'; ``next``, that ratio of the next communicator;
-    ``slow``, in how many of ``steps`` it is slow; ``links``, number of communicators compared;
-    ``is_sized``, whether all exchange equally many bytes; ``computing``, the highest ratio,
-    over its ranks, of compute time to that of the peers.
+    ranks; ``times``, its time over its peers'; ``next``, that ratio of the second slowest
+    communicator; ``slow``, in how many of ``steps`` it is slow; ``links``, number of communicators
+    compared; ``is_sized``, whether all exchange equally many bytes; ``computing``, the highest
+    ratio, over its ranks, of compute time to that of the peers.
 
     Raises
     ------

@@ -48,9 +48,10 @@ _SOURCE, _KIND, _GROUP, _LENGTH = range(4)
 
 
 class Net(NamedTuple):
-    """A dependency graph whose edges along threads and streams follow from the nodes' numbers.
+    """A dependency graph that stores no edges along threads and streams: node numbers imply them.
 
-    Nodes come in pairs, begin and finish of a call or op; those of calls are first.
+    Nodes come in pairs, begin and finish of a call or op, calls first; by thread and stream in
+    order of time.
     """
 
     time: Array
@@ -73,7 +74,7 @@ class Net(NamedTuple):
 
 @inner
 def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Array) -> int:
-    """Append an edge (``source, kind, length``) to `found`, except against time; return `count`."""
+    """Append an edge (``source, kind, length``) unless backward in time; return the new `count`."""
     source, kind, length = edge
     if net.time[source] > net.time[node]:
         return count
@@ -122,7 +123,10 @@ def edges_into(net: Net, node: int, found: Array) -> int:
 
 @inner
 def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
-    """Replace lengths in `found` by those that count; return the edge that binds the node, or -1.
+    """Set in `found` the length of each edge; return the edge that delays the node most, or -1.
+
+    It is the first of those with the latest source plus length. Lengths are fitted ones (`usual`),
+    or recorded ones, at most the recorded lag.
 
     It is the first of those with the latest source plus length.
     """
@@ -178,7 +182,7 @@ def list_edges(
 ) -> None:
     """List all edges: ``source, target, kind, length``, by target; fill in delays of nodes, ns.
 
-    A delay is that beyond what the edges into a node explain.
+    A node's delay is the recorded time that the edges into it do not explain.
     """
     source, target, kind, length = rows
     row = 0
@@ -196,7 +200,7 @@ def list_edges(
 
 
 def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
-    """List the edges whose ends came at the same time, as far as there is room; return how many."""
+    """List edges whose source and target have equal times, while there is room; return how many."""
     row = 0
     for node in range(len(net.time)):
         for edge in range(edges_into(net, node, found)):

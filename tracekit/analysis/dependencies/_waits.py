@@ -47,7 +47,7 @@ _PAIR = pl.Schema({"source": MOMENT, "target": MOMENT})
 
 
 def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the edges from ops to calls that wait for them, and between streams.
+    """Return the edges from ops to the calls that wait for them, and those between streams.
 
     The second table is ``giver, target, lag``: a call that makes a stream wait for an event
     (target), the call of another thread that recorded the event (giver), and the ns between.
@@ -119,7 +119,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: op -> call that waits for it, as shown only by the call's name."""
+    """Return ``source, target``: op, and call that waits for it, as only the call's name shows."""
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
@@ -399,8 +399,8 @@ class Batches:
     def rhythmic(self) -> pl.DataFrame:
         """Waits for a loader that is busy without pause, with ``first`` and ``since``.
 
-        The loader starts a new batch whenever one is taken. The batch of a wait is ready ``since``
-        ns after node ``first``, at which the first batch of that busy period was taken.
+        The loader starts a new batch whenever one is taken. The batch that a wait is for is ready
+        ``since`` ns after node ``first``, at which the first batch of that busy period was taken.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
@@ -416,7 +416,7 @@ class Batches:
     def paced(self) -> pl.DataFrame:
         """All batches but the first, with ``pace``: the longest time since the previous batch, ns.
 
-        For threads that copy no input themselves, batches that nothing waited for are unknown.
+        Only threads that copy the input themselves: of others, batches without a wait are unknown.
         """
         most = pl.lit(self.most_ns, pl.Int64)
         pace = pl.when("waited").then("lag").otherwise(pl.min_horizontal("lag", most))
@@ -489,7 +489,7 @@ def _first_copies(moments: Moments) -> pl.DataFrame:
 
 
 def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
-    """Add the waits for batches and the intervals between them."""
+    """Add to the batches `taken` the waits for them and the time between them; see `Batches`."""
     batch = ["thread", "place"]
     done = taken.select(
         "thread", pl.col("place") + 1, before="target", last="end"

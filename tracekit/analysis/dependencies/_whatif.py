@@ -167,7 +167,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Return whether lower and upper bound are close enough to state a single value."""
+        """Return whether the bounds of a step are so close that a single value may be stated."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -251,7 +251,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
 
 
 def _may_touch(change: Change) -> pl.Expr:
-    """Select edges from batch to batch (``pace``), which a change of the loader may shorten."""
+    """Select edges from one batch to the next (``pace``), which a faster loader may shorten."""
     return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
 
 
@@ -303,7 +303,7 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Make each copy between host and GPU take the median time for its size on the slowest GPU.
+    """Give each copy between host and GPU the median time for its size on the slowest GPU.
 
     Copies that take longer keep their time.
 
@@ -413,7 +413,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 
 def _narrower(job: Job, changes: Sequence[Change]) -> str:
-    """Return what to ask instead of changes for which the range of a step is too wide."""
+    """Return what to ask instead, if changes give a step range too wide to state."""
     is_open = not job.found.batches.taken.is_empty()
     if is_open and not any(isinstance(each, Loader) for each in changes):
         return "ask with --loader inf if batches are ready, or for a smaller change"
@@ -460,7 +460,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 
 def _waited_for_input(batches: Batches) -> str:
-    """Return a warning if no wait for a loader is known, or a single wait is most of their time."""
+    """Return a warning if no wait for a loader is known, or one wait is most of all their time."""
     if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it show it, or calls of the operating "

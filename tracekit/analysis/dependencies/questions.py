@@ -27,7 +27,7 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """The interface of a run that `critical_path` and `whatif` use."""
+    """What `critical_path` and `whatif` need of a run: its tables, steps and traffic."""
 
     @property
     def trace(self) -> "Trace":
@@ -110,7 +110,7 @@ def critical_path(
     topology: Topology = None,
     **_: Unpack[ChosenTime],
 ) -> "Answer":
-    """Split steps along their critical path: the chain of waits from end back to start.
+    """Split steps along their critical path: the chain of dependencies from end back to start.
 
     The times add up to the step. docs/critical-path.md lists the dependencies that count.
     """

@@ -222,7 +222,7 @@ def operators(part: Part) -> Frames:
 
 
 def named_kernels(part: Part) -> Frames:
-    """Return sums over kernels that rules select by name, and over sequences of tiny kernels.
+    """Return sums over the kernels of each rule: chosen by name, or sequences of tiny kernels.
 
     ``sums``: ``rule, device, iteration``; ``time`` of these kernels, and how much is ``saved`` if
     each sequence became a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and
@@ -284,7 +284,7 @@ def _runs(facts: Facts, rule: str) -> tuple[int, int]:
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:
-    """Return text: kernels per step and GPU, and the name with the longest total time."""
+    """Return text: number of kernels per step and GPU, and the kernel that takes most time."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")

@@ -104,7 +104,11 @@ def score() -> Mapping[str, Any]:
 
 
 def at_most(rule: str, confidence: Confidence) -> Confidence:
-    """Lower a finding's `confidence` if its rule was often wrong, or rarely tested."""
+    """Return the `confidence` of a finding, lowered by how its rule did in tests.
+
+    It is ``perhaps`` if the rule was often wrong, and ``likely`` for ``measured`` if it was rarely
+    tested.
+    """
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
         return "perhaps"
@@ -219,7 +223,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Test if a finding's win stays worth listing when GPUs then wait longer for host and input."""
+    """Test if a win is worth listing even though GPUs then wait longer for host and input."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)
@@ -368,7 +372,10 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> its largest finding (`greatest`), or its least if all recordings have it."""
+    """Return rule -> its finding with the largest share of a step in any recording (`greatest`).
+
+    If not `greatest`: its finding with the least share, if all recordings have one.
+    """
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):
@@ -413,7 +420,7 @@ def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
 
 
 def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tuple[int, int, int]]:
-    """Return the longest gap or op that each rule is about; rules without any are left out.
+    """Return rule -> the longest idle gap or op of the kind that it is about, if there is one.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ _TWICE = 1.5
 
 
 def exposed_collectives(facts: Facts) -> Finding | None:
-    """Find time in which only a collective runs (exposed), except the last one of each step."""
+    """Find time in which only a collective runs (exposed); each step's last one does not count."""
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
@@ -57,7 +57,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Return text: how long collectives are exposed, and how much of that could be hidden."""
+    """Return text: exposed time of collectives, and how much of it other work could hide."""
     exposed = facts.lost(each, "exposed").mean
     sentence = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     sentence += facts.share(exposed)
@@ -214,7 +214,7 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test (Student's t) if the mean of `values`, the largest of `tried` means, is above 0."""
+    """Test (Student's t) if the mean of `values` is above 0, as the largest of `tried` means."""
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()

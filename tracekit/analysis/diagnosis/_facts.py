@@ -87,7 +87,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
-    """Return waits in collectives of steps that are not cold, at most the exposed time of each.
+    """Return waits in collectives of steps that are not cold, each at most its op's exposed time.
 
     ``caused_ns``: if this participant is last, the mean wait of the other participants for it.
 
@@ -112,7 +112,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Lost:
-    """Time lost per step, ns: of the GPU that loses least, mean, of the GPU that loses most."""
+    """Time lost per step, ns: of the GPU with the least loss, mean over GPUs, with the greatest."""
 
     least: float
     mean: float
@@ -182,7 +182,7 @@ class Facts:
 
     @cached_property
     def _whole(self) -> Part | None:
-        """The run as a `Part`, if it has one part only; None if it has several."""
+        """The run as a single `Part`, if all its recorded files belong to one part; else None."""
         parts = self.trace.parts(with_paths=True)
         return None if len(parts) > 1 else Part(parts[0], *self._of(parts[0]))
 
@@ -242,7 +242,7 @@ class Facts:
         return both.cast({"cause": pl.String, "rests_on": pl.String})
 
     def gaps(self, rule: str) -> int:
-        """Return the number of idle gaps with the cause of a rule (`launch_bound`, `busy_host`)."""
+        """Return the number of idle gaps with the cause that `rule` is about."""
         return int(self.found(idle)["gaps"][rule].sum())
 
     def cold_idle(self) -> tuple[str | None, float]:
@@ -264,7 +264,7 @@ class Facts:
     def where(
         self, measure: Measure, rule: str, devices: Collection[int] | None = None
     ) -> tuple[str, ...]:
-        """Return as texts the layers or ranges where a rule finds most time, each with its time."""
+        """Return as texts the layers or ranges where a rule's kernels or idle time are longest."""
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
         by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
@@ -283,7 +283,7 @@ class Facts:
 
     @cached_property
     def waits(self) -> pl.DataFrame:
-        """Exposed waits in collectives for the last participant; see `exposed_waits`."""
+        """Exposed waits in collectives for the last participant, from `exposed_waits`."""
         exposed = self.found(calls)["rows"].select("op", "exposed").drop_nulls()
         return exposed_waits(self.collectives, exposed)
 
@@ -322,12 +322,11 @@ class Facts:
         """Return collectives of steps that are not cold, and the exposed time that could be hidden.
 
         ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
-        ``wait_ns``, the time for which the collective waits
-        for its last participant; ``is_late``, whether it begins after the backward pass, with no
-        other collective running when the pass ended; ``ends_step``, whether it is the last of
-        several; ``avoidable``, ``exposed`` or, if
-        less, ``time - wait_ns`` (0 for the last of several collectives of a step, since the next
-        ops need its result).
+        ``wait_ns``, the time for which the collective waits for its last participant; ``is_late``,
+        whether it begins after the backward pass, with no other collective running when the pass
+        ended; ``ends_step``, whether it is the last of several in a step; ``avoidable``,
+        ``exposed`` or, if less, ``time - wait_ns`` (0 for the last of several collectives of a
+        step, since the next ops need its result).
         """
         own = self.collectives.filter(~is_message()).drop_nulls("op")
         waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(

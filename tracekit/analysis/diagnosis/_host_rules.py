@@ -112,7 +112,7 @@ def input_bound(facts: Facts) -> Finding | None:
 
 
 def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
-    """Return text: time and names of operating system calls in which the host slept, if known."""
+    """Return text: how long the host slept, in which operating system calls; empty if unknown."""
     calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
     names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
     if calls.is_empty():
@@ -162,7 +162,7 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def _is_kept_off() -> pl.Expr:
-    """Select involuntary times off the CPU, not those in which a thread waits for work."""
+    """Select time off the CPU except where a thread waits for another to give it work."""
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
     return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
 
@@ -336,7 +336,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 
 def _brings_no_input(to_gpu: pl.DataFrame) -> bool:
-    """Test if most of the exposed time of these copies is of backward passes, weight updates."""
+    """Test if most exposed time of these copies is in backward passes and weight updates."""
     return bool(to_gpu.select(2 * pl.col("no_input").sum() > pl.col("exposed").sum()).item())
 
 
@@ -462,7 +462,7 @@ def _of_rules() -> dict[str, pl.Expr]:
 
 
 def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``earlier``: how much earlier a copy, and the kernel after it, could have started, ns.
+    """Add ``earlier``: how much earlier a copy and the next kernel could have started, ns.
 
     The copy could have started when it was launched; the next kernel could have run at the time of
     the copy, from its own launch on.
@@ -587,7 +587,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return median kernel length, and median time between a thread's launches (up to 1 ms), ns."""
+    """Return medians of kernel length and of time between a thread's launches (up to 1 ms), ns."""
     found = facts.found(kernels)
     return quantile_of(found["lengths"], _HALF), quantile_of(found["apart"], _HALF)
 

@@ -86,6 +86,9 @@ class Part:
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut ops (``device, start, end``) to usual steps, and add ``iteration, counts, share``.
 
+        ``counts`` is true for one of the pieces of an op; ``share`` is the piece's share of its
+        time.
+
         Of the pieces of an op one ``counts``; ``share`` is the piece's share of the op's time.
         """
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
@@ -160,10 +163,10 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives that `own` selects, with their exposed time.
+        """Return the copies and collectives that `own` selects, with time when no other op runs.
 
-        ``exposed``: ns in which no other ops run. Of several of these that run at once, the first
-        one is exposed.
+        ``exposed``, ns. While several selected ops run at once, the time is exposed time of the
+        first one.
         """
         chosen = self._asked_about.filter(own).collect().sort("start", "op")
         if chosen.is_empty():
@@ -186,7 +189,7 @@ class Part:
 
     @cached_property
     def _rest(self) -> pl.DataFrame:
-        """Merged busy intervals of ops other than copies, collectives: ``device, start, end``."""
+        """Busy intervals, merged, of all ops but copies and collectives: ``device, start, end``."""
         return merged_in_batches(self.ops.filter(~self._is_asked_about), ["device"])
 
     @property
@@ -279,7 +282,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return ``members`` (processes, GPUs with ops), ``busy`` time by stage, no collectives."""
+    """Return ``members`` (processes, GPUs with ops), ``busy`` time by stage (no collectives)."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {
@@ -379,7 +382,7 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time, and separately gaps whose cause may lie in other parts of the run.
+    """Return sums of idle time, and apart the gaps whose cause may lie in other parts of the run.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch

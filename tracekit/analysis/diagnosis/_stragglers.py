@@ -187,7 +187,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and GPU: step length, waits for others, own time, times it came last."""
+    """Return per step and GPU: length, waits for others, the rest, and how often it came last."""
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -258,7 +258,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return, per group of ranks, how long others wait for the worst (or each) rank, ns."""
+    """Return per group of ranks how long others wait for each rank, or only for its worst, ns."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]

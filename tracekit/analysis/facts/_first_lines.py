@@ -24,7 +24,7 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the largest `by`, of those where `by` and `others` are known; or None."""
+    """Return the row with the largest `by`, if it and `others` are not null; None without one."""
     if not {by, *others} <= {*rows.columns}:
         return None
     known = rows.drop_nulls([by, *others]).sort(by, descending=True)
@@ -32,7 +32,7 @@ def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
 
 
 def leading_keys(rows: pl.DataFrame) -> list[str]:
-    """Return the first columns of a table, as far as they are keys that its rows are grouped by."""
+    """Return the columns with which a table begins that are keys, such as stage, of its rows."""
     columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
     keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]

@@ -266,7 +266,7 @@ class Requirement:
     record: Mapping[str, str]
 
     def record_with(self, recorders: list[str]) -> str:
-        """Return how to record this data with each of the profilers `recorders`, in words."""
+        """Return in words how to record this data, with each of the profilers `recorders`."""
         if "" in self.record:
             return self.record[""]
         ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]

@@ -74,7 +74,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Return a sentence on an assumption made: its test's result, GPU time in doubt, evidence."""
+    """Return a sentence on an assumption behind stages: its test's result, GPU time, evidence."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:
@@ -145,9 +145,10 @@ def _decided(trace: Trace) -> pl.DataFrame:
 
 
 def unknown_passes(trace: Trace) -> str | None:
-    """Return why step time less FP and BP cannot be taken as weight update time; None if it can.
+    """Return why step time less FP and BP is not weight update time; None if it is.
 
-    It can if ranges, threads or structure identify both passes in each training process.
+    It is if ranges, threads, autograd or the repeating structure of ops identify both FP and BP in
+    each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -194,7 +195,7 @@ def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Test if passes exchange data with another stage: by sends or copies, else by NVTX ranges."""
+    """Test if FP and BP exchange data with another pipeline stage: sends, copies or NVTX ranges."""
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()

@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Turn a row of `unequal_calls` into a problem: ranks that differ in a call, or order only."""
+    """Turn a row of `unequal_calls` into a problem: calls that differ, or only their order does."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(
@@ -265,7 +265,7 @@ def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Test if the first of `ranks` makes the same next calls as the others, in another order."""
+    """Test if the first of `ranks` makes the calls that other ranks make next, in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
     calls_a, calls_b = (
@@ -402,7 +402,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
     """Return problems: ranks that made fewer collective calls than others, by NCCL's RAS.
 
-    Counts of running ranks always differ, so two answers of RAS must be equal: nothing moves.
+    Counts of running ranks differ, too: the last two answers of RAS must be equal (nothing moves).
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

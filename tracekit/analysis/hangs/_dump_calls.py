@@ -215,7 +215,7 @@ def _ordered(rows: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """Return group and shift at which one rank's calls fit dump entries; no row if unclear."""
+    """Return dump group and shift in order at which one rank's calls fit; no row if unclear."""
     same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
     tried = (
         lane.join(entries, on=["rank", "kind"], suffix="_said")

@@ -238,7 +238,7 @@ def _without_dump(
 def _without_early(
     early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
 ) -> list[Problem]:
-    """Replace problems whose missing ranks all wrote their dump early by one of unknown cause."""
+    """Replace problems whose missing ranks all dumped before the others by one of unknown cause."""
     left = [
         each
         for each in problems
@@ -334,7 +334,7 @@ def _of_recordings(row: Mapping[str, Any], which: str, others: str) -> str:
 
 
 def they(ranks: Sequence[int]) -> str:
-    """Return a text that the given ranks wait, such as `ranks 0 to 3 wait`."""
+    """Return a clause: which ranks wait, such as `ranks 0 to 3 wait`."""
     return f"{_named(ranks)} {'wait' if len(ranks) > 1 else 'waits'}"
 
 

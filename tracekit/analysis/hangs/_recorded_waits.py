@@ -192,7 +192,7 @@ def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataF
 
 
 def _ends(trace: Trace) -> pl.DataFrame:
-    """Return ``process, report``; ``alive``, time of its last event; ``stop``, recording's end."""
+    """Return ``process, report, alive, stop``: time of its last event, and the recording's end."""
     events = [
         trace["ops"].select("report", at="end"),
         trace["calls"].select("report", at="end"),
@@ -268,7 +268,7 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, int]:
-    """Return calls by communicator, numbered relative to the last collective its ranks share.
+    """Return calls, numbered in their communicator from the last collective that its ranks share.
 
     The second result is the number of communicators without a shared collective. A rank that
     created a communicator and never called it has one row, of number 0. ``since``: end of the
@@ -361,7 +361,7 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
 
 
 def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Return process group (``party``) and rank where a recording ends too early to show a hang.
+    """Return ``party, rank``: process group, and rank whose recording ends before a hang can show.
 
     Times of ranks are compared from the end of the last common collective on, or on one clock.
     """

@@ -1,4 +1,4 @@
-"""Idle time of GPUs: each idle gap, what the host did meanwhile, and the causes of its parts.
+"""Idle gaps of GPUs: what the host did during each, and the causes of idle time.
 
 Several analyses import this package; it imports none of them.
 """

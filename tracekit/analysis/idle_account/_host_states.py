@@ -277,7 +277,7 @@ def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
 def _with_latest(
     rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
 ) -> pl.DataFrame:
-    """Add to each row the last event of its process up to time column `time`; drop rows without."""
+    """Add the last event of the row's process up to its `time`; drop rows without such an event."""
     of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
         of_event.drop(event_time) if event_time in rows.columns else of_event,
@@ -287,18 +287,18 @@ def _with_latest(
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per pair and thread: ``pair, thread``, for both threads of each of `pairs`."""
+    """Return ``pair, thread``: the two threads (launching, driving) of each pair, a row each."""
     sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
     return pl.concat(sides).drop_nulls().unique(maintain_order=True)
 
 
 def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: the intervals of both threads of each pair."""
+    """Return ``pair, start, end, name``: intervals of either thread of a pair (see `pairs_of`)."""
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
 def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Split intervals of idle time where the driver thread's innermost NVTX range changes.
+    """Split idle intervals where the innermost NVTX range on the steps' thread changes.
 
     Parameters
     ----------
@@ -365,7 +365,10 @@ def step_states(trace: Trace) -> pl.DataFrame:
 
 
 def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Turn intervals into state changes: ``pair, time``, `state` (name of the open interval)."""
+    """Turn intervals into state changes of pairs of threads: ``pair, time`` and `state`.
+
+    The state is the name of the interval that is open from then on, or null.
+    """
     return states(intervals.rename({"name": state}), "pair", state)
 
 

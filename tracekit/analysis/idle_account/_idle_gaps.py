@@ -1,4 +1,4 @@
-"""Idle gaps of GPUs: the ops before and after each, and the other GPU that the latter waits for."""
+"""Idle gaps of GPUs: the ops before and after each, and the GPU that the later op waits for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Ops(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """State per timeline (GPU, or process on a GPU) after the ops read so far: latest end etc."""
+    """Per timeline (GPU, or process on a GPU): latest op, latest end and more, of the ops read."""
 
     ends: Array
     """Latest end of any op."""
@@ -240,7 +240,7 @@ def _between(found: pl.DataFrame) -> pl.DataFrame:
 def _behind(
     trace: Trace, ends: pl.DataFrame, windows: pl.DataFrame, line: Sequence[str]
 ) -> pl.DataFrame:
-    """Return idle time from a GPU's (or its process's) last op to the end of its last window."""
+    """Return idle time from a timeline's (GPU's, or process's) last op to its last window's end."""
     until = windows.group_by(line).agg(until=pl.col("end").max())
     last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
     known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
@@ -391,7 +391,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to busy intervals of GPUs (`blocks`) those in which they wait for others' activity."""
+    """Add to busy intervals (`blocks`) of GPUs those in which they wait for a busy third GPU."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])
@@ -424,7 +424,7 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: what GPU ``held_by`` did most of each interval; null if idle over half."""
+    """Add ``behind``: main activity of GPU ``held_by`` in each interval; null if mostly idle."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

@@ -93,7 +93,7 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause in one part (some recorded files) of a run, as far as known from it.
+    """Idle time by cause, as far as one part (some recorded files) of a run shows it.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
 
 
 def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Split `spans` where the cause of their process's idle time changes; add it as ``idle``.
+    """Split `spans` where the idle cause of their process's GPU changes; add the cause as ``idle``.
 
     ``idle`` is null while the GPU works; of a process's GPUs the one with the lowest number counts.
     """
@@ -197,7 +197,7 @@ def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Add ``pair``, the id of each gap's pair of threads: see `pairs_of`."""
+    """Add ``pair``, the id of the two host threads that explain each gap: see `pairs_of`."""
     keys = ["process", "launch_thread"]
     pairs = pairs.select(*keys, "pair")
     return gaps.join(pairs, on=keys, how="left", nulls_equal=True, maintain_order="left")
@@ -216,7 +216,7 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of gaps that end with another GPU's last op (`last`) to its activity then."""
+    """Set the cause of gaps (`last`) until another GPU's last op to that GPU's activity in them."""
     activity = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(activity, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
@@ -240,7 +240,10 @@ def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Split each gap into the time before, during and after the call that launched its late op."""
+    """Split each gap into time before, during and after the call that launched its late op.
+
+    The late op is the one whose late launch explains the gap.
+    """
     start, end = pl.col("start"), pl.col("end")
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
@@ -257,7 +260,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return host activity: kind, such as ``waiting`` -> ``thread, start, end, name``."""
+    """Return kind of host activity, such as ``waiting``, -> ``thread, start, end, name``."""
     return {
         "profiler": profiling(trace),
         "allocation": trace.once(allocations),
@@ -376,8 +379,7 @@ def _cause() -> pl.Expr:
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     """Set late launches after a host wait to the cause waiting, at most for the wait's length.
 
-    Short host work between steps is treated alike: without the wait it would have run while the GPU
-    was still busy.
+    So is short host work between steps: without the wait it would have run while the GPU was busy.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -402,13 +404,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Return an expression, true for idle time that begins while its op waits for another GPU."""
+    """Return an expression, true for idle time at whose begin the late op waits for another GPU."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(rows: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of waits for another GPU to that GPU's activity, if known."""
+    """Replace the cause "waits for another GPU" by that GPU's activity, if known."""
     is_known = pl.col("behind").is_not_null()
     return rows.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
@@ -420,7 +422,7 @@ def _behind(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; queued time over `QUEUED_NS` is unexplained."""
+    """Return the columns of `idle_pieces`; time queued beyond `QUEUED_NS` is unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch_latency")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)

@@ -23,7 +23,7 @@ _NEVER = -(1 << 62)
 
 
 def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the lulls (intervals without ops) inside windows; ops are read in batches.
+    """Return the lulls (intervals without ops) inside time windows such as steps.
 
     Parameters
     ----------
@@ -135,7 +135,10 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return `_marks` where a process has several training threads: the latest change counts."""
+    """Return ``process, time, range``: the innermost range of a process's training threads.
+
+    Where several threads have ranges, the one that changed last counts.
+    """
     begins = stretches.select("process", "range", time="start", order=1)
     ends = stretches.select("process", _NOWHERE, time="end", order=0)
     together = pl.concat([begins, ends]).sort("process", "time", "order")

@@ -113,14 +113,14 @@ def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frame
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Drop the rows on GPUs of the run that its `part` (some recorded files) does not list."""
+    """Drop the rows on GPUs of the run that are not in its `part` (some recorded files)."""
     devices, listed = (each.read("devices").select("device") for each in (trace, part))
     others = devices.join(listed, on="device", how="anti")
     return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return `keys` with ``process`` for ``rank``: a single recorded file does not give ranks."""
+    """Return `keys`, ``rank`` replaced by ``process``: a single recorded file shows no ranks."""
     return ["process" if key == "rank" else key for key in keys]
 
 
@@ -225,7 +225,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
 
 
 def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
-    """Return idle intervals; where `detail` is missing, it becomes the most sampled function."""
+    """Return idle intervals; a missing `detail` becomes the function with most CPU samples."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "host_delay"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (

@@ -11,7 +11,7 @@ OUT_OF_ORDER = -1
 
 
 class Lulls(NamedTuple):
-    """Arrays of lulls (intervals without ops): number of the process and GPU (line), begin, end."""
+    """Arrays with an entry per lull (no op runs): id of its process and GPU, begin, end (ns)."""
 
     lines: Array
     begins: Array

@@ -14,7 +14,7 @@ _NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Turn intervals into changes: `key`, ``time``, and the `state` from then on.
+    """Turn intervals into state changes: `key`, ``time``, and the `state` from then on.
 
     The state is null while no interval is open; of several open ones, the latest to begin counts.
 
@@ -55,7 +55,7 @@ def _one_by_one(intervals: pl.DataFrame, key: str, state: str, nothing: pl.Expr)
 
 
 def follow(intervals: pl.DataFrame, key: str) -> bool:
-    """Test if rows are grouped by `key`, and each group's intervals are in order and disjoint."""
+    """Test if rows are grouped by `key`, each group's intervals sorted and without overlap."""
     is_next = pl.col(key).shift() != pl.col(key)
     found = intervals.select(
         (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
@@ -143,7 +143,7 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the result of `merged`, reading the many intervals in batches."""
+    """Return the result of `merged`, but read the intervals in batches, as there are many."""
     wanted = intervals.select(*by, "start", "end")
     some = [merged(batch, by) for batch in at_least_one(wanted)]
     return merged(pl.concat(some), by)

@@ -134,7 +134,7 @@ def _training_begins(trace: Trace) -> pl.DataFrame:
 
 
 def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
-    """Return the peak memory of each GPU before training, in training, and overall.
+    """Return each GPU's peak memory before training, in training, and overall, in bytes.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
 def _placed(
     samples: pl.DataFrame, devices: pl.DataFrame, reports: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return ``device, time, used, ...`` of samples of the run's GPUs, and other GPUs' indices."""
+    """Return ``device, time, used``, ... of samples on the run's GPUs, and other GPUs' indices."""
     rows = samples.select(
         "time",
         pl.col("gpu").cast(pl.Int32),
@@ -234,7 +234,7 @@ def _of_samples(trace: Trace, placed: pl.DataFrame, begins: pl.DataFrame) -> pl.
 
 
 def _recorded(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return, per ``device``, Unix times of training's start and of recording's start and end."""
+    """Return by ``device`` the Unix times at which training and recording begin, and its end."""
     ends = trace["ops"].group_by("report").agg(last=pl.col("end").max()).collect()
     reports = trace.read("reports").join(ends, on="report", how="left")
     # Time 0 may be the start of another report of the run, by which the times of this one are told.
@@ -476,7 +476,7 @@ def largest_batch(
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Fit a line per group, training memory over batch size; add sums for intervals."""
+    """Fit a line per group, training memory over batch size; add sums for its interval."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)
@@ -509,7 +509,7 @@ def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Add a line's prediction at ``at``, and the 95 % interval for one more measurement.
+    """Add each line's memory at batch size ``at``, and the 95 % interval of one more measurement.
 
     With n points and s^2 their squared distance from the line over n - 2, it is the prediction
     plus and minus t s sqrt(1 + 1/n + (at - mean)^2 / sum (x - mean)^2), where t is the quantile of

@@ -78,7 +78,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def element_bytes(name: pl.Expr) -> pl.Expr:
-    """Return the bytes per element that a kernel of ``torch.cat`` copies, by its name; or null."""
+    """Return bytes per element that a ``torch.cat`` kernel copies, by its name; else null."""
     width = name.str.extract(_JOINED, 1).cast(pl.Int64)
     by_type = name.str.extract(_JOINED, 2)
     return pl.coalesce(width, by_type.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64))
@@ -217,7 +217,7 @@ def _rows_of(shape: pl.Expr, elements: pl.Expr, rows: pl.Expr, width: pl.Expr) -
 
 
 def _of_gradients() -> pl.Expr:
-    """Return how many elements a backward operator moves, by the gradients it has to compute."""
+    """Return the elements that a backward operator moves, by the gradients that it must compute."""
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
     return _SIZE_A + sum(for_each) * (_SIZE_B + _SIZE_C)
 

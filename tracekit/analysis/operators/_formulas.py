@@ -49,7 +49,7 @@ class Operator:
     starts
         Position of the argument with the cumulative sequence lengths (starts and the last end).
     inputs
-        Number of arguments that are read; those after are outputs.
+        Number of arguments that are read; those after them are outputs.
     """
 
     form: Form
@@ -285,7 +285,7 @@ def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
 
 
 def positions(shape: pl.Expr, weight: pl.Expr) -> pl.Expr:
-    """Return the sizes of the spatial dimensions, along which a convolution slides."""
+    """Return the spatial sizes of a tensor (`shape`) that a convolution's `weight` slides over."""
     return shape.list.tail(weight.list.len() - 2)
 
 
@@ -333,7 +333,7 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension before the last `axes` (spatial) dimensions of a tensor."""
+    """Return the size of the dimension before a tensor's last dimensions, which `axes` counts."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 

@@ -263,7 +263,7 @@ def _pyprof_types() -> pl.Expr:
 
 
 def _of_list() -> pl.Expr:
-    """Return, as JSON, sizes of the tensors that an operator like `cat` gets as one list argument.
+    """Return, as JSON, the sizes of tensors that an operator such as `cat` takes as one list.
 
     PyTorch's profiler nests them in a list; with `emit_nvtx` the list ends before the first
     argument without dimensions.
@@ -386,7 +386,7 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Return an expression, true for ranges that lie in no range before them on their thread."""
+    """Return an expression, true for ranges that no earlier range on their thread encloses."""
     ended = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("start") >= ended).fill_null(value=True)
 

@@ -128,9 +128,10 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator with FLOPs (matrix product, convolution), and per lone such kernel.
+    """Return a row per operator with FLOPs, such as a matrix product, and per lone kernel of one.
 
-    A lone kernel is one that was launched outside of all operators with recorded sizes.
+    A lone kernel (by its name a matrix product or convolution) was launched outside of all
+    operators with recorded sizes.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
 
 
 def _kernel_precision() -> pl.Expr:
-    """Return an operator's precision by its kernels' names: of multiplying ones, if any.
+    """Return an operator's precision by its kernels' names; if some multiply, only by these.
 
     A transpose of two-byte elements is named after FP16, whatever type it moves.
     """
@@ -264,13 +265,13 @@ def _kernel_precision() -> pl.Expr:
 
 
 def _only(values: pl.Expr) -> pl.Expr:
-    """Return the value that all rows share (nulls aside); null if there are several or none."""
+    """Return an aggregation: the value that all rows share, nulls aside; null if they differ."""
     known = values.drop_nulls()
     return pl.when(known.n_unique() == 1).then(known.first())
 
 
 def _wanted() -> dict[str, pl.Expr]:
-    """Return whether a backward convolution computes the gradient of its input, of its weight."""
+    """Return columns: whether a backward convolution computes the gradient of input, of weight."""
     masks = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
     by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
     unsaid = pl.col("gradients").is_null()

@@ -134,7 +134,7 @@ def _errors(
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
-    """Find which rows are positive in all steps of one sample and 0 in all steps of the other."""
+    """Test per row whether one sample is positive in all its steps and the other 0 in all."""
     sides = [(one == 0).all(axis=1) & (other > 0).all(axis=1) for one, other in ((a, b), (b, a))]
     found: Flags = sides[0] | sides[1]
     return found
@@ -254,7 +254,7 @@ def _error(steps: Numbers | Floats) -> float:
 
 
 def _outside(steps: list[int], errors: list[float], level: float) -> int:
-    """Return how many sorted pairwise differences lie outside the interval of `shift`, per side."""
+    """Return how many sorted pairwise differences the interval of `shift` cuts off on each side."""
     of_a, of_b = (np.array([each]) for each in errors)
     free = np.full(1, float(COSINES))
     variance, freedom = welch_error((of_a, of_b), (free, free))
@@ -403,7 +403,7 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
 
 
 def _apart(numbers: Floats) -> Floats:
-    """Return the values with 0 replaced by a tiny value, for Lentz's method."""
+    """Return the values, each 0 replaced by a tiny number (divisors in Lentz's method)."""
     return np.where(np.abs(numbers) < _TINY, _TINY, numbers)
 
 

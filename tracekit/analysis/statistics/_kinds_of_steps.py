@@ -115,7 +115,10 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Group steps by mode, else into usual and regularly slow ones; empty if all are alike."""
+    """Group steps by mode of their length, else into usual and regularly slow ones.
+
+    Empty if all are alike.
+    """
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
 
@@ -136,9 +139,9 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
 
 
 def _lattice(places: list[int], number: int) -> Regular | None:
-    """Return the positions in `places` that are equally spaced over all `number` steps.
+    """Return the slow steps (at `places`) if these are equally spaced over all `number` steps.
 
-    There must be three or more of these, and at most one other place per three of them; else None.
+    None unless three or more are equally spaced; per three of these one other may come by chance.
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
@@ -255,7 +258,7 @@ def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> boo
 
 
 def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
-    """Return notes: how many first iterations of each run are left out."""
+    """Return notes: how many first iterations of each run are left out (run -> number)."""
     some = {name: number for name, number in skipped.items() if number}
     text = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:

@@ -190,14 +190,14 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 def around(
     trace: Trace, begin: int, end: int, process: int | None = None
 ) -> tuple[Trace, pl.Series]:
-    """Limit a run, or one process, to ops, calls and ranges that overlap an interval.
+    """Limit a run, or one of its processes, to ops, calls and ranges that overlap an interval (ns).
 
-    Ops are kept if they start at or after its begin and were launched at or before its end. Details
-    of ops and causes of idle time can then be computed without reading the whole run.
+    Ops are kept if they start at or after `begin` and were launched at or before `end`. Details of
+    ops and causes of idle time can then be computed without reading the whole run.
 
     Returns
     -------
-    The limited run, in which ranges are renumbered; and, for each, its number in the whole run.
+    The limited run, in which ranges are renumbered; and each range's number in the whole run.
     """
     start = pl.col("start")
     is_chosen = pl.lit(value=True) if process is None else pl.col("process") == process
@@ -241,7 +241,7 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Filter a table to ids between the smallest and the largest in `numbers`."""
+    """Filter a table to rows whose id lies between the smallest and the largest of `numbers`."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 

@@ -170,7 +170,7 @@ class _Wanted:
 
     @property
     def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
-        """Classes of the sums that are computed per window: by stage, by other keys, or both."""
+        """Classes of the sums to compute per window: by stage, by other keys, or both."""
         return [*[StageSums] * self.stages, *[GroupTotals] * (self.columns is not None)]
 
     @property
@@ -252,8 +252,8 @@ class StepTimes:
         ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
         whole run is one window, `iteration` and `process` are null.
     counted
-        The windows of steps not skipped or incomplete, and how many others were left out, by
-        reason.
+        The windows of steps that are neither skipped nor incomplete, and how many others were left
+        out, by reason.
     """
 
     groups: pl.DataFrame

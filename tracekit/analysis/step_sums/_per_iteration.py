@@ -59,8 +59,8 @@ class Measured:
     iterations
         Numbers of the steps; empty if the run has none.
     counted
-        The windows of steps not skipped or incomplete, and how many others were left out, by
-        reason.
+        The windows of steps that are neither skipped nor incomplete, and how many others were left
+        out, by reason.
     devices
         Number of devices that steps ran on; a GPU that two processes use counts for each.
     skipped, cold
@@ -191,7 +191,7 @@ def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
 
 
 def numbering_meta(trace: Trace, keys: Sequence[str]) -> dict[str, bool]:
-    """Return metadata for a table by iteration in which the same step may have several numbers."""
+    """Return metadata for a table by iteration if processes give one step different numbers."""
     is_apart = "iteration" in keys and numbered_alike(trace) is not trace
     return {"numbered_apart": True} if is_apart else {}
 
@@ -233,7 +233,7 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
 
 
 def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
-    """Return the pairs ``process, device`` on which the measured steps ran."""
+    """Return the pairs ``process, device`` on which the steps ran whose times were measured."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 
@@ -351,7 +351,7 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 def step_parts(
     times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
 ) -> pl.DataFrame:
-    """Divide steps into stages and idle time: ``part``, `by`, ``length_ns, busy_ns``."""
+    """Divide steps into parts, stages and idle time: ``part``, `by`, ``length_ns, busy_ns``."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
         windows.select("window", "on_host", "start", "end", *by), on="window"

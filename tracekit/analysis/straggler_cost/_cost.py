@@ -146,7 +146,7 @@ def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
 
 
 def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
-    """Return the mean length of a step when ops of these `lengths` begin as early as possible.
+    """Return the mean step if ops take these `lengths` and begin as early as possible, ns.
 
     Parameters
     ----------

@@ -295,7 +295,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return mean busy time, s, per step and device by component (input, compute, ...)."""
+    """Return mean busy time, s, per step and device by component (input, compute, memory, ...)."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))

@@ -140,7 +140,7 @@ def _times() -> set[str]:
 
 
 def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
-    """Return the name of each column of times in the file -> its name in the study."""
+    """Return name of each time column in the file -> its name in the study table."""
     known = (*_REQUIRED, *_WORDS)
     absent = [name for name in _REQUIRED if name not in names]
     if absent:

@@ -125,7 +125,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _farthest(time_end: str, base_end: str) -> pl.Expr:
-    """Return the overhead, %, from one end (low, high) of each time range."""
+    """Return the overhead, %, at given ends (low, high) of the method's and the baseline's time."""
     time, base = pl.col(f"time_{time_end}_ns"), pl.col(f"baseline_{base_end}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
@@ -134,7 +134,7 @@ def _farthest(time_end: str, base_end: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return the answer's metadata: how many runs were compared, and how many not, and why."""
+    """Return the answer's metadata: numbers of runs compared and not compared, and the reasons."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -208,7 +208,7 @@ def _ends(name: str, end: str) -> pl.Expr:
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the times to compare: of steps if both methods have them, else of epochs."""
+    """Choose which times to compare: steps', if run and baseline have them, else epochs'."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:

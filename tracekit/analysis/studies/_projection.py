@@ -1,8 +1,9 @@
-"""Model the step time of a job on other architectures and hardware; nothing is measured.
+"""Model the step time of a job with other means of weight exchange, or other hardware.
 
-Programs reach a fixed share of the peak of every resource, and nothing overlaps: a step's time is
-the sum of the times of input, computation, memory and exchange of weights. ``docs/studies.md`` has
-the formulas.
+Nothing is measured. An architecture is how replicas exchange weights: ``1w1g`` (one GPU), ``1wng``
+(PCIe), ``PS/Worker``, ``AllReduce-Local`` and others. Programs reach a fixed share of the peak of
+every resource, and nothing overlaps: a step's time is the sum of the times of input, computation,
+memory and exchange of weights. ``docs/studies.md`` has the formulas.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
 
 
 def _sharing(hardware: Hardware, most: int) -> pl.Expr:
-    """Return how many replicas share one path to the host; 1 for PS workers (one per server)."""
+    """Return how many replicas share one path to the host, at most `most`; 1 for PS workers."""
     if most < 1:
         raise UsageError(f"{most} replicas cannot share a path", "give 1 or more")
     together = _at_most(min(hardware.gpus_per_server, most))
@@ -104,7 +105,7 @@ def _bound(known: pl.Expr) -> pl.Expr:
 def project_architectures(
     jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA), *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Return the modelled step time of each job on other architectures.
+    """Return the modelled step time of each job on other architectures (means of weight exchange).
 
     A server has at most one replica per GPU, so larger jobs have fewer replicas there.
 
@@ -113,7 +114,7 @@ def project_architectures(
     jobs, hardware, pcie_share
         As for `step_times`.
     to
-        The architectures.
+        The architectures, such as ``PS/Worker``: keys of `MEDIA`.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def sweep_hardware(
     *,
     pcie_share: int = 1,
 ) -> pl.DataFrame:
-    """Return the modelled step time of each job with another peak of one resource.
+    """Return the modelled step time of each job if the peak of one resource differs.
 
     Parameters
     ----------
@@ -295,7 +296,7 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
 def measured_against(
     jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Compare the modelled times of jobs with their measured times.
+    """Compare the modelled with the measured times of jobs.
 
     Returns
     -------

@@ -101,7 +101,7 @@ def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) 
     ratio
         Name of the column of ratios.
     numerator, other
-        Prefixes of the names of the columns of each side.
+        Prefixes of the names of the columns of either side of the ratio.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
 
 
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
-    """Return variance, degrees of freedom of log(a / b), and whether from ``steps`` or ``runs``."""
+    """Return variance and degrees of freedom of log(a / b), with their source: steps or runs."""
     several = [each["runs"] >= _SEVERAL for each in (a, b)]
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):

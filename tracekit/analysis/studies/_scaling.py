@@ -171,7 +171,7 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs (time per data set, up to a common factor) of steps and stages.
+    """Add ``time_ns``, and costs (time per data set, but for a common factor) of steps and stages.
 
     Speedups are ratios of costs. The cost of an epoch is its time; that of a step is its time
     divided by its images and, for weak scaling, multiplied by the number of GPUs, as data sets grow
@@ -279,7 +279,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 
 
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
-    """Add the percentage by which weak scaling needs less time per data set than strong scaling."""
+    """Add by how many percent less time per data set weak scaling needs than strong scaling."""
     keys = [*_GROUP, "gpus"]
     known = ("cost", "spread", "freedom", "scatter", "runs")
     only = [

@@ -95,7 +95,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
 
 def _shows_input(trace: Trace) -> bool:
-    """Test whether ranges or ops of the stage input, or sleeps of threads, were recorded."""
+    """Test whether sleeps of threads, or ranges or ops of the stage input, were recorded."""
     is_input = pl.col("stage") == "IO"
     signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
     return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())
@@ -198,7 +198,7 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return rows of runs as a table with ``speedup``, the first row's ``window_ns`` over its own.
+    """Return a table of the rows with ``speedup``: first row's ``window_ns`` over the row's own.
 
     Returns
     -------
@@ -285,7 +285,7 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
 
 
 def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
-    """Return how many first steps each run skips, and the meta entry ``notes`` on these."""
+    """Return how many first steps are skipped in each run, and the meta entry ``notes`` on that."""
     skipped = [skipped_of(run.trace, skip) for run in runs]
     notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
     return skipped, {"notes": notes} if notes else {}
@@ -303,7 +303,10 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
 
 
 def input_cost(runs: Runs, times: Sequence[Any], skip: Skip) -> Answer:
-    """Return the cost of input from three runs of a program (or their times): preloaded to cold."""
+    """Return the cost of input, by `times` of a program with preloaded, cached and cold input.
+
+    Each of the three is a time, or a run whose steps are timed; see `differential_stalls`.
+    """
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}
     return Answer(rows=rows, meta=meta, title="cost of input, by three runs", command="stalls")
@@ -392,7 +395,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
 
 
 def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return a figure's bars: work, and bubble with and without a busy neighbour stage, ns."""
+    """Return a figure's bars, ns: work, bubble while a neighbour stage works, and other bubble."""
     neighbour = pl.col("dependency_ns")
     return table.select(
         name=pl.col(name).cast(pl.String),
@@ -405,7 +408,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return the parts of each bar in the figure, ns; the rest of the step is ``other copies``."""
+    """Return the parts of the figure's bars, ns, where ``other copies`` is the rest of a step."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})

@@ -216,7 +216,7 @@ def is_unlabelled() -> pl.Expr:
 
 
 def is_told_apart(*, apart: bool = False) -> pl.Expr:
-    """Select runs that their labels identify, or whose remaining labels no other run shares.
+    """Select runs with labels `network` and `batch`, or whose other labels no other run shares.
 
     Two runs without labels may be two programs. With `apart`, all runs are selected.
     """
@@ -228,7 +228,7 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return the column ``pool``, a grouping key: equal for all runs, or, with `apart`, distinct.
+    """Return the grouping key ``pool``: equal for all runs or, with `apart`, different for each.
 
     Runs of equal configuration and ``pool`` form one row. Without `apart` it is null for all runs.
     """
@@ -347,7 +347,7 @@ def _active(trace: Trace) -> int:
 
 
 def _measured(trace: Trace, skip: Skip) -> dict[str, Any]:
-    """Return number of steps, mean lengths of steps and stages, and whether GPUs were timed."""
+    """Return number and mean length of steps, mean stage lengths, and whether GPUs were timed."""
     work = work_of(trace)
     return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
 
@@ -527,7 +527,7 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Add to an answer, for its figure, the names of its runs and whether host or GPU was timed."""
+    """Add to an answer, for its figure, the names of its runs, and whether host or GPU is timed."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 

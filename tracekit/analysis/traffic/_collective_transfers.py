@@ -38,7 +38,7 @@ _EDGES: dict[str, PolarsType] = {
 
 @dataclass(frozen=True)
 class Ranks:
-    """Location of the ranks of communicators: devices of the run and GPUs of the machine.
+    """Where ranks of communicators are: on which device of the run, and which GPU of the machine.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Ranks:
         return {gpu: device for device, gpu in self.place.items()}
 
     def logged(self, communicator: str | None) -> str | None:
-        """Return the name by which the NCCL log knows a communicator; None if the log lacks it.
+        """Return the name of a communicator in the NCCL log; None if the log lacks it.
 
         If the log lists rings of a single communicator, any communicator is taken for that one.
         """
@@ -267,7 +267,7 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process``: GPUs whose collectives all ran in that one process."""
+    """Return ``owner, sole_process``: GPU, and process, if all its collectives ran in that one."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 

@@ -118,7 +118,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add the samples again with null ``nic``, to be summed over a host's NICs of unknown name."""
+    """Add samples of NICs that the machine lacks once more, with null ``nic``, to sum per host."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     hosts = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -224,7 +224,7 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 
 
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Return the bytes that transfers moved over each counter's links during its samples.
+    """Return the bytes that transfers moved over the links of each counter while it was sampled.
 
     Counters of GPUs and NICs that the machine lacks are left out.
     """

@@ -1,4 +1,4 @@
-"""Time of transfers: the traffic of links in bins of time, and the exposed part of transfers."""
+"""Traffic of links in bins of time; exposed time of transfers, while their GPU computes nothing."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def links(
 def _over_links(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return transfers with what the keys need of their links and routes."""
+    """Return transfers by link or with their route, as the keys need."""
     needs_ends = bool({"nic", "hosts", "pair", "route"} & {*keys})
     if not {"link", "nic"} & {*keys}:
         return with_routes(transfers, machine, place)
@@ -174,7 +174,7 @@ def _over_links(
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:
-    """Return the columns of transfers that no key and no table in `joined` needs, to be dropped."""
+    """Return the columns that transfers may lose: neither keys nor `joined` tables need them."""
     needed = {*keys, *(name for each in joined if each is not None for name in each.columns)}
     of_processes = {"process"} if needed & {*OF_PROCESSES} else set()
     return {"op", "process", "stage", "iteration"} - needed - of_processes
@@ -225,7 +225,7 @@ def _of_network(
 
 
 def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return the NICs to which data of a GPU goes through host memory: NIC, direction, device."""
+    """Return NIC (``node``), direction and GPU where data pass through host memory in between."""
     rows = [
         (nic, direction, device, "host")
         for device, gpu in place.items()
@@ -351,7 +351,7 @@ def _with_exposed(
     between: tuple[int, int] | None,
     computing: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Add the exposed time of transfers, in which their GPU computes nothing."""
+    """Add exposed time: that of transfers while their GPU computes nothing."""
     times = _cut(rows, between).select(*columns, "clock", "start", "end", device="end_device")
     parts = exposed_parts(times.unique(), computing)
     unknown = parts.group_by(columns).agg(is_unknown=pl.col("start").is_null().any())
@@ -431,7 +431,7 @@ def traffic_window(trace: Trace) -> int:
 def placed_share(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Return counts of transfers: all, with known route, and with known size.
+    """Return numbers of transfers: in all, of known route, and of known size.
 
     Returns
     -------
@@ -511,6 +511,6 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
 
 
 def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
-    """Return least and most total bytes of the collectives whose algorithm is unknown."""
+    """Return the total bytes, least and most, of collectives whose algorithm is unknown."""
     each = _alternatives(transfers, ())
     return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

@@ -112,7 +112,7 @@ def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
 def _routes(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
-    """Yield each distinct pair of end points of transfers, with the routes of its copies."""
+    """Yield each distinct pair of end points of transfers, with the route of each of its copies."""
     known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
     for ends in known.rows():
         src, dst, via, through_host, at_switch, _, *nics = ends

@@ -209,7 +209,7 @@ class Traffic:
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
-        """Return transfers, machine, and device -> GPU: arguments of functions on links."""
+        """Return transfers, machine, device -> GPU: what functions on links take as arguments."""
         return self.transfers, self.machine, self.placed.place
 
     @cached_property
@@ -269,7 +269,7 @@ class Traffic:
 
     @cached_property
     def _groups(self) -> pl.DataFrame:
-        """The group of ranks of each collective kernel: ``op, group, parallelism``."""
+        """Group of ranks of each collective kernel, by name: ``op, group, parallelism``."""
         return groups_of_ops(self.trace, self.calls).select("op", "group", "parallelism")
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
@@ -327,7 +327,10 @@ class Traffic:
         )
 
     def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
-        """Return warnings about NICs that are unknown or assumed."""
+        """Return warnings: transfers of unknown NIC, and assumptions by which NICs were found.
+
+        Such as: traffic uses the NIC nearest to its GPU. `rows` are those by the key ``nic``.
+        """
         how = "NCCL_DEBUG=INFO logs it (--nccl-log)"
         found = []
         if rows["nic"].null_count():
@@ -348,12 +351,15 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Note on recorded files and collectives that `timeline` omits; None if none."""
+        """Note on what `timeline` leaves out: trace files on other clocks, some collectives.
+
+        These are collectives whose algorithm is unknown. None if it leaves out nothing.
+        """
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
 
     def _between(self, where: str) -> str | None:
-        """Return a note on collectives whose algorithm is one of several; it ends with `where`."""
+        """Return a note: number of collectives of uncertain algorithm, and the text `where`."""
         number = self.transfers["choice"].drop_nulls().n_unique()
         names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
@@ -362,7 +368,7 @@ class Traffic:
         return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
-        """Return a note: recorded files on another clock than the first one with traffic."""
+        """Return a note naming files whose clock is not that of the first file with traffic."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
         clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
         apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0

@@ -336,7 +336,10 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Return copies with ``size`` (id of process and bytes), device, longest gap (``limit``)."""
+    """Add to copies ``size``, equal for copies of one process and size, and ``limit``.
+
+    ``limit`` is the longest time to a copy that forwards the data, ns.
+    """
     return halves.join(sizes, on=["process", "bytes"], how="left", maintain_order="left").select(
         "size",
         "start",
@@ -487,7 +490,7 @@ def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _each_once(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs, in order, without those with a copy that an earlier kept pair contains."""
+    """Return the pairs of copies, in order, that share no copy with an earlier pair returned."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     both = [pairs[name].to_numpy() for name in ("op", "second_op")]
@@ -518,7 +521,7 @@ def take_once(
 
 
 def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str, source: str) -> pl.DataFrame:
-    """Merge each pair of copies into one row; `pairs`: ``op, second_op``, maybe ``via_device``."""
+    """Merge each pair of copies in `pairs` (``op, second_op``) into one row of transfers."""
     second = copies.select(
         second_op="op", second_start="start", second_end="end", second_dst="dst_device"
     )

@@ -119,7 +119,7 @@ def frame_table(
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Move the least informative columns of a table too wide for a page to the right."""
+    """Move columns to the right, least informative ones, if the table is too wide for a page."""
     placed = [natural(column) for column in columns]
     _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
     return sorted(columns, key=lambda column: column.name in hidden)
@@ -133,7 +133,7 @@ def _pixels(placed: Placed) -> int:
 
 
 def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:
-    """Drop numeric columns equal to an earlier column; return the rest, and which equals which."""
+    """Drop numeric columns equal to an earlier one; return the rest, and dropped -> earlier one."""
     first: dict[tuple[str, ...], str] = {}
     equal: dict[str, str] = {}
     for column in columns:

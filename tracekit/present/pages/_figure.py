@@ -74,7 +74,7 @@ def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Mark
 
 
 def _head(figure: go.Figure) -> dict[str, Any]:
-    """Return title, subtitle and notes of a figure; only the title of a foreign figure."""
+    """Return title, subtitle and notes of a figure; only the title of one made by other code."""
     meta = figure.layout.meta
     if meta and HEAD in meta:
         return dict(meta[HEAD])
@@ -83,7 +83,7 @@ def _head(figure: go.Figure) -> dict[str, Any]:
 
 
 def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
-    """Remove texts from a layout that the page shows around the figure, and their margins."""
+    """Remove from a layout texts that the page shows around the figure, and the room for them."""
     margin, height = layout["margin"], layout["height"]
     texts = layout.get("annotations", [])
     lines = {name: sum(each.get("name") == name for each in texts) for name in (SUBTITLE, NOTE)}
@@ -100,7 +100,7 @@ def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
 
 
 def _measures(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return sizes by which a page fits a figure: width, least width, and plots side by side."""
+    """Return sizes by which a page fits a figure: width, least width, number of plots in a row."""
     meta = layout.get("meta") or {}
     axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
     across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()

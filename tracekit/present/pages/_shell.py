@@ -110,7 +110,7 @@ def _digest(script: str) -> str:
 
 
 def _policy(digests: Sequence[str], *, asks: bool) -> str:
-    """Return a content security policy that allows only scripts with these digests, no loads."""
+    """Return a content security policy: only scripts with these digests run, nothing is loaded."""
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
