@@ -184,7 +184,7 @@ def action(
 
 
 def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answering:
-    """Add to a function the declared options of `takes`, before those for opening runs."""
+    """Add to a command's function the options that `takes` declares, before those to open runs."""
     signature = inspect.signature(function)
     *named, _ = signature.parameters.values()
     place = next(n for n, each in enumerate(named) if each.name in {"rules", "store"})
@@ -208,7 +208,7 @@ def _writing(
     formats: Sequence[Format],
     rows: Mapping[str, Any],
 ) -> Callable[..., None]:
-    """Return a function that calls `function`, draws its figures, and writes its answer."""
+    """Return a function that calls `function`, draws requested figures, and writes the answer."""
     function = _reading(function)
 
     @functools.wraps(function)

@@ -439,7 +439,7 @@ def _sides(
 
 
 def _judge(found: "Comparison", limit: float, unknown: str, options: Mapping[str, Any]) -> int:
-    """Print on stderr whether the limit is kept, and return the exit code."""
+    """Print on stderr whether B keeps the limit (percent slower than A); return the exit code."""
     checked = comparison.check_limit(
         found, limit, metric=options["metric"], anyway=options["anyway"]
     )

@@ -108,7 +108,7 @@ def declared_options(parameters: "Iterable[inspect.Parameter]") -> dict[str, Opt
 
 
 def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Parameter:
-    """Return a declared option as a parameter for typer, with its type, default and help."""
+    """Return a parameter with a declared option as typer takes it: with type, default and help."""
     default = parameter.default
     if option.unit == "keys" and default is not None:
         default = [default]
@@ -128,7 +128,7 @@ def typer_option(name: str, declared: Any) -> Any:
 
 
 def _typed(kind: Any, option: Option) -> Any:
-    """Return the type of an option for typer; a quantity with a unit is text."""
+    """Return the type that typer sees of an option: text if it is a quantity with a unit."""
     if option.unit is not None and option.unit != "runs":
         return str | None
     if texts := choices(kind):

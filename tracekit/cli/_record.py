@@ -260,7 +260,7 @@ def record(
 
 
 def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None:
-    """Raise `UsageError` if two ways of recording were requested."""
+    """Raise `UsageError` if the options ask for two ways of recording at once."""
     if calibrate and (is_series or has_windows):
         raise UsageError("--calibrate keeps no recording", "leave out --every, --times, --against")
     if is_series and has_windows:
@@ -313,7 +313,7 @@ def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated
 
 
 def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
-    """Record windows of a program, each as a run with all ranks, and compare them."""
+    """Record a program in several windows of time, each as a run of all ranks, and compare them."""
     windows = recording.by_window(recorder.reports(plan))
     runs = [
         recorder.ingest(reports, f"{name}-{number}", {"series": name, "window": str(number)})
@@ -389,7 +389,7 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
 
 
 def _steps_known(run: "tracekit.Run") -> str:
-    """Return how a program's steps are known, as its annotations state."""
+    """Return by which means a program's steps are known, as marks in its annotations state."""
     import polars as pl
 
     mark = "tracekit.steps "
@@ -438,7 +438,7 @@ class _Recorder:
         return next(each for each in tried if used.isdisjoint(each + end for end in endings))
 
     def check(self) -> None:
-        """Check before recording that the reports can be ingested."""
+        """Check before recording that options are valid, so that the reports can be ingested."""
         self.wanted.check()
         attribution.Rules.load(self.rules, None)
         stores.check_labels(self.labels)
@@ -451,7 +451,7 @@ class _Recorder:
         return recording.find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
-        """Return the plan of a recording."""
+        """Return how to record a program: the command of nsys and the files that it writes."""
         return recording.plan(
             program,
             self.wanted,
@@ -461,7 +461,7 @@ class _Recorder:
         )
 
     def of_gpus(self) -> "_Recorder":
-        """Return a recorder with the options that tables of a GPU study need."""
+        """Return a recorder that also records memory use, an NCCL log, and nvidia-smi samples."""
         memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
         wanted = replace(self.wanted, memory_usage=memory, nccl_log=True, nvidia_smi=True)
         return replace(self, wanted=wanted)

@@ -40,7 +40,7 @@ _GAP = 0.3
 
 
 def described(key: str, value: object) -> str:
-    """Return a run's property `key` as text without markup, such as ``4 GPUs``; cut if too long."""
+    """Return a run's property `key` with its value as text, such as ``4 GPUs``; cut if too long."""
     if key == "run" and value is None:
         return "median of several"
     if value is None:
@@ -422,13 +422,13 @@ def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool
 
 
 def _amount(value: float, decimals: int) -> str:
-    """Return a number as text; a positive number never reads as zero."""
+    """Return a number as text with `decimals` decimals; a small positive one as ``<0.1`` or so."""
     text = f"{value:,.{decimals}f}"
     return text if not value or text.strip("0.") else f"<{10**-decimals:.{decimals}f}"
 
 
 def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float) -> go.Bar:
-    """Return one segment of each horizontal bar, with its length written inside if it fits."""
+    """Return one segment, such as a stage, of all bars, with its length inside where it fits."""
     decimals = decimals_of(longest / unit[0])
     ink = readable_on(part.colour) if isinstance(part.colour, str) else INK
     return _bars(part, rows, *unit, is_upright=False).update(

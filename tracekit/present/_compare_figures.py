@@ -201,7 +201,7 @@ def _step_labels(
 
 
 def _change_text(delta: float | None, before: float, unit: tuple[int, str], decimals: int) -> str:
-    """Return a change as text, and below it the change in percent of the time before."""
+    """Return a change as text, and below it the change in percent of `before`, the time in A."""
     if delta is None:
         return "?"
     absolute = signed(delta / unit[0], decimals)
@@ -308,7 +308,7 @@ def changes_figure(
 
 
 def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, Any]]:
-    """Return the groups that changed most; one without a known change ranks by its time."""
+    """Return the groups that changed most; those without a known change are ranked by time."""
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
     others = [name for name in keys if name != "name"] if "name" in keys else []

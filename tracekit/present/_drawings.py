@@ -1,4 +1,4 @@
-"""The drawings of answers, by the names in `Answer.figures`."""
+"""Functions that draw answers, by the names of figures in `Answer.figures`."""
 
 from __future__ import annotations
 

@@ -110,12 +110,12 @@ def without_spare(
 
 
 def natural(column: ShownColumn) -> Placed:
-    """Return a column at its natural width."""
+    """Return a column at the width that its longest text needs."""
     return Placed(column, _width(column, (column.header,)), (column.header,))
 
 
 def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Merge all columns of prose into one, with their texts below each other, to wrap less."""
+    """Merge all columns of prose (sentences) into one, their texts one below the other."""
     prose = [column for column in columns if traits(column.name).prose]
     if len(prose) < 2:  # noqa: PLR2004 - a column alone has nothing to merge with
         return list(columns)

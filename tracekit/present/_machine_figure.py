@@ -146,7 +146,7 @@ def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
 
 
 def _flows(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> list[_Flow]:
-    """Return the traffic by wire and direction."""
+    """Return the traffic of each wire (line of links between two boxes), by direction."""
     places = {end: place for place, wire in enumerate(drawing.wires) for end in _directions(wire)}
     used: dict[tuple[int, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -166,7 +166,7 @@ def _directions(wire: Wire) -> list[tuple[str, str]]:
 
 
 def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
-    """Return the line for one direction of traffic, shifted to the right of the wire."""
+    """Return the line for one direction of traffic, beside the wire that joins two boxes."""
     points = wire.points if is_onward else wire.points[::-1]
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
@@ -181,7 +181,7 @@ def _lane(wire: Wire) -> float:
 
 
 def _width(wire: Wire) -> float:
-    """Return the width of the line that represents the links of a wire."""
+    """Return the width, in pixels, of the line for the links between two boxes (a wire)."""
     link = wire.links[0]
     if not link.is_peer:
         return _WIDTHS.get(link.type, 2.0)
@@ -227,7 +227,7 @@ def _order(wire: Wire) -> tuple[int, float]:
 
 
 def _label(wire: Wire) -> str:
-    """Return the legend's text for a wire: number, type and peak of its links."""
+    """Return the legend's text for links between two boxes (a wire): number, type and peak."""
     name = _TYPES[wire.links[0].type][0]
     if wire.links[0].is_peer:
         bricks = _bricks(wire)

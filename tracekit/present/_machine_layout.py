@@ -99,7 +99,7 @@ class Wire:
 
 @dataclass
 class Drawing:
-    """Boxes by node, and the wires between them."""
+    """A machine's drawing: boxes (by node), and wires, the lines for the links between boxes."""
 
     boxes: dict[str, Box] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
@@ -215,7 +215,7 @@ def _number(node: str) -> int:
 
 
 def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
-    """Return the nodes that need a column, grouped by their root."""
+    """Return the nodes that need a column of their own in the drawing, grouped by their CPU."""
     groups = [tree.leaves(root) for root in tree.roots]
     alone = [gpu for gpu in machine.nodes("gpu") if gpu not in tree.depth]
     return [*groups, alone] if alone else groups
@@ -233,7 +233,7 @@ def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
 
 
 def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
-    """Put all nodes in one row, with a gap between groups."""
+    """Put all nodes in one row of the drawing, with a gap between groups."""
     nodes = [(node, group) for group, nodes in enumerate(groups) for node in nodes]
     return {node: (place + group * _BETWEEN_ROWS, 0.0) for place, (node, group) in enumerate(nodes)}
 

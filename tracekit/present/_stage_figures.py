@@ -237,7 +237,7 @@ def stage_bars_figure(
 
 
 def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the configurations, grouped by network, and stage times by ``row``, their index."""
+    """Return the configurations, grouped by network, and stage times with their index, ``row``."""
     keys = [key for key in _STUDY if key in study.columns]
     runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
     parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]

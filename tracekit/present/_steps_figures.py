@@ -34,7 +34,7 @@ _MOST_POINTS_NAMED = 30
 
 
 class _Run(NamedTuple):
-    """One run in the figure, with its style."""
+    """One run in the figure of step times, with its colour and style."""
 
     steps: pl.DataFrame
     name: str

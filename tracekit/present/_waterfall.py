@@ -97,7 +97,7 @@ def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
 def reaches_of(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return for each stage the range of step times that its bar and interval cover, ns."""
+    """Return for each stage the lowest and highest step time that its bar or interval reaches."""
     ends = [
         (*level, *(level[0] + end for end in (part.low, part.high) if end is not None))
         for part, level in zip(parts, levels, strict=True)

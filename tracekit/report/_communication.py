@@ -129,7 +129,7 @@ def _pair_cell(src: int, dst: int, moved: tuple[int, int] | None, most: float) -
 
 
 def _bounds(links: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return expressions for the least and the most bytes of a row; equal if bytes are known."""
+    """Return expressions: a row's least and most bytes, equal if its bytes are known exactly."""
     names = {*links.columns}
     low, high = (
         pl.coalesce("bytes", name) if name in names else pl.col("bytes")

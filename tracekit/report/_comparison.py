@@ -155,7 +155,7 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw how much each part of a step adds to the change of its time, with intervals."""
+    """Draw how much each part of a step (stage, idle time) adds to the change of its time."""
     answer = _compared(subject, "stage")
     parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
     step = answer.meta.get("step") or {}
@@ -243,7 +243,7 @@ def _change(row: Mapping[str, Any], widest: float) -> Bar:
 
 
 def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:
-    """Return the segment of a change from `start` to `end` on a track centred at no change."""
+    """Return a segment of a bar, for the change from `start` to `end`; no change is its centre."""
     left, width = 50 + 50 * start / widest, 50 * (end - start) / widest
     return Piece(round(left, 3), round(width, 3), look, title)
 

@@ -64,7 +64,7 @@ class View(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A Gantt chart as arguments of the template ``page/blocks.jinja``."""
+    """A Gantt chart: values for the template ``page/blocks.jinja``."""
 
     title: str
     label: str
@@ -230,7 +230,7 @@ def _of_step(close: Close, step: int | None) -> pl.DataFrame:
 
 
 def _packed(views: Sequence[Mapping[str, Any]], names: Names) -> Markup:
-    """Return the script's data in compact form: JSON, compressed, in letters without escapes."""
+    """Return the data of the chart for the page's script: JSON, compressed, as Base64 letters."""
     full = [printable(name) for name in names.numbers]
     short = readable_names(full)
     content = {
@@ -282,7 +282,7 @@ class Names:
 
 
 def with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
-    """Add to intervals as `zero` the earliest start on their clock, where the chart begins."""
+    """Add to intervals ``zero``, the chart's begin: the earliest start on the interval's clock."""
     return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
 
 

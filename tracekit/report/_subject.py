@@ -92,7 +92,7 @@ class Subject:
 
     @property
     def subtitle(self) -> str:
-        """One line that describes the recording."""
+        """One line below the heading: description of the recordings, or a study's run names."""
         if len(self.runs) > 1:
             return ", ".join(run.name for run in self.runs)
         own = self.close.described
@@ -110,7 +110,7 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's row in a study: times of its steps and of their parts, without cold steps."""
+        """The run's row in a study table: mean times of steps and their parts, cold steps aside."""
         return self.library.study([self.run]).rows.row(0, named=True)
 
     @cached_property
@@ -131,7 +131,7 @@ class Close:
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
-        """Lengths of steps; on the host if no GPU was used."""
+        """Lengths of steps, ns; those of host iterations if no GPU was used."""
         if not self.spans.is_empty():
             return step_detail.step_lengths(self.spans)
         length = (pl.col("end") - pl.col("start")).mean()
@@ -187,7 +187,7 @@ class Close:
 
     @property
     def chosen(self) -> dict[str, int | None]:
-        """The steps to show: description -> number, None for the whole run."""
+        """The steps to show, such as the median one: description -> number; None: whole run."""
         if self.lengths.is_empty():
             return {"Whole run": None}
         typical = [(step_detail.median_step(own), own) for own in self.kinds]

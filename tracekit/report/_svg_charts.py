@@ -47,7 +47,7 @@ class Track(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar, with its name and value."""
+    """One bar of a chart, with its name and value."""
 
     name: str
     tracks: Sequence[Track]
@@ -246,7 +246,7 @@ def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 class Node(NamedTuple):
-    """A rectangle of an icicle, placed in percent of the width and pixels from the top."""
+    """A rectangle of an icicle chart, placed in percent of the width and pixels from the top."""
 
     left: float
     width: float
@@ -319,7 +319,7 @@ class HeatCell(NamedTuple):
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map."""
+    """A row of a heat map, with its name and cells."""
 
     name: str
     cells: Sequence[HeatCell]

@@ -177,7 +177,7 @@ def _told(odd: pl.DataFrame, typical: float, kinds: str) -> str:
 
 
 def ranges(subject: Subject) -> Markup:
-    """Draw the tree of ranges by GPU time, and list the kernels that take most time."""
+    """Draw NVTX ranges as a tree by GPU time, and list the kernels that take most time."""
     run = subject.run
     pieces: list[Markup | None] = []
     if not run.trace["ranges"].head(1).collect().is_empty():

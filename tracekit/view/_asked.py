@@ -122,7 +122,7 @@ class AskedRuns:
                 "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
 
     def run(self, query: Query) -> dict[str, Any]:
-        """Return the lanes (rows of the chart) of a run, its first start and its length, ns."""
+        """Return a run's lanes (rows of the chart), its first start, and its length, ns."""
         _only(query, "run")
         seen = self._seen(query)
         lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
@@ -333,7 +333,7 @@ class AskedRuns:
         return {"idle": idle, "members": places}
 
     def _op(self, query: Query) -> tuple[_Seen, pl.DataFrame]:
-        """Return a run and one of its ops."""
+        """Return the run and the row of the op that a request names."""
         _only(query, "run", "op")
         seen = self._seen(query)
         number = _number(query, "op", 0, _LAST)
@@ -418,7 +418,7 @@ class _Near:
         return cls((number, step), (begin, end), ranges, near)
 
     def numbered(self, op: pl.DataFrame) -> pl.DataFrame:
-        """Return the op with the new index of its range."""
+        """Return the op with the number that its range has among the ranges read."""
         number = self.ranges.index_of(op["range"][0])
         return op.with_columns(range=pl.lit(number, self.ranges.dtype))
 

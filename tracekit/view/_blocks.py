@@ -86,7 +86,7 @@ def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
-    """Return the sums over the blocks in the slice `where`: a row per value of the key `by`."""
+    """Return a row per value of the key `by`: sums over the bins of time in the slice `where`."""
     rows = []
     for (gpu, column, word), (busy, count, total) in sums.blocks.items():
         named = {"ops": count, "total_ns": total, "busy_ns": busy}

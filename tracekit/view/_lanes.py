@@ -195,7 +195,7 @@ class RunLanes:
 
     @cached_property
     def _all(self) -> Sequence[Lane]:
-        """All lanes: ranges, for each GPU stages, exposed communication and streams; counters."""
+        """All lanes: ranges; each GPU's stages, exposed communication and streams; counters."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
         tiles = {key: cell for key, (_, cell) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
@@ -433,7 +433,7 @@ class RunLanes:
         return {key: spans.during(start, end) for key, spans in lanes.items()}
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
-        """Return a longer interval around an interval, unless it has too many spans."""
+        """Return an interval widened for reading ahead, unless too many spans would be in it."""
         tiles = [each for (tile_kind, _), (_, each) in self.sums.lanes.items() if tile_kind == kind]
         found = start, end
         start, end = min(start, self.edges[1]), max(end, self.edges[0])
@@ -447,7 +447,7 @@ class RunLanes:
 
 
 def _order(lane: Key) -> tuple[Any, ...]:
-    """Return the sort key of a lane."""
+    """Return the key by which lanes are sorted from top to bottom."""
     kind, key = lane
     parts = [(part is None, part or 0) for part in key]
     if kind in _KINDS:
@@ -456,7 +456,10 @@ def _order(lane: Key) -> tuple[Any, ...]:
 
 
 def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool) -> Lane:
-    """Return a lane with its label."""
+    """Return a lane of `kind` with its label.
+
+    `several`: whether labels of ranges need the process, as several have ranges.
+    """
     is_first = kind == "stages" or (kind == "range" and not key[-1])
     gpu, last = key[0], "?" if key[-1] is None else key[-1]
     if kind == "range":

@@ -219,7 +219,7 @@ def _integers(values: Sequence[Any], count: int) -> Sequence[int]:
 
 
 def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[str]) -> Tiles:
-    """Read the binned sums of a lane with `spans` spans."""
+    """Read the sums in bins of a lane of `spans` spans from cached bytes."""
     length = edges[1] - edges[0]
     width = first_width(spans, length)
     bins = -(-length // width)
@@ -245,7 +245,7 @@ def _blocks_per_part(edges: tuple[int, int], gpus: int) -> int:
 def _blocks(
     read: Unpacked, keys: Sequence[Any], edges: tuple[int, int], gpus: Sequence[int], ops: int
 ) -> dict[BlockKey, Block]:
-    """Read the bins of GPUs."""
+    """Read the sums of GPUs in bins of equal time from cached bytes."""
     width, found = _block_width(edges, len(gpus)), {}
     bins = -(-max(edges[1] - edges[0], 1) // width)
     for gpu, by, word in keys:
@@ -258,14 +258,14 @@ def _blocks(
 def _columns(
     read: Unpacked, height: int, kinds: Mapping[str, Any], most: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Read columns with the types `kinds`, each up to its largest value in `most`."""
+    """Read columns of types `kinds` from cached bytes; no value may exceed that in `most`."""
     return pl.DataFrame(
         [pl.Series(n, read.take(height, most.get(n, _LAST)), kind) for n, kind in kinds.items()]
     )
 
 
 def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFrame:
-    """Read the sums by name and kind."""
+    """Read the sums by name and kind of op from cached bytes."""
     height = _integers([header["kernels"]], 1)[0]
     texts = pl.Series([None, *header["names"]], dtype=pl.String)
     bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
@@ -284,7 +284,7 @@ def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFra
 def _few(
     read: Unpacked, header: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
-    """Read the spans of lanes with few spans."""
+    """Read the spans of those lanes that have few from cached bytes."""
     height = _integers([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
@@ -309,7 +309,7 @@ def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
 
 
 def _way() -> list[pl.Expr]:
-    """Return the source and destination of a copy; null for other ops, or if unknown."""
+    """Return the source and destination (GPU or host) of a copy; null for other ops, if unknown."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
     # No `replace`: it would read all ops at once.
     copied, is_staged = pl.col("copy_kind"), kind == "staged"
@@ -325,7 +325,7 @@ def _way() -> list[pl.Expr]:
 
 
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges of driving threads, with the keys of their lanes, and `DRAWN`."""
+    """Return the ranges to draw (of threads that drive steps), with lane keys and `DRAWN`."""
     depth = pl.col("depth").fill_null(0)
     threads = step_detail.driving_threads(trace).lazy()
     return (
@@ -358,7 +358,7 @@ def alone(ops: Spans, is_communication: Ints) -> Spans:
 
 
 def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return for each lane the numbers of spans and hatched spans, first start and last end."""
+    """Return, per lane, number of spans and of hatched ones, first start and last end, ns."""
     columns = frame.select(*by, "start", "end", "hatched")
     counts = (
         batch.group_by(by).agg(
@@ -535,11 +535,11 @@ class _Adding:
         return {key: sums.block() for key, sums in self._blocks.items()}
 
     def lanes(self) -> dict[Key, tuple[int, Tiles]]:
-        """Return the number of spans of each lane, and its binned sums."""
+        """Return for each lane its number of spans, and their sums in bins."""
         return {key: (self._spans[key], sums.tiles()) for key, sums in self._sums.items()}
 
     def few(self) -> dict[Key, pl.DataFrame]:
-        """Return the spans of lanes with few spans."""
+        """Return the spans of lanes that have few, to draw them singly: key of lane -> spans."""
         return {key: pl.concat(parts) for key, parts in self._few.items()}
 
 

@@ -121,7 +121,7 @@ class Level:
     longest: Ints
 
     def coarser(self) -> Level:
-        """Return the next coarser level."""
+        """Return the sums in bins four times as long."""
         return Level(
             self.width * FACTOR,
             {look: small(_in_fours(each).sum(axis=1)) for look, each in self.busy.items()},

@@ -1,4 +1,4 @@
-"""A view: its server, the file that opens a browser, and their shutdown."""
+"""A run's page in a browser: its server, the file that opens a browser, and their shutdown."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _rates() -> dict[str, pl.Expr]:
 
 
 def _utilisations() -> dict[str, pl.Expr]:
-    """Return MFU and HFU (model, hardware FLOPs utilisation): time at the peak rate / step time."""
+    """Return MFU, HFU (model, hardware FLOPs utilisation): time at peak FLOP rate / step time."""
     is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
     return {
         name: pl.when(is_known).then(pl.col(ideal) / pl.col("step_ns"))
@@ -188,7 +188,10 @@ def _ideal() -> pl.Expr:
 
 
 def _ideal_of_model() -> pl.Expr:
-    """Like `_ideal`, without FLOPs recomputed by activation checkpointing; null where unknown."""
+    """Return the time, ns, of FLOPs at the peak rate without those of recomputation; or null.
+
+    Recomputation: forward operators run again by activation checkpointing.
+    """
     model_ns = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
     return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(model_ns)
 

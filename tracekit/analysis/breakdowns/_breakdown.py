@@ -138,7 +138,10 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def _layer_of(found: RangeLayers) -> Named:
-    """Return a grouping key: each op's layer number (`NO_LAYER` last); null except in FP, BP."""
+    """Return a grouping key: the number of the layer of each op in FP and BP; null for other ops.
+
+    Ops of unknown layer sort last (`NO_LAYER`).
+    """
     number, count = len(found.of_range), len(found.layers)
     values = [
         pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
@@ -367,7 +370,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return metadata: `length` (time less FP and BP) as weight update time, or why unknown."""
+    """Return metadata: `length` (step time less FP, BP) as weight update time, or why unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}

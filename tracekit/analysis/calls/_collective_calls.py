@@ -642,7 +642,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the size S of nccl-tests for an MPI call; null if this rank's sizes leave it open."""
+    """Return the size S of nccl-tests for an MPI call; null if this rank's bytes do not tell it."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")

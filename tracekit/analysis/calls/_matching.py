@@ -92,7 +92,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the clock alignment error, ns: the largest 5th or 95th percentile of residuals."""
+    """Return the error between files' clocks, ns: the largest 5th or 95th percentile residual."""
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
@@ -428,7 +428,7 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
-    """Count, for each stream, the calls of the leading stream between its first and last call."""
+    """Count, for each stream, the leading stream's calls between the stream's first and last."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")

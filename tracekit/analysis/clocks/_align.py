@@ -286,7 +286,7 @@ class _Aligning:
         )  # fmt: skip
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
-        """Return the reports of `known` to try: those with most common communicators first."""
+        """Return the reports of `known` to align with, those sharing most communicators first."""
         here, named = self._places[index], self._calls(index).named
 
         def away(other: int) -> tuple[int, bool, float]:

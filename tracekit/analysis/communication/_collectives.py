@@ -313,7 +313,7 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return library -> participants of a collective of all ranks; empty if ranks are missing."""
+    """Return library -> number of participants of a collective of all ranks; empty if some lack."""
     if unrecorded_ranks(trace):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()

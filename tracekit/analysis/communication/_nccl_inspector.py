@@ -530,7 +530,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
 
 def _kernels(trace: Trace, records: pl.DataFrame) -> pl.DataFrame:
-    """Return collective kernels, ``place`` (position in order) and ``length`` (duration, ns)."""
+    """Return collective kernels with ``place`` (position in order of start), ``length`` (ns)."""
     calls = (
         collective_calls(trace)
         .filter(pl.col("library") == "nccl")

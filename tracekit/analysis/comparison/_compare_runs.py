@@ -304,7 +304,7 @@ def _readable(table: pl.DataFrame) -> pl.DataFrame:
 def _notes(
     found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
-    """Return notes on two runs: outliers, dependent steps, missing data, ranges while idle."""
+    """Return notes on two runs: outliers, dependent steps, missing data, host ranges while idle."""
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),

@@ -302,7 +302,7 @@ class Host:
         return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Select calls of threads, the time between calls, and waits for launches."""
+        """Select the edges of host calls, time between calls, threads' hand-overs, and launches."""
         return pl.col("kind").is_in(_OF_HOST) & (pl.col("weight") > 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:

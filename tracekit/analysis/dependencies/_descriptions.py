@@ -48,7 +48,7 @@ def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
-    """Return the columns of `_link_of_ops` for copies with a known route."""
+    """Return ``op, link, others_use`` (see `_link_of_ops`) of the copies with a known route."""
     transfers = traffic.transfers.filter(~pl.col("method").is_in(["nccl", "collective"]))
     if transfers.is_empty():
         return pl.DataFrame(schema=_FOUND)

@@ -369,7 +369,10 @@ class Batches:
 
     @property
     def doubt(self) -> str:
-        """Reason to doubt waits for a loader: ranges, or one wait, with most of their time."""
+        """Reason why time taken for waits for a loader may be other work; empty if there is none.
+
+        Most of it lies in other ranges, in one wait, or where the thread does not sleep.
+        """
         if self.elsewhere:
             return (
                 "most of what is taken for waiting for a loader lies in ranges between steps: "
@@ -553,7 +556,7 @@ def _workers(waits: pl.DataFrame) -> int | None:
 
 
 def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
-    """Test whether operating system calls show that threads slept in their waits."""
+    """Test whether operating system calls show that threads slept in these waits for batches."""
     naps = merged(_asleep(trace), ["thread"])
     if waits.is_empty() or naps.is_empty():
         return False
@@ -564,7 +567,7 @@ def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
 
 
 def _elsewhere(trace: Trace, waits: pl.DataFrame) -> str:
-    """Return names of ranges between steps, not of input, with most of the time of waits, or ""."""
+    """Return names of ranges, not of input, with most of the waiting time between steps; or ""."""
     gaps = _between(trace.read("iterations")).rename({"start": "since", "end": "until"})
     ranges = trace["ranges"].filter(pl.col("stage").ne_missing("IO"), pl.col("end") > 0).join(
         waits.lazy().select("thread").unique(), on="thread", how="semi"

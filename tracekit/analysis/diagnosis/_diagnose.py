@@ -99,7 +99,10 @@ _KINDS_OF = {
 
 @cache
 def score() -> Mapping[str, Any]:
-    """Return rule -> ``claims, wrong``: tested findings and wrong ones (benchmarks/findings.py)."""
+    """Return rule -> ``claims, wrong``: how many findings were tested, and how many of them wrong.
+
+    Written by benchmarks/findings.py.
+    """
     return read_toml(schemas() / "findings" / "score.toml")
 
 

@@ -158,24 +158,24 @@ class Facts:
 
     @cached_property
     def step_ns(self) -> float:
-        """Mean length of a usual step on a GPU."""
+        """Mean length of a usual (not cold) step on a GPU, ns."""
         return float(self.steps.select(LENGTH.sum()).item() / max(self.cells.height, 1))
 
     @cached_property
     def median_ns(self) -> float:
-        """Median length of a usual step, in the mean over GPUs."""
+        """Median length of the usual (not cold) steps, each the mean over GPUs, ns."""
         each = self.steps.group_by(CELL).agg(length=LENGTH.sum())
         of_steps = each.group_by("iteration").agg(pl.col("length").mean())
         return float(of_steps["length"].median() or 0)  # type: ignore[arg-type]
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """``device, iteration`` of each usual step on each GPU, one row each."""
+        """``device, iteration`` of each usual (not cold) step on each GPU, one row each."""
         return self.steps.select(CELL).unique(maintain_order=True)
 
     @cached_property
     def number(self) -> int:
-        """Number of usual steps of the run."""
+        """Number of the run's usual (not cold) steps."""
         return self.steps["iteration"].n_unique()
 
     # -- sums of parts
@@ -277,7 +277,7 @@ class Facts:
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """Participants of collectives, with ``clock`` and ``step`` (null if not a usual step)."""
+        """Participants of collectives, with ``clock`` and ``step`` (null unless a usual step)."""
         steps = self.found(calls)["rows"].select("op", "step")
         return self._calls.join(steps, on="op", how="left", maintain_order="left")
 
@@ -341,7 +341,7 @@ class Facts:
 
     @cached_property
     def winnable_ns(self) -> float:
-        """Upper bound of a win: time of a step outside of compute kernels, ns."""
+        """Upper bound of a finding's win: time per step in which no compute kernel runs, ns."""
         busy = self.found(kernels)["busy"].select(*CELL, busy="length")
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
             busy, on=CELL, how="left"

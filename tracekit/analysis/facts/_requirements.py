@@ -110,7 +110,7 @@ class Facts:
 
 
 def counted(noun: str, number: int) -> Evidence:
-    """Return evidence ``yes`` and text ``N what``; ``no`` if `number` is 0."""
+    """Return evidence ``yes`` with the text ``N noun``; ``no`` if `number` is 0."""
     return Evidence("yes" if number else "no", f"{number:,} {noun}" if number else f"no {noun}")
 
 

@@ -215,7 +215,7 @@ def is_message() -> pl.Expr:
 
 
 def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
-    """Test whether `passes` have NCCL send or receive kernels that belong to no collective."""
+    """Test whether `passes` (ops of FP and BP) include NCCL sends or receives of no collective."""
     collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
     sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
     if sending.is_empty():
@@ -227,7 +227,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return how many different micro-batch numbers names of forward ranges contain; or None."""
+    """Return how many different micro-batch numbers occur in names of forward ranges; or None."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()

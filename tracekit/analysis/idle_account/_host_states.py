@@ -254,7 +254,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
 
 def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, start, end, threads``: intervals in which all its known threads sleep."""
+    """Return ``process, start, end, threads``: when all known threads of a process sleep."""
     keys = ["process", "thread"]
     of_os = trace["host"].filter(pl.col("library") == "os")
     known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])

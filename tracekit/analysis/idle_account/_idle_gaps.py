@@ -24,7 +24,10 @@ BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
 
 
 class _Ops(NamedTuple):
-    """GPU ops as arrays, by timeline (one GPU, or one process on a GPU), start and op number."""
+    """GPU ops as arrays (start, end and others), ordered by timeline, start and op number.
+
+    A timeline is one GPU, or one process on a GPU.
+    """
 
     lines: Array
     numbers: Array

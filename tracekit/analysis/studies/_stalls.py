@@ -102,7 +102,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return per GPU the time from its first to its last op that is in no counted step, ns."""
+    """Return per GPU the time between its first and last op, less that of counted steps, ns."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")

@@ -150,7 +150,7 @@ def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFr
 
 
 def _left(rows: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFrame:
-    """Return what computing leaves of one GPU's intervals: parts before, between and after it."""
+    """Return the parts of one GPU's intervals in which it does not compute."""
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
     begins, ends = computing["start"].to_numpy(), computing["end"].to_numpy()
     first = np.searchsorted(ends, start, side="right")

@@ -486,7 +486,7 @@ class Traffic:
 
     @cached_property
     def _off_links(self) -> pl.DataFrame:
-        """Calls of NCCL collectives (with several ranks) to which no transfer belongs."""
+        """Calls of NCCL collectives (of several ranks) for which no transfer is known."""
         calls = in_stretch(self.calls, self.trace.stretch).filter(
             pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )
@@ -534,7 +534,7 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Return a sentence: how far attributed bytes differ from a counter's, and where most."""
+    """Return a sentence: how far the bytes of transfers differ from a counter's, and where most."""
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )
@@ -669,7 +669,7 @@ def _first_of_network(rows: pl.DataFrame) -> str | None:
 
 
 def _first_of_counters(rows: pl.DataFrame) -> str | None:
-    """Return a sentence on the counter that differs most from the bytes attributed to it."""
+    """Return a sentence on the counter that differs most from the bytes of its transfers."""
     known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
     if known.is_empty():
         return None

@@ -449,7 +449,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return ``src_device, via_device, dst_device`` with NVLinks on both hops, not src-dst."""
+    """Return ``src_device, via_device, dst_device``: NVLinks src-via and via-dst, none src-dst."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))
@@ -469,7 +469,7 @@ def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | No
 
 
 def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs of copies between which no op started on the intermediate GPU."""
+    """Return the pairs of copies through a GPU between which no op started on that GPU."""
     relays = found["via_device"].unique()
     ops, peer = trace["ops"], trace["ops"].filter(kind="p2p")
     # A copy between two GPUs starts on both, whichever recorded it.
