@@ -372,7 +372,7 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
     """Assign numbers to each communicator's calls, by kind of collective, if all were recorded.
 
-    They were if the communicator was created during the recording, or if an NCCL log has as many
+    That is so if the communicator was created during the recording, or if an NCCL log has as many
     calls as the trace. Nothing is numbered in a process that replays collectives in CUDA graphs, or
     ran a collective of unknown communicator (it may belong to any). Recorded sequence numbers stay.
     """
@@ -455,10 +455,10 @@ class _Logged:
     def with_sizes(
         self, rows: pl.DataFrame, key: str, when: str | pl.Expr, notes: list[str]
     ) -> pl.DataFrame:
-        """Fill in missing sizes: the n-th call of a process and kind has the log's n-th size.
+        """Fill in missing sizes: the n-th call of a process and collective has the log's n-th size.
 
-        Only if the log has as many calls of this process and kind as the trace. `key` is the column
-        that identifies a row, `when` the order in time.
+        Only if the log has as many calls of that process and collective (such as all_reduce) as the
+        trace. `key` is the column that identifies a row, `when` the order in time.
         """
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")

@@ -308,7 +308,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Test a clock correction found otherwise against matched calls and messages.
+        """Test a clock correction, found by other means, against matched calls and messages.
 
         The bound of its error uses only certain matches; None if nothing was matched.
         """

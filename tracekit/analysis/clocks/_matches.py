@@ -267,10 +267,8 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
     """Yield pairs of streams, one per file, that may run one group of ranks' calls.
 
-    The third value is whether the group has further pairs of streams. Pairs with equal stream
-    number, process and GPU come first.
-
-    Streams with the same number, on the n-th process and GPU in both files, come first.
+    The third value is whether the group has further pairs of streams. Streams with the same number,
+    on the n-th process and GPU in both files, come first.
     """
     both = calls.counted.join(others.counted, on="group", suffix="_other")
     shorter = pl.min_horizontal("len", "len_other").cast(pl.Int64)

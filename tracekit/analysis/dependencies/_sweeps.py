@@ -127,8 +127,6 @@ def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
 
     It is the first of those with the latest source plus length. Lengths are fitted ones (`usual`),
     or recorded ones, at most the recorded lag.
-
-    It is the first of those with the latest source plus length.
     """
     chosen, least = -1, 0
     for edge in range(count):

@@ -88,8 +88,6 @@ class Part:
 
         ``counts`` is true for one of the pieces of an op; ``share`` is the piece's share of its
         time.
-
-        Of the pieces of an op one ``counts``; ``share`` is the piece's share of the op's time.
         """
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
         step = self.steps["iteration"].gather(pieces["window"])

@@ -116,7 +116,7 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
 
     Returns
     -------
-    ``process, device, iteration, local_ns``, in two tables.
+    ``process, device, iteration, local_ns``, in one table for ops and one for idle time.
     """
     named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
     own = named.join(shared.lazy(), on=["kind", "name"], how="semi", nulls_equal=True)
