@@ -426,7 +426,7 @@ def _changes_axes(
 
 
 def _changes_column(figure: go.Figure, groups: Sequence[dict[str, Any]]) -> None:
-    """Write the time of each group in A and in B on the right."""
+    """Write the time of each group in A and in B at the right of the figure."""
     largest = max((group[name] or 0 for group in groups for name in ("a_ns", "b_ns")), default=0)
     unit = step_unit(largest)
     place = {"xref": "paper", "x": 1, "xanchor": "right", "xshift": 132, "showarrow": False}

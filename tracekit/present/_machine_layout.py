@@ -222,7 +222,7 @@ def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
 
 
 def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
-    """Return column and row of each GPU, and of the last node of each branch without GPUs."""
+    """Return column and row in the drawing of each GPU, and of each GPU-less branch's last node."""
     joined = nx.Graph()
     joined.add_nodes_from(machine.nodes("gpu"))
     links = (link.ends for link in machine.links if link.is_peer)

@@ -257,7 +257,7 @@ def memory_fit_figure(
 
 
 def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
-    """Return the lines, ordered by their first measured point."""
+    """Return the lines of memory over batch size with their points, by order of first points."""
     keys = [key for key in _LINE_KEYS if key in fit.columns and key in points.columns]
     fits = {tuple(row[key] for key in keys): row for row in fit.iter_rows(named=True)}
     groups = points.partition_by(keys, maintain_order=True) if keys else [points]

@@ -74,7 +74,7 @@ class AskedRun(Run, Protocol):
 
 
 class AskedRuns:
-    """Answers requests of the page.
+    """Answers the requests of the view's page (in the browser) about its runs.
 
     Parameters
     ----------

@@ -209,7 +209,10 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return how far, by causality, the correction `clock` may still be lowered or raised."""
+    """Return lower and upper bounds, by causality, of an addition to the correction `clock`, ns.
+
+    Each has an entry per call or message: its time, and the bound that it sets.
+    """
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         here, times = np.concatenate(own), np.concatenate(others)

@@ -39,7 +39,7 @@ _LINK_KEYS = (
 
 
 class Run(model.Run, Protocol):
-    """A run that can compute the traffic between its GPUs."""
+    """A run from which the traffic between its GPUs can be computed."""
 
     def traffic(
         self,

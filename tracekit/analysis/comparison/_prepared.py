@@ -328,7 +328,7 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Return the unit that mean times refer to, such as ``step/GPU``; None by key ``memory``."""
+    """Return the unit of mean times, such as ``step/GPU``; None by memory, which has no times."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"

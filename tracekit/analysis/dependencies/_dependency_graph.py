@@ -353,7 +353,7 @@ class Graph:
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return the edges as `into` does, but with other lengths (negative: no delay)."""
+        """Return edges grouped by target, as `into` does, with new lengths (negative: no delay)."""
         return self._first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:

@@ -251,7 +251,7 @@ class Measures:
         calls: pl.DataFrame,
         *more: pl.DataFrame,
     ) -> Frames:
-        """Make a `Part`; return all measured tables, by the key ``function.table``."""
+        """Make a `Part` (files of a run); return its tables, by the key ``function.table``."""
         part = Part(trace, steps, ending, span, calls)
         return {**self.of(part, *more), "copies": copies_of(trace)}
 

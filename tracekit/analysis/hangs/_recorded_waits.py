@@ -333,7 +333,7 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
 
 
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Add ``state`` (completed, started, scheduled) and ``silent_ns``, time without any record."""
+    """Add to calls ``state`` (completed, started, scheduled), ``silent_ns`` (without records)."""
     began = placed.group_by("process").agg(began=pl.col("start").min())
     first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))
     rows = placed.join(

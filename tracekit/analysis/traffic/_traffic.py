@@ -669,7 +669,7 @@ def _first_of_network(rows: pl.DataFrame) -> str | None:
 
 
 def _first_of_counters(rows: pl.DataFrame) -> str | None:
-    """Return a sentence on the counter that differs most from the bytes of its transfers."""
+    """Return a sentence: the counter (of a GPU or NIC) that differs most from the traced bytes."""
     known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
     if known.is_empty():
         return None
