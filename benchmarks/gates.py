@@ -121,13 +121,8 @@ _PAGE = """# How often `tracekit gate` decides wrongly
 `tracekit gate A B --step 5% --new-findings` fails if run B has steps more than 5 % longer than run
 A, or a finding that A does not have. Each line counts its decisions on {pairs} pairs of simulated
 AlexNet runs with different random seeds. Run B has an outlier: in one step, the job stalls for
-<<<<<<< HEAD
 {outlier} times the length of that step. [verdicts.md](verdicts.md) tries the limit of 5 % on 2,000
 pairs of random step times.
-=======
-{outlier} times the length of that step. [verdicts.md](verdicts.md) tries the limit of 5 %
-on 2,000 pairs of random step times.
->>>>>>> 48b72c40 (Keep lines of the generators of evidence within 100 characters)
 `python benchmarks/gates.py docs/evidence/gate.md` writes this page.
 
 | steps per run | change in B | gate on step time: pass / fail / undecided |\

@@ -153,13 +153,8 @@ def sensitivity(trials: Trials) -> str:
     table = "\n".join(rows)
     return (
         f"{table}\n\nHalving or doubling one of these thresholds changes the score of no trace: "
-<<<<<<< HEAD
         f"{', '.join(idle)}.\n\nNo trace of these tables uses these thresholds, so the tables do "
         f"not test them: {', '.join(unread)}."
-=======
-        f"{', '.join(idle)}.\n\nNo trace of these tables uses these thresholds, so the tables do"
-        f" not test them: {', '.join(unread)}."
->>>>>>> 48b72c40 (Keep lines of the generators of evidence within 100 characters)
     )
 
 

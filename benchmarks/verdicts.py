@@ -252,13 +252,8 @@ _PAGE = """# How often verdicts on two runs are wrong
 
 `python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from one random
 process (for example independent steps, or a drift), and compares the runs as `tracekit compare`
-<<<<<<< HEAD
 does ([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the
 steps drift. The method was tuned on other seeds.
-=======
-does ([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the steps drift.
-The method was tuned on other seeds.
->>>>>>> 48b72c40 (Keep lines of the generators of evidence within 100 characters)
 
 ## The mean step
 
