@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import json
@@ -307,7 +308,8 @@ def _key(work: partial[Frames]) -> str:
     part, *frames = work.args
     function_name = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
-    return "\n".join([function_name, repr(part.stretch), part.tables.name, *texts])
+    whole = "\n".join([function_name, repr(part.stretch), part.tables.name, *texts])
+    return hashlib.sha256(whole.encode()).hexdigest()  # of many parts, the texts would fill memory
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
