@@ -346,6 +346,8 @@ def _left_by_ranges(
 
     Much is more than the share `Thresholds.left`.
     """
+    if not processes or not len(ops):
+        return set()
     times = _time_of_launches(ops, launches, known, processes, rules)
     sums = times.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
@@ -407,7 +409,7 @@ def _time_of_launches(
     ``stage``, the stage that ranges and threads give.
     """
     parts = []
-    for number, height in enumerate(ops.heights if processes else ()):
+    for number, height in enumerate(ops.heights):
         launch = launches(number)
         structure = -1 if structures is None else structures.read(number, height)[0]
         read = ops.read(number, "process", "name", "kind", "start", "end")
@@ -419,8 +421,6 @@ def _time_of_launches(
         )  # fmt: skip
         kernels = rows.filter("computes", pl.col("process").is_in(list(processes)))
         parts.append(kernels.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
-    if not parts:
-        return _NO_LAUNCHES
     sums = pl.concat(parts).group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum())
     alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
     trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
@@ -432,15 +432,6 @@ def _time_of_launches(
 _NO_FILLS = pl.DataFrame(schema={"process": pl.Int32, "thread": pl.Int32, "fills": pl.Boolean})
 _STAGE_OF = dict(enumerate(STAGES))
 _LAUNCHED = ("process", "thread", "code")
-_NO_LAUNCHES = pl.DataFrame(
-    schema={
-        "process": pl.Int32,
-        "thread": pl.Int32,
-        "structure": pl.Int8,
-        "ns": pl.Int64,
-        "stage": pl.String,
-    }
-)
 
 
 def _input_streams(

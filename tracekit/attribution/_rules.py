@@ -203,16 +203,14 @@ class Rules:
             Function that adds columns with the meanings to a frame of names; it may depend on
             nothing else than these rules.
         """
-        met = self._met.get(of)
-        if met is None:
-            found = look_up(names.unique(maintain_order=True))
-        else:
+        met, new = self._met.get(of), names
+        if met is not None:
             new = names.join(met, on=names.columns, how="anti", nulls_equal=True)
-            found = (
-                pl.concat([met, look_up(new.unique(maintain_order=True))]) if new.height else met
-            )
-        self._met[of] = found if found.height <= _REMEMBERED else found.head(0)
-        return found
+        if met is None or new.height:
+            found = look_up(new.unique(maintain_order=True))
+            met = found if met is None else pl.concat([met, found])
+        self._met[of] = met if met.height <= _REMEMBERED else met.head(0)
+        return met
 
 
 @cache

@@ -39,7 +39,6 @@ _MOST_LANES = 64
 _MOST_TRIES = 48
 """Maximum number of pairs of streams compared for two reports."""
 _NUMBER = ("group", "operation", "call_sequence")
-_OF_LANE = ("group", "lane", "place", "stream")
 _TIMES = ("start", "end")
 _JOINT_CALLS = {
     "library": pl.String, "operation": pl.String, "communicator": pl.String, "ranks": pl.Int32,
@@ -84,8 +83,7 @@ class Calls:
     numbered
         Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
     counts
-        Whether `messages` may number some: an MPI_Init, or the creation of an NCCL communicator,
-        was recorded.
+        Whether an MPI_Init or a new NCCL communicator was recorded, so that `messages` count.
     """
 
     lanes: pl.DataFrame
@@ -116,13 +114,13 @@ class Calls:
     @cached_property
     def counted(self) -> pl.DataFrame:
         """``group, lane, place, stream, len``: number of calls per lane."""
-        return self.lanes.group_by(_OF_LANE, maintain_order=True).agg(pl.len())
+        lanes = self.lanes.group_by("group", "lane", "place", "stream", maintain_order=True)
+        return lanes.agg(pl.len())
 
     @cached_property
-    def by_lane(self) -> dict[int, pl.DataFrame]:
-        """Calls of each lane."""
-        parts = self.lanes.partition_by("lane", as_dict=True)
-        return {lane: rows for (lane,), rows in parts.items()}
+    def by_lane(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        """Calls of each lane; the keys are tuples of one number."""
+        return self.lanes.partition_by("lane", as_dict=True)
 
 
 def named_alike(
@@ -280,7 +278,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
            "lane_other", nulls_last=True)  # fmt: skip
     chosen = order.head(_MOST_TRIES).select("lane", "lane_other", "several")
     for lane, other, several in chosen.iter_rows():
-        yield calls.by_lane[lane].head(_MOST), others.by_lane[other].head(_MOST), several
+        yield calls.by_lane[lane,].head(_MOST), others.by_lane[other,].head(_MOST), several
 
 
 def _end_together(pairs: Pairs) -> bool:
