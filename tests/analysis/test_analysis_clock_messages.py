@@ -176,7 +176,7 @@ class TestClocks:
         row = clock_evidence([one, report(1, *others, start=-1_000_000)]).row(1, named=True)
         assert (row["clock"], row["known_by"], row["bound_ns"]) == ("report 1", None, None)
         assert row["evidence"] == (
-            "10 of 10 messages that match beyond doubt are received before they are sent"
+            "10 of 10 messages whose match is certain are received before they are sent"
         )
         row = clock_evidence([one, report(1, *others, start=50)]).row(1, named=True)
         assert (row["known_by"], row["offset_ns"], row["bound_ns"]) == ("session_start", 50, None)

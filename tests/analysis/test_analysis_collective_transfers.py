@@ -251,7 +251,7 @@ def test_rings_of_a_log(tmp_path: Path) -> None:
 
 
 def test_a_log_of_another_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nccl.log is no log of this run.*100, 101.*4711"):
+    with pytest.raises(UsageError, match=r"nccl.log is of another run.*100, 101.*4711"):
         rank_devices(calls(call(0)), a_log(tmp_path), processes(4711), devices())
     # Containers call their host by other names than the log does.
     inside = processes(100, host="pod-7"), devices("pod-7")
@@ -268,9 +268,9 @@ def test_a_log_of_channels_alone_says_whose_it_is(tmp_path: Path) -> None:
     log = read_nccl_log(file)
     assert log.ranks.is_empty()
     assert log.rings.height
-    with pytest.raises(UsageError, match=r"nccl.log is no log of this run.*100"):
+    with pytest.raises(UsageError, match=r"nccl.log is of another run.*100"):
         rank_devices(calls(call(0)), log, processes(4711), devices())
-    with pytest.raises(UsageError, match=r"nccl.log is no log of this run"):
+    with pytest.raises(UsageError, match=r"nccl.log is of another run"):
         find_collectives(TraceBuilder().trace(), log)
     assert rank_devices(calls(call(0)), log, processes(100), devices()).is_empty()
 

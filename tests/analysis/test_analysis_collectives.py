@@ -333,7 +333,7 @@ class TestLog:
 
     def test_a_log_of_another_run_is_refused(self) -> None:
         given = log(calls=[logged("all_reduce", 5, pid=4711)])
-        with pytest.raises(UsageError, match="no log of this run: it is of process 4711, the run"):
+        with pytest.raises(UsageError, match="of another run: it has process 4711, the run"):
             collective_calls(self.trace(ranges=True), log=given)
 
 

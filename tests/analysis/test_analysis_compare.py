@@ -333,7 +333,7 @@ def test_limits() -> None:
     assert check_limit(more, 10.1).outcome == "within"
     assert check_limit(compare(_run(A * 20, step=1100), _run(A * 20)), 0).outcome == "within"
     for wrong in (-1, float("nan"), float("inf")):
-        with pytest.raises(UsageError, match="no limit"):
+        with pytest.raises(UsageError, match="the limit is"):
             check_limit(more, wrong)
 
 
@@ -654,9 +654,9 @@ def test_a_small_gain_that_one_outlier_hides() -> None:
     }  # fmt: skip
     assert found.meta["notes"][0].startswith("step 20 of B: 10 times the median (")
     for wrong in (0, -1, float("nan")):
-        with pytest.raises(UsageError, match="no least change"):
+        with pytest.raises(UsageError, match="the least change is"):
             compare(a, b, least=wrong)
-    with pytest.raises(UsageError, match="'mode' is no metric: there is mean, median"):
+    with pytest.raises(UsageError, match="unknown metric 'mode': choose mean, median"):
         compare(a, b, metric="mode")  # type: ignore[arg-type]
 
 

@@ -811,7 +811,7 @@ def test_steps_without_a_known_launch_are_refused_for_that() -> None:
 def test_one_wait_that_is_most_of_all_is_told() -> None:
     def said(*pauses: int) -> list[str]:
         found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))
-        return [text for text in found.warnings if "for waiting for a loader" in text]
+        return [text for text in found.warnings if "counts as waiting for a loader" in text]
 
     assert said(300, 300, 300, 300, 300) == []
     assert said(300, 300, 300, 9_000, 300, 300)[0].startswith("one wait of 9.0 ms is 8")

@@ -59,7 +59,7 @@ class TestNothing:
 
     def test_without_reports_every_recorder_is_named(self) -> None:
         _, found, hint = told(Trace.of({}))["breakdown", "time by stage"]
-        assert found == "known of none of GPU busy time"
+        assert found == "unknown for all GPU busy time"
         assert hint is not None
         assert [each for each in ("nsys: ", "nvprof: ", "torch.profiler: ") if each in hint] == [
             "nsys: ", "nvprof: ", "torch.profiler: ",
@@ -136,7 +136,7 @@ class TestDegrees:
         builder = TraceBuilder()
         builder.range(0, 9, "forward", stage="FP")
         row = told(builder.trace())["breakdown", "time by stage"]
-        assert row[:2] == ("partly", "of ranges on the host, for there is no GPU work")
+        assert row[:2] == ("partly", "of ranges on the host: no GPU work was recorded")
 
     def test_the_least_of_two_needs_counts(self) -> None:
         builder = TraceBuilder()

@@ -311,7 +311,7 @@ def test_a_peak_that_is_given_counts_for_all() -> None:
     assert unknown.meta["mfu"] is None
     assert unknown.meta["mfu_unknown"] == "the GPU's peak is not for unknown: give --peak"
     assert flops(trace, peak=48 * 10**9).meta["mfu"] == pytest.approx(2 / 400)
-    with pytest.raises(UsageError, match="no peak"):
+    with pytest.raises(UsageError, match="the peak is"):
         flops(trace, peak=0)
 
 

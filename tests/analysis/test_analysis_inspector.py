@@ -161,7 +161,7 @@ class TestBySize:
         answer = ask(folder, calls)
         assert rows(answer, "count", "compared", "duration_max_ns") == [(2, 1, 20 * US)]
         assert (
-            "who waits in 1 of 2 collectives, of which not all ranks have a record timed by the "
+            "who waits in 1 of 2 collectives: not all their ranks have a record timed by the "
             "GPU, or ranks do not wait for all others"
         ) in answer.meta["missing"]
         (folder / "node0-pid101.log").unlink()
@@ -275,7 +275,7 @@ def test_communicators_have_the_name_that_any_rank_gives_them(folder: Path, by: 
 
 
 def test_what_cannot_be_asked(folder: Path) -> None:
-    with pytest.raises(UsageError, match="no key 'step': say one of size, collective, rank"):
+    with pytest.raises(UsageError, match="no key 'step': choose one of size, collective, rank"):
         ask(folder, all_of(1, 10, 20), "step")
     with pytest.raises(UsageError, match="logs alone have no stage"):
         ask(folder, all_of(1, 10, 20), "stage")

@@ -342,7 +342,7 @@ def test_without_a_peak_nothing_is_bounded() -> None:
         "no bound without the peak FLOP/s in bf16 and the bandwidth of memory of a GPU of its own:"
         " give --peak, such as 989TFLOPS, and --memory-bandwidth, such as 3.35TB"
     )
-    with pytest.raises(UsageError, match="no bandwidth"):
+    with pytest.raises(UsageError, match="the memory bandwidth is"):
         roofline(two_steps().trace(), memory_bandwidth=0)
 
 

@@ -243,8 +243,8 @@ def test_without_one_gpu_speedup_is_relative_to_the_fewest() -> None:
     alone = [{**row, "method": "none"} for row in epochs({1: 110.0})]
     found = scaling(table(*epochs({2: 60.0, 8: 20.0}), *alone))
     assert found.meta["warnings"][1] == (
-        "1 of these have a run of the method `none` on one GPU, which is no baseline of theirs: "
-        "label it with their method"
+        "1 of these have a run of the method `none` on one GPU; label it with their method "
+        "to make it their baseline"
     )
 
 
@@ -428,8 +428,8 @@ HEAD = "network,batch,gpus,method,epoch_s\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no table of comma-separated text"),
-        ("# nothing\n", "is no table of comma-separated text"),
+        ("", "as comma-separated text"),
+        ("# nothing\n", "as comma-separated text"),
         (HEAD, "has no rows below its column names network, batch, gpus, method, epoch_s"),
         (HEAD + ",,,,\n", "has no rows below"),
         ("network,batch,gpus,epoch_s\na,1,1,1\n", "has no column method: its columns are as"),
@@ -437,8 +437,8 @@ HEAD = "network,batch,gpus,method,epoch_s\n"
         (HEAD.replace(",epoch_s", "") + "a,1,1,b\n", "has no columns for times: give one of"),
         ("step_s," + HEAD + "1,a,1,1,b,1\n", "has step_s, epoch_s for times: give one of"),
         ("wu_s,wu_ms," + HEAD + "1,1,a,1,1,b,1\n", "has wu_s, wu_ms, epoch_s for times"),
-        ("gpus," + HEAD + "1,a,1,1,b,1\n", "give each column a name of its own"),
-        ("," + HEAD + "1,a,1,1,b,1\n", "give each column a name of its own"),
+        ("gpus," + HEAD + "1,a,1,1,b,1\n", "give each column a different name"),
+        ("," + HEAD + "1,a,1,1,b,1\n", "give each column a different name"),
         (HEAD + "a,1,1,b,1\na,x,1,b,1\n", "row 2: batch is 'x': give a whole number from 1 to"),
         (HEAD + "a,0,1,b,1\n", "row 1: batch is '0': give a whole number"),
         (HEAD + "a,1,1.5,b,1\n", "row 1: gpus is '1.5': give a whole number"),
@@ -450,7 +450,7 @@ HEAD = "network,batch,gpus,method,epoch_s\n"
         (HEAD + "a,1,1,b,nan\n", "row 1: epoch_s is 'nan': give a time above 0"),
         (HEAD + "a,1,1,b,1e999\n", "row 1: epoch_s is '1e999': give a time above 0"),
         (HEAD + "a,1,1,b,1.2.3\n", "row 1: epoch_s is '1.2.3': give a time above 0"),
-        (HEAD + "a,1,1,b,1,2\n", "is no table of comma-separated text"),
+        (HEAD + "a,1,1,b,1,2\n", "as comma-separated text"),
         ("scaling," + HEAD + "both,a,1,1,b,1\n", "row 1: scaling is 'both': give strong or weak"),
     ],
 )

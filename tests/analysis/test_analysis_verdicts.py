@@ -235,7 +235,7 @@ def test_evidence_in_words() -> None:
         "process 500: training: 1 autograd thread",
         "process 500: structure: stages by threads: takes turns",
         "process 500: gaps between backward passes: 1,100 of 1,200 usual",
-        "process 500: busy time that may lie on either side of a cut between stages: 1.235 ms",
+        "process 500: busy time on one or the other side of a cut between stages: 1.235 ms",
         "process 500: iterations: 12 known, 7 with GPU work, 6 complete",
         "process 500: contradicted: one all-reduce",
         "process 501: other (as given): no sign of a network",

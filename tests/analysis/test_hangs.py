@@ -479,7 +479,7 @@ def test_a_run_of_another_job_is_left_out(
     assert ended.value.code == 1  # as without the run
     told = capsys.readouterr().out
     assert "rank 3 did not join all_reduce 8" in told
-    assert "the run is left out, no collective of these dumps is one of this run" in told
+    assert "the run is left out, no collective of these dumps matches one of this run" in told
 
 
 GLOO = Path(__file__).with_name("gloo_hang")

@@ -71,13 +71,13 @@ def test_what_structure_cannot_tell_may_be_cut() -> None:
 
 def test_a_cut_before_iterations_that_are_whole() -> None:
     (found,) = _told(_verdict(cut="begin", iterations=3, with_work=3, whole=3))
-    assert "it begins within a step" in found
+    assert "within a step whose launches" in found
     assert "3 of them whole" not in found
 
 
 def test_iterations_without_any_work() -> None:
     assert _told(_verdict(iterations=1_200, with_work=0, whole=0)) == (
-        "none of 1,200 iterations has GPU work: what was recorded of it lies outside of them",
+        "none of 1,200 iterations has GPU work: all recorded GPU work is outside of them",
     )
     assert _told(_verdict(iterations=None, with_work=None, whole=None)) == ()
 
@@ -243,6 +243,6 @@ def test_two_iterations_that_differ(ops: tuple[int, ...], said: bool) -> None:
     rows = [{**same, "iteration": n, "ops": count, "whole": True} for n, count in enumerate(ops)]
     table = TABLES["iterations"].conform(pl.DataFrame(rows))
     expected = (
-        "its 2 whole iterations have 404 and 130 ops: neither is known to be the usual one",
+        "its 2 complete iterations have 404 and 130 ops: neither is known to be the usual one",
     )
     assert _told(_verdict(), iterations=table) == (expected if said else ())

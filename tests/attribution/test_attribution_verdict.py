@@ -207,7 +207,7 @@ def test_what_the_user_says_stands_beside_the_evidence_that_is_there(verdict: st
 
 @pytest.mark.parametrize("verdict", ["cut", "unknown"])
 def test_there_is_no_other_verdict_to_give(verdict: str) -> None:
-    with pytest.raises(RuleError, match=f"no verdict '{verdict}'"):
+    with pytest.raises(RuleError, match=f"unknown verdict '{verdict}'"):
         Rules.load(verdict=verdict)
 
 

@@ -88,7 +88,7 @@ def test_junit_has_a_case_per_rule(store: Path, tmp_path: Path) -> None:
 def test_only_findings_are_written_so(store: Path) -> None:
     found = CliRunner().invoke(app, ["idle", "clean", "--format", "sarif", "--store", str(store)])
     assert found.exit_code == 2
-    assert "cannot be written as sarif" in found.output
+    assert "cannot write this answer as sarif" in found.output
 
 
 @pytest.mark.slow

@@ -105,8 +105,8 @@ def test_a_reader_that_goes_away_is_no_error(stored: Path, output_format: str) -
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--timeout", "0.3", "took longer than 0.3 s: ask for less, or allow more with --timeout"),
-        ("--memory", "500MB", "took more memory than 500,000,000 bytes: ask for less, or"),
+        ("--timeout", "0.3", "took longer than 0.3 s: select less, or allow more with --timeout"),
+        ("--memory", "500MB", "took more memory than 500,000,000 bytes: select less, or"),
     ],
 )
 def test_a_query_that_takes_too_much_is_given_up(

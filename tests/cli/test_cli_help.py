@@ -126,7 +126,7 @@ def test_version() -> None:
         (["brakdown"], "No such command 'brakdown'. Did you mean 'breakdown'?"),
         (["breakdown", "--bye", "stage"], "No such option: --bye"),
         (["breakdown", "--format", "xml"], "'xml' is not one of"),
-        (["breakdown", "--skip", "-1"], "'-1' is no number of iterations"),
+        (["breakdown", "--skip", "-1"], "cannot read the number of iterations '-1'"),
         (["ingest"], "Missing argument 'FILE'"),
         (["runs", "lst"], "Did you mean 'list'?"),
     ],

@@ -114,7 +114,7 @@ def test_figures(tmp_path: Path, what: str, jobs: str) -> None:
     [
         (["--jobs", "worked", "--flops", "1T"], "--jobs contains the jobs"),
         (["--jobs", "worked", "--to", "1wng", "--sweep", "pcie=1GB/s"], "give one"),
-        (["--jobs", "worked", "--sweep", "pcie"], "is no sweep"),
+        (["--jobs", "worked", "--sweep", "pcie"], "cannot read the sweep"),
         (["--jobs", "worked", "--sweep", "pcie=1GB/s", "--sweep", "pcie=2GB/s"], "swept twice"),
         (["--jobs", "worked", "--what", "means", "--figure", "x.html"], "no figure"),
         (["--jobs", "nothing.toml"], "nothing.toml cannot be read"),

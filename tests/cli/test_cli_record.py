@@ -146,8 +146,8 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--every", "9", "--calibrate", "--", "a"], "--calibrate keeps no recording"),
         (["--every", "9", "--times", "2", "--", "a"], "windows are of one recording"),
         (["--every", "3", "--", "a"], "windows of 3 steps do not begin every 3 steps"),
-        (["--for", "3", "--", "a"], "--for is the length of windows: say how often with --every"),
-        (["--against", "'", "--", "a"], "is no command (No closing quotation)"),
+        (["--for", "3", "--", "a"], "--for is the length of windows: give the period with --every"),
+        (["--against", "'", "--", "a"], "(No closing quotation)"),
         (["--against", "", "--", "a"], "there is no program to record"),
         (["--times", "0", "--", "a"], "should be greater than or equal to 1"),
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
@@ -238,7 +238,7 @@ def test_a_program_without_stages_makes_a_run_all_the_same(nsys: Path) -> None:
     done = tracekit("record", "--name", "x", "--", *PRINTING)
     assert done.exit_code == 0
     assert done.stdout == ""
-    assert "ingested as x, of which there is no breakdown: this run has neither" in done.stderr
+    assert "ingested as x; its breakdown failed: this run has neither" in done.stderr
     assert tk.open("x").table("host").collect().height == 1
 
 

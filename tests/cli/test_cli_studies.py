@@ -357,7 +357,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
     [
         (["compare", "ddp"], "a comparison takes two runs, not 1"),
         (["compare", "--where", "gpus=4"], "there is no side B"),
-        (["compare", "--against", "ddp"], "there is no side A"),
+        (["compare", "--against", "ddp"], "side A is missing"),
         (["compare", "ddp", "--history", "night"], "no run has the label 'night'"),
         (["compare", "--history", "gpus", "--against", "ddp"], "a history has no side B"),
         (["compare", "--history", "gpus", "--iteration", "x"], "read as they were ingested"),
@@ -420,7 +420,7 @@ def test_an_installed_package_has_no_simulator(
     monkeypatch.setattr("tracekit.papers._dgx1_study._SIMULATOR", tmp_path)
     done = tracekit("study", "dgx1", "--simulated")
     assert done.exit_code == 2
-    assert "no part of an installed tracekit" in done.stderr
+    assert "not in an installed one" in done.stderr
     assert "sample_traces/simulate grid" in done.stderr
 
 

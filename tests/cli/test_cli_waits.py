@@ -143,7 +143,7 @@ def test_scalability_before_and_after(tmp_path: Path) -> None:
         (["stalls", "ddp", "--cold", "1s", "--cached", "1s", "--preloaded", "1s"], "three runs"),
         (["stalls", "--cold", "1s", "--cached", "1s", "--preloaded", "0s"], "not above 0"),
         (["bubbles", "--stages", "4"], "give --micro-batches"),
-        (["bubbles", "ddp", "ddp", "--per-step"], "steps are listed of one run"),
+        (["bubbles", "ddp", "ddp", "--per-step"], "--per-step takes a single run"),
         (["stalls", str(PIPELINE)], "no GPU work"),
     ],
 )

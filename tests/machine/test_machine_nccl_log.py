@@ -299,7 +299,7 @@ def test_a_ring_of_many_ranks_is_cut_without_a_word(folder: Path) -> None:
     log = _read(folder, _four(head, 25, 25))
     assert _rings(log) == {}
     assert log.warnings == (
-        "communicator 0x99: the ring of channel 0 is not printed whole, nor known from the connections of all ranks; left out",
+        "communicator 0x99: the ring of channel 0 is printed incompletely, and not known from the connections of all ranks; left out",
     )
 
 
@@ -521,7 +521,7 @@ def test_ranks_in_files_of_their_own(folder: Path) -> None:
     assert half.warnings == (
         f"no NCCL INFO lines in {folder / 'notes.txt'}",
         "communicator 0xfeed has 4 ranks, the log has 2: give all ranks' logs",
-        "communicator 0xfeed: the ring of channel 0 is not printed whole, nor known from the connections of all ranks; left out",
+        "communicator 0xfeed: the ring of channel 0 is printed incompletely, and not known from the connections of all ranks; left out",
     )
 
 

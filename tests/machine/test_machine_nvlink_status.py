@@ -108,7 +108,7 @@ def test_rates_alone_do_not_tell_where_links_lead(tmp_path: Path) -> None:
     assert machine.links == []
     assert [machine.graph.nodes[f"GPU{gpu}"]["bricks"] for gpu in machine.gpus] == [6, 4]
     (warning,) = machine.warnings
-    assert warning.startswith("it does not say where the NVLinks lead")
+    assert warning.startswith("it lacks the ends of the NVLinks")
     assert "GPU0, GPU1: no link at all" in problems(machine)
 
 
@@ -163,5 +163,5 @@ def test_output_of_other_machines(tmp_path: Path) -> None:
 
 
 def test_counters_of_errors_are_no_links(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no topology"):
+    with pytest.raises(InputError, match="has no topology of a known format"):
         read(tmp_path, printed([["Replay Errors: 0", "CRC Errors: 12"]] * 2))

@@ -128,7 +128,7 @@ def test_plain_boxes_of_any_number_of_gpus() -> None:
 
 @pytest.mark.parametrize("name", ["dgx3", "pcie-0", "pcie-", "pcie", "products", "../x", ""])
 def test_unknown_preset(name: str) -> None:
-    with pytest.raises(UsageError, match=r"no machine is called .*choose of .*dgx1v"):
+    with pytest.raises(UsageError, match=r"unknown machine .*choose one of .*dgx1v"):
         load_preset(name)
 
 
@@ -389,7 +389,7 @@ def test_a_machine_of_a_user(tmp_path: Path) -> None:
             HEAD + "[[links]]\ntype = 'pcie'\nbetween = ['GPU0-CPU0', 'CPU0-GPU0']",
             "joins CPU0-GPU0 a second time",
         ),
-        (HEAD + "[[links]]\ntype = 'nvlink'\nbetween = 'GPU0-GPU1'", "bricks are given for NVL"),
+        (HEAD + "[[links]]\ntype = 'nvlink'\nbetween = 'GPU0-GPU1'", "give bricks for NVL"),
         (HEAD + "[[links]]\ntype = 'pcie'\nbricks = 1\nbetween = 'GPU0-GPU1'", "only for them"),
         (HEAD + "[[links]]\ntype = 'nvlink'\nbricks = -1", "bricks is -1"),
         (HEAD + "[[links]]\ntype = 'pcie'\nbandwidth = -5", "bandwidth is -5"),

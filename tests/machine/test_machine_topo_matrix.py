@@ -144,9 +144,7 @@ def test_dgx_a100_is_switched(tmp_path: Path) -> None:
     assert machine.graph.nodes["GPU0"] == {"type": "gpu", "numa": 3}
     assert set(machine.graph["PCIe0"]) == {"GPU0", "GPU1", "NIC0", "NIC1", "CPU3"}
     assert machine.graph.nodes["NIC1"]["name"] == "mlx5_1"
-    assert machine.warnings == (
-        "NIC8, NIC9: SYS from every GPU, so put on a CPU of its own (CPU8)",
-    )
+    assert machine.warnings == ("NIC8, NIC9: SYS from every GPU, so put on a separate CPU (CPU8)",)
 
 
 def test_two_gpus_of_a_dgx_a100_are_joined_by_twelve_either_way(tmp_path: Path) -> None:

@@ -219,9 +219,9 @@ def test_a_note_on_expected_bytes_says_what_is_modelled_and_unknown() -> None:
         "ratio": 0.75, "unsized": 0, "evidence": "measured",
     }  # fmt: skip
     (line,) = notes({"expected": known})
-    assert "observed (0.75 of what is expected), " in line
+    assert "observed (0.75 of the expected bytes), " in line
     (line,) = notes({"expected": known | {"unsized": 3, "evidence": "modelled"}})
-    assert "by a model (0.75 of what is expected), 3 transfers not sized, " in line
+    assert "by a model (0.75 of the expected bytes), 3 transfers not sized, " in line
 
 
 def test_messages_are_sized_one_by_one_and_timed_by_the_median() -> None:

@@ -190,7 +190,7 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "Largest difference: GPU 3, nvlink_tx: 300 B or 30.0 % more than counted is attributed"),
         ("links", {**COUNTERS, "difference_bytes": [1, 2, -3],
                    "difference_share": [0.001, 0.002, -0.003]}, {},
-         "All 3 counters agree with what is attributed to within 0.5 %"),
+         "All 3 counters agree with the attributed bytes within 0.5 %"),
         ("links", {**COUNTERS, "difference_bytes": [None] * 3}, {}, None),
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),

@@ -89,7 +89,7 @@ def test_one_size_without_a_band() -> None:
 
 def test_classes_of_sizes_are_refused() -> None:
     table = pl.DataFrame({"class": ["small"], "p50_ns": [5]})
-    with pytest.raises(UsageError, match="classes of sizes are no curve"):
+    with pytest.raises(UsageError, match="classes of sizes cannot be drawn as a curve"):
         latency_figure(table, title="", subtitle="")
 
 

@@ -292,7 +292,7 @@ class TestRefused:
 
     def test_strings_of_something_else(self, tmp_path, suffix):
         write_table(pl.DataFrame({"a": [1]}), tmp_path / "c", "StringIds", suffix)
-        with pytest.raises(NotATraceError, match="are none of nsys"):
+        with pytest.raises(NotATraceError, match="were not written by nsys"):
             read(tmp_path / "c")
 
     def test_nothing_to_analyse(self, tmp_path, suffix):

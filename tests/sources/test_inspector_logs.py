@@ -90,7 +90,7 @@ class TestDamage:
         logs = read_inspector_logs([tmp_path / "a.log"])
         assert logs.records["sequence"].to_list() == [5, 3, 6]
         assert logs.warnings == [
-            "a.log: 1 of 4 lines are no whole records and were left out, the first is line 2"
+            "a.log: 1 of 4 lines are incomplete and were left out, the first is line 2"
         ]
 
     @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("make", "error", "text"),
         [
-            (lambda path: path.write_text("{}"), NotATraceError, "no log of NCCL's inspector"),
-            (lambda path: path.write_bytes(b""), NotATraceError, "no log of NCCL's inspector"),
-            (lambda path: path.mkdir(), NotATraceError, "no log of NCCL's inspector lies in"),
+            (lambda path: path.write_text("{}"), NotATraceError, "no record of NCCL's inspector"),
+            (lambda path: path.write_bytes(b""), NotATraceError, "no record of NCCL's inspector"),
+            (lambda path: path.mkdir(), NotATraceError, "no log of NCCL's inspector is in"),
             (lambda _: None, InputError, "no file"),
         ],
     )

@@ -566,7 +566,7 @@ class TestFiles:
             (text_of(kernel("k", 1, 1, 1))[:-30], DamagedTraceError, "cut short"),
             (text_of(kernel("k", 1, 1, 1))[:-150], DamagedTraceError, "cut short"),
             (text_of(kernel("k", 1, 1, 1)).replace('"dur"', "dur"), DamagedTraceError, "at byte"),
-            ('{"x": 1}', UnsupportedTraceError, "JSON, but no PyTorch trace"),
+            ('{"x": 1}', UnsupportedTraceError, "JSON, but not a PyTorch trace"),
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("suffix", [".json", ".gz"])

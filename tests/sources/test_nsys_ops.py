@@ -379,7 +379,7 @@ class TestPeerCopiesThatNameContexts:
     """Copies between GPUs whose GPUs are null are placed by their contexts."""
 
     PLACED = "2 copies between GPUs were placed by their CUDA contexts"
-    UNKNOWN = "1 copies between GPUs do not say between which"
+    UNKNOWN = "1 copies between GPUs lack their source or target"
 
     def _copies(self, nsys: NsysBuilder, kind: int = 10) -> None:
         memory = {"src_kind": 2, "dst_kind": 2}

@@ -214,7 +214,7 @@ def test_what_is_no_gpu_work_is_left_out_and_counted(path):
     )
     assert column(trace, "ops", "start") == [1_000_000, 4_000_000]
     assert remarks(trace) == (
-        "2 lines are no rows of the trace and were left out",
+        "2 lines could not be read as rows of the trace and were left out",
         "4 rows have no valid times and were left out",
         "1 rows name no GPU, as those of CUDA calls, and were left out",
         "1 events of unified memory and the like were left out",

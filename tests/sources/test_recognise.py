@@ -77,10 +77,10 @@ class TestNoTrace:
 
     def test_a_pipe_is_not_waited_for(self, folder):
         os.mkfifo(folder / "pipe")
-        _refused(folder / "pipe", NotATraceError, "is no regular file")
+        _refused(folder / "pipe", NotATraceError, "is not a regular file")
 
     def test_a_device(self):
-        _refused(Path("/dev/zero"), NotATraceError, "is no regular file")
+        _refused(Path("/dev/zero"), NotATraceError, "is not a regular file")
 
     def test_an_empty_file(self, folder):
         (folder / "t.sqlite").touch()
@@ -127,11 +127,11 @@ class TestOtherTraces:
             (b"\x28\xb5\x2f\xfd\x04", "a zstd archive", "unzstd"),
             (b"PK\x03\x04\x14", "a zip archive", "unzip"),
             (b'<?xml version="1.0"?><session/>', "an XML file", "nvprof -o run.nvvp"),
-            (b'{"events": []}', "JSON, but no PyTorch trace (it has events)", "nsys export"),
-            (b"\n  [ {}, {}", "JSON, but no PyTorch trace", "nsys export --type sqlite"),
+            (b'{"events": []}', "JSON, but not a PyTorch trace (it has events)", "nsys export"),
+            (b"\n  [ {}, {}", "JSON, but not a PyTorch trace", "nsys export --type sqlite"),
             (
                 gzip.compress(b'[{"a": {"b": 1}, "c": 2}]'),
-                "packed with gzip, and in it JSON, but no PyTorch trace (it has a, c)",
+                "packed with gzip, and in it JSON, but not a PyTorch trace (it has a, c)",
                 "nsys",
             ),
             (b"NVR\x00\x02\x00", "a report of Nsight Compute", "nsys profile"),

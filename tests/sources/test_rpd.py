@@ -67,7 +67,7 @@ def test_ends_of_copies_between_gpus_are_not_known(rpd):
     trace = _read(rpd)
     told = rows(trace, "ops", "kind", "src_device", "dst_device")
     assert told == [("p2p", None, None), ("d2d", 2, 2)]
-    assert "1 copies between GPUs do not say between which" in trace.warnings
+    assert "1 copies between GPUs lack their source or target" in trace.warnings
 
 
 def test_kernels_of_the_driver_copy_and_fill(rpd):
@@ -100,7 +100,8 @@ def test_barriers_and_ops_without_times_are_counted(rpd):
     trace = _read(rpd)
     assert trace.read("ops").height == 1
     assert {each.split(" ", 1)[1].split(" and")[0] for each in trace.warnings[1:]} == {
-        "barriers are no GPU work", "GPU ops have no valid times", "GPU ops have no device",
+        "barriers were left out: they do no GPU work", "GPU ops have no valid times",
+        "GPU ops have no device",
     }  # fmt: skip
 
 

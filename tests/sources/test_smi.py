@@ -127,9 +127,9 @@ def test_what_was_queried_may_be_said_where_there_is_no_header(smi):
     line = "3, 2018/05/04 12:00:01.123, 16160, 7\n"
     columns = ("index", "timestamp", "memory.total", "memory.used")
     assert smi(line, columns=columns) == [(AT, 3, None, 7 * MIB, 16160 * MIB, None)]
-    with pytest.raises(InputError, match="is no CSV of nvidia-smi"):
+    with pytest.raises(InputError, match="as CSV of nvidia-smi"):
         smi(line)
-    with pytest.raises(InputError, match="is no CSV of nvidia-smi"):
+    with pytest.raises(InputError, match="as CSV of nvidia-smi"):
         smi(line, columns=("index", "timestamp", "memory.total", "memory.free"))
 
 
@@ -154,7 +154,7 @@ def test_samples_are_in_the_order_of_time(smi):
 def test_anything_else_is_an_error_that_says_how_to_record(smi, content):
     with pytest.raises(InputError) as caught:
         smi(content)
-    assert caught.value.what.endswith("smi.csv is no CSV of nvidia-smi")
+    assert caught.value.what.endswith("smi.csv as CSV of nvidia-smi")
     assert caught.value.hint == (
         "record with `nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv "
         "-lms 100`"

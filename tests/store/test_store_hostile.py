@@ -165,7 +165,7 @@ class TestNoStore:
 
     def test_the_library_makes_nothing_in_it_either(self, world: Path) -> None:
         before = tree(world)
-        with pytest.raises(StoreError, match="is no store"):
+        with pytest.raises(StoreError, match="is not a store"):
             add(Store(world / "project"), make=never)
         assert tree(world) == before
 

@@ -44,7 +44,7 @@ def test_reports_that_disagree_give_no_label(store):
     reports = ({"batch": "16", "rank": "0"}, {"rank": "1", "batch": "16", "late": "yes"}, {})
     record, _ = add(store, **made(*reports))
     assert record.labels == {"batch": "16", "late": "yes"}
-    what = "the reports disagree on the label 'rank', so none is taken from them"
+    what = "the reports disagree on the label 'rank', so it is left out"
     assert unclear(record.warnings) == [what]
 
 

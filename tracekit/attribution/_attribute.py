@@ -491,8 +491,8 @@ def _attributed(
     start = raw["start"].to_numpy()
     is_early = launch["start"] > start
     leads = launch["start"][is_early] - start[is_early]
-    whole = pl.DataFrame([made[name] for name in OPS.schema])
-    return _Attributed(whole, leads, waits(raw, launch["start"]), sums)
+    columns = pl.DataFrame([made[name] for name in OPS.schema])
+    return _Attributed(columns, leads, waits(raw, launch["start"]), sums)
 
 
 def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepSums) -> pl.Series:

@@ -64,15 +64,15 @@ def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
 def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (
-            f"none of {verdict['iterations']:,} iterations has GPU work: what was recorded of it "
-            "lies outside of them"
+            f"none of {verdict['iterations']:,} iterations has GPU work: all recorded GPU work "
+            "is outside of them"
         )
     if verdict["cut"] is None:
         return
     if verdict["whole"] == verdict["iterations"]:  # what is torn is none of these
         yield (
-            "the recording of GPU work is cut at its beginning: it begins within a step, of which "
-            "launches are missing; those that were recorded whole are counted"
+            "the recording of GPU work is cut at its beginning, within a step whose launches "
+            "are missing; steps that were recorded completely are counted"
         )
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
@@ -92,8 +92,8 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
         yield (
-            f"its 2 whole iterations have {first:,} and {last:,} ops: neither is known to be the "
-            "usual one"
+            f"its 2 complete iterations have {first:,} and {last:,} ops: neither is "
+            "known to be the usual one"
         )
 
 

@@ -437,7 +437,7 @@ class Shared:
         for device, other in spans.filter(meets).group_by("device").len().sort("device").rows():
             yield (
                 f"{other + 1} processes run steps on device {device} in the same period: in tables "
-                "of steps each counts as a GPU of its own, on which the work of the others is idle "
+                "of steps each counts as a separate GPU, on which the work of the others is idle "
                 "time; findings add up their steps"
             )
 

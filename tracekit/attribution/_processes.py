@@ -157,7 +157,7 @@ class Verdicts:
         `find_relayed`.
     places
         Collectives whose purpose is known from the layer kernels around them.
-    asked
+    reading
         The user's definition of a step, see `Rules`.
     """
 
@@ -170,7 +170,7 @@ class Verdicts:
     input_streams: pl.DataFrame
     relayed: Array
     places: Places
-    asked: str | None = None
+    reading: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Mask ops with which backward threads relay data between GPUs through the host.
@@ -255,7 +255,7 @@ class Verdicts:
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` finds none: ranges name the steps, or the order of launches shows none"
-        return None if self.asked is None else no_steps
+        return None if self.reading is None else no_steps
 
 
 _TOLD = {

@@ -133,9 +133,11 @@ class Rules:
             lists = {**rules.lists, "iteration": (entry,)}
             rules = replace(rules, lists=lists, given={**rules.given, "iteration": 0})
         if verdict is not None and verdict not in _SAID:
-            raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(_SAID)}")
+            raise RuleError(f"unknown verdict {verdict!r}", f"there are {', '.join(_SAID)}")
         if step is not None and step not in STEP_READINGS:
-            raise RuleError(f"no step by {step!r}", f"there are {', '.join(STEP_READINGS)}")
+            raise RuleError(
+                f"unknown definition of a step {step!r}", f"there are {', '.join(STEP_READINGS)}"
+            )
         has_choice = verdict is not None or step is not None
         return replace(rules, verdict=verdict, step=step) if has_choice else rules
 
@@ -350,7 +352,7 @@ def _check_pattern(pattern: object, where: str) -> None:
         )
     if not pattern:
         raise RuleError(
-            f"{where}: an empty pattern is found in every name", "write what is to be found in it"
+            f"{where}: an empty pattern is found in every name", "write the text to find in it"
         )
     try:
         pl.Series([""]).str.contains(pattern)

@@ -59,7 +59,7 @@ _GATE = Json(
         "b_iterations": "integer: Iterations of B.",
         "notes": "texts: Warnings and remarks.",
         "steps_by": record(
-            {"a": "texts: Of A: ranges, structure; none if there are none.", "b": "texts: Of B."},
+            {"a": "texts: Of A: ranges, structure; empty if unknown.", "b": "texts: Of B."},
             description="How steps are known.",
         ),
         **keys("warnings"),
@@ -77,7 +77,7 @@ _GATE = Json(
         "base_win_ns": "amount or null: The same of A.",
         "base_share": "amount or null: What is won of a step of A.",
         "confidence": "one of measured, likely, hint, perhaps or null: How certain the finding is.",
-        "evidence": "texts or null: The numbers that say so.",
+        "evidence": "texts or null: The numbers behind it.",
         "advice": "text or null: What to do.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
         "fingerprint": "text or null: Names the finding, in any run.",
@@ -434,7 +434,7 @@ def _sides(
             )  # fmt: skip
         runs, against = runs[:1], runs[1:]
     if not (runs or where):
-        raise UsageError("there is no side A", "name its runs, or their labels with --where")
+        raise UsageError("side A is missing", "name its runs, or their labels with --where")
     return [(runs, where), (against, against_where)]
 
 

@@ -220,7 +220,7 @@ def _clocks(asked: list[str]) -> "dict[str, GivenClock]":
     for text in asked:
         who, _, clock = text.rpartition("=")
         if not who or who in found:
-            raise UsageError(f"the clock {text!r} is of no report, or of one that has another",
+            raise UsageError(f"the clock {text!r} names no report, or one that has another clock",
                              "give each once, as in --clock rank3=+1.5ms")  # fmt: skip
         found[who] = _clock(clock)
     return found
@@ -234,7 +234,7 @@ def _clock(text: str) -> "GivenClock":
         return parse_duration(text)
     by = Decimal(found[1]) if found else Decimal("Infinity")
     if found is None or abs(by) > _MOST_DRIFT:
-        raise UsageError(f"{drift!r} is no drift of a clock",
+        raise UsageError(f"cannot read the clock drift {drift!r}",
                          f"write it as 20ppm@10s, of at most {_MOST_DRIFT:,} ppm")  # fmt: skip
     since = parse_duration(found[2]) if found[2] else 0
     return parse_duration(offset) if comma else 0, float(by / 1_000_000), since

@@ -82,7 +82,9 @@ def parse_peaks(texts: "Sequence[str]") -> dict[str, list[str]]:
     for text in texts:
         resource, equals, values = text.partition("=")
         if not equals or not values:
-            raise UsageError(f"{text!r} is no sweep", "write --sweep ethernet=10Gb/s,100Gb/s")
+            raise UsageError(
+                f"cannot read the sweep {text!r}", "write --sweep ethernet=10Gb/s,100Gb/s"
+            )
         if resource in found:
             raise UsageError(f"{resource} is swept twice", "give its values in one --sweep")
         found[resource] = [value.strip() for value in values.split(",")]
@@ -182,7 +184,9 @@ def parse_skip(text: str) -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     if not text.isdecimal():
-        raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
+        raise UsageError(
+            f"cannot read the number of iterations {text!r}", "give --skip 3, or --skip auto"
+        )
     return int(text)
 
 
@@ -276,7 +280,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
 
 RulesOption = Annotated[
     Path | None,
-    Option("TOML file with rules that say which names mean which stage.", "FILE"),
+    Option("TOML file with rules that map names to stages.", "FILE"),
 ]
 IterationOption = Annotated[
     str | None,
@@ -294,8 +298,8 @@ PartProcessesOption = Annotated[
 OnMissingOption = Annotated[
     Literal["stop", "skip"] | None,
     Option(
-        "Stop where files of a report are lacking or damaged, or skip it and say which share of "
-        "the reports answers. Default: stop.",
+        "Stop where files of a report are lacking or damaged, or skip it and show which share of "
+        "the reports is used. Default: stop.",
         panel=MANY,
     ),
 ]

@@ -94,7 +94,7 @@ class Target:
         )
         if target.format not in formats:
             raise UsageError(
-                f"this cannot be written as {target.format}", f"there is {', '.join(formats)}"
+                f"cannot write this answer as {target.format}", f"there is {', '.join(formats)}"
             )
         if path is not None:
             with _writing(path):

@@ -125,4 +125,4 @@ def view(
     with View(opened, port=port, opens=should_open, idle_minutes=idle, store=folder) as shown:
         complain(f"serving {shown.address} until Ctrl-C")
         shown.wait()
-    complain(f"nothing was asked for {idle} minutes")
+    complain(f"no request came for {idle} minutes")

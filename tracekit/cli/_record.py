@@ -135,7 +135,9 @@ class _OfSeries:
         try:
             other = shlex.split(self.against)
         except ValueError as error:
-            raise UsageError(f"--against {self.against!r} is no command ({error})") from None
+            raise UsageError(
+                f"cannot read the command --against {self.against!r} ({error})"
+            ) from None
         counts = {"a": itertools.count(1), "b": itertools.count(1)}
         sides = ("b" if is_b else "a" for is_b in recording.in_turn(self.times))
         return {f"-{side}-{next(counts[side])}": program if side == "b" else other
@@ -305,8 +307,8 @@ def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated
         return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
         typer.echo(
-            f"ingested as {run.name}, of which there is no breakdown: {error.what}"
-            + ("" if is_annotated else "; --annotate has a PyTorch program say its stages"),
+            f"ingested as {run.name}; its breakdown failed: {error.what}"
+            + ("" if is_annotated else "; --annotate makes a PyTorch program mark its stages"),
             err=True,
         )
         raise typer.Exit from None
@@ -557,7 +559,7 @@ def _record_study(
         recorder = recorder.of_gpus()
     if strangers := study.strangers(done):
         complain(
-            f"runs with the label study={study.name} that are none of its configurations:"
+            f"runs with the label study={study.name} that match none of its configurations:"
             f" {len(strangers):,}, such as {strangers[0]}; tables of the study contain them, too"
         )
     rows: list[dict[str, Any]] = []

@@ -250,7 +250,9 @@ def share_store(
     name the store with --store or TRACEKIT_STORE.
     """
     if (group is None) != private:
-        raise UsageError("with whom is not clear", "give either --group GROUP or --private")
+        raise UsageError(
+            "the group to share with is missing", "give either --group GROUP or --private"
+        )
     found = _store(store)
     found.share(group)
     _say(f"{found.root} is {'shared with ' + repr(group) if group else 'not shared any more'}")

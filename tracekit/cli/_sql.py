@@ -112,7 +112,7 @@ def _watch(over: threading.Event, seconds: float | None, memory: int) -> None:
 
 
 def _give_up(reason: str, option: str) -> None:
-    complain(f"{reason}: ask for less, or allow more with {option}")
+    complain(f"{reason}: select less, or allow more with {option}")
     sys.stderr.flush()
     os._exit(_EXIT_CODE)
 

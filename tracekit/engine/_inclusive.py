@@ -379,11 +379,8 @@ class KernelTally:
                 for kernels in kernels_during(measured, self.opened)
             ]
 
-    def own(self) -> pl.DataFrame:
-        """Return the kernels launched directly in each push/pop range, or outside of all.
-
-        The columns are ``range, outside``, those of the kernel, and ``ops, total_ns, min_ns,
-        max_ns``.
+    def by_name(self) -> pl.DataFrame:
+        """Return ``range, outside``, the kernel's columns, and ``ops, total_ns, min_ns, max_ns``.
 
         One row per kernel and push/pop range that launches it. ``outside`` is the reason why the op
         is in no push/pop range; null if it is in one.
@@ -434,7 +431,7 @@ def inclusive_kernels(
         start_end_ranges(trace), outside_ranges(trace), work.counting(is_cut=skip > 0)
     )
     hand_out(trace, Receivers([tally]), skip=skip)
-    launched = tally.own()
+    launched = tally.by_name()
     pushed = _pushed_kernels(tree, launched)
     shown = pushed if depth is None else pushed.filter(pl.col("depth") < depth)
     texts = numbered_paths(trace).rename({"text": "range"})

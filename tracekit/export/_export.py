@@ -50,7 +50,7 @@ def export(
         If the run has no GPU work.
     """
     if to not in FORMATS:
-        raise UsageError(f"{to!r} is no format to export to", f"there is {', '.join(FORMATS)}")
+        raise UsageError(f"unknown export format {to!r}", f"choose {', '.join(FORMATS)}")
     steps = step_detail.step_spans(trace)
     if steps.is_empty():
         raise MissingDataError("this run has no GPU work", "record with `nsys profile -t cuda`")

@@ -87,7 +87,7 @@ def _gpu_names(trace: Trace) -> dict[int, str]:
     return {
         row["device"]: f"GPU {row['device']}"
         + (f" ({row['name']})" if row["name"] else "")
-        + (" on a clock of its own" if several and row["clock"] is None else "")
+        + (" on a separate clock" if several and row["clock"] is None else "")
         for row in known.iter_rows(named=True)
     }
 

@@ -150,7 +150,7 @@ def machine_of(
     if alike := _sharing_a_bus(devices):
         warnings.append(
             f"{alike} GPUs have the host name and PCI bus of another one: machines of one name are "
-            "taken for one machine; give --topology, and a host name of its own to each"
+            "taken for one machine; give --topology, and a different host name to each"
         )
     return replace(placed, warnings=tuple(warnings))
 
@@ -174,8 +174,8 @@ def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
     rest = set(chosen.gpus) - set(found.values())
     named = {gpu: products.get(dev) for dev, gpu in found.items()}
     machine = with_bandwidths(completed(chosen, named), named)
-    whole = {gpu: gpu for gpu in sorted(rest) if gpu not in found} | found
-    return Placed(machine, whole, placing.by, (*machine.warnings, *placing.warnings))
+    placed = {gpu: gpu for gpu in sorted(rest) if gpu not in found} | found
+    return Placed(machine, placed, placing.by, (*machine.warnings, *placing.warnings))
 
 
 def _hosts(devices: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -212,8 +212,8 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
         "crosses a network" if joined else "is on no link, as NVLinks of such GPUs may join hosts"
     )
     warning = (
-        f"the run is of {_named(hosts)}, each of which is taken for a machine of its own: what "
-        f"goes between them {between}; if they are one machine, give --topology"
+        f"the run is of {_named(hosts)}, each taken for a separate machine: traffic "
+        f"between them {between}; if they are one machine, give --topology"
     )
     machine, firsts = side_by_side([placed.machine for placed in each], warning)
     if joined:

@@ -412,7 +412,7 @@ def _ring(
         if found:
             fits = found[: len(ranks)] == ranks
             return (_from_zero(found), "") if fits else ((), "does not go on as it is printed")
-    return (), "is not printed whole, nor known from the connections of all ranks"
+    return (), "is printed incompletely, and not known from the connections of all ranks"
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:

@@ -112,7 +112,7 @@ def _root(text: str, source: str) -> ET.Element:
         )
     if root.tag != "system" or root.find("cpu") is None:
         raise InputError(
-            f"{source} is XML, but no topology of NCCL", "give the file of NCCL_TOPO_DUMP_FILE"
+            f"{source} is XML, but not a topology of NCCL", "give the file of NCCL_TOPO_DUMP_FILE"
         )
     return root
 

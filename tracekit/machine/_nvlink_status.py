@@ -136,7 +136,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
         for gpu, each in status.items():
             nodes[gpu]["bricks"] = len(each.active)
         warnings.append(
-            "it does not say where the NVLinks lead: append the output of `nvidia-smi topo -m`"
+            "it lacks the ends of the NVLinks: append the output of `nvidia-smi topo -m`"
         )
     return Machine.of(name, nodes, links, "file", warnings)
 

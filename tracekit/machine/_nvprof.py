@@ -244,7 +244,7 @@ def _wires(
     roots = sorted({bus for bus, _ in plugged.values()} - bridges)
     if len(roots) > _ROOTS_OF_TWO_SOCKETS:
         warnings.append(
-            f"each of {len(roots)} PCIe root buses is taken for a CPU of its own:"
+            f"each of {len(roots)} PCIe root buses is taken for a separate CPU:"
             " nvprof does not record which are on one socket"
         )
     hosts = {bus: f"CPU{number}" for number, bus in enumerate(roots, first)}

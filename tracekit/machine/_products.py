@@ -281,7 +281,7 @@ def _made(name: str, origin: Origin) -> Machine:
     plain = _PLAIN.fullmatch(name)
     content = _read("pcie") if plain else _files().get(name)
     if content is None:
-        raise UsageError(f"no machine is called {name!r}", f"choose of {', '.join(preset_names())}")
+        raise UsageError(f"unknown machine {name!r}", f"choose one of {', '.join(preset_names())}")
     if plain:
         content = copy.deepcopy(content)
         content["nodes"]["GPU"] = int(plain[1])

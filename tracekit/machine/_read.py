@@ -68,10 +68,10 @@ def _text(data: bytes, path: Path) -> str:
     if not data.strip():
         raise InputError(f"{path} is empty", _GIVE)
     if len(data) > MAX_TEXT:
-        raise InputError(f"{path} is no topology: it is larger than 16 MiB", _GIVE)
+        raise InputError(f"cannot read the topology {path}: it is larger than 16 MiB", _GIVE)
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
     if b"\0" in data and not wide:
-        raise InputError(f"{path} is no topology: it is not text", _GIVE)
+        raise InputError(f"cannot read the topology {path}: it is not text", _GIVE)
     return data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
 
 
@@ -91,7 +91,7 @@ def _of_text(text: str, path: Path) -> Machine:
         return machine_of_status(status, path.name)
     if _TOML_LINE.search(text):
         return read_machine_toml(path)  # which says what is wrong with it
-    raise InputError(f"{path} is no topology", _GIVE)
+    raise InputError(f"{path} has no topology of a known format", _GIVE)
 
 
 def _is_toml(text: str) -> bool:
@@ -115,7 +115,7 @@ _ONE_HOP = 15
 """Largest weight that Linux' driver gives a direct link: 13 within a package, 15 between packages
 (`kfd_crat.h`). If GPUs of one hive are further apart it is 15 for each hop, though rocm-smi still
 prints one hop."""
-_WHOLE_OUTPUT = "give the whole output of `rocm-smi --showtopo`"
+_WHOLE_OUTPUT = "give the complete output of `rocm-smi --showtopo`"
 
 _Table = dict[tuple[str, str], str]
 

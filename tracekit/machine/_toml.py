@@ -206,7 +206,7 @@ def _nodes(content: Mapping[str, Any], where: str) -> dict[str, dict[str, object
         for number in _node_numbers(value, f"{where}: nodes.{prefix}"):
             nodes[f"{prefix}{number}"] = {"type": _TYPES[prefix]}
     if not any(each["type"] == "gpu" for each in nodes.values()):
-        raise InputError(f"{where} names no GPU", "say `GPU = 8` under [nodes]")
+        raise InputError(f"{where} names no GPU", "write `GPU = 8` under [nodes]")
     for named, attributes in _table(content, "attributes", where).items():
         known = _attributes(attributes, f"{where}: attributes.{named}")
         several = named.endswith("*") or ".." in named
@@ -269,9 +269,9 @@ def _links_of(
         )
     bricks = table.get("bricks")
     if (bricks is None and kind == "nvlink") or (bricks is not None and kind not in PEER_LINKS):
-        raise InputError(f"{where} of type {kind}: bricks are given for NVLinks, and only for them")
+        raise InputError(f"{where} of type {kind}: give bricks for NVLinks, and only for them")
     if bricks is not None and not _is_whole(bricks, 1, 1000):
-        raise InputError(f"{where}.bricks is {bricks!r}", "give a whole number from 1 up")
+        raise InputError(f"{where}.bricks is {bricks!r}", "give an integer from 1 up")
     bandwidth = _bandwidth(table, where)
     for pattern in _texts(table.get("between"), f"{where}.between"):
         for ends in _pairs(pattern, nodes, where):

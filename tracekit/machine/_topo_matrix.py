@@ -195,7 +195,7 @@ def _blocks(lines: Iterable[str], source: str) -> list[_Block]:
                 raise InputError(
                     f"{source} has rows of a matrix, but not the header with the names of its"
                     " columns",
-                    "give the whole output of `nvidia-smi topo -m`",
+                    "give the complete output of `nvidia-smi topo -m`",
                 )
             _add_row(blocks[-1], line, source)
     return [block for block in blocks if block.rows or len(block.devices) > 1]
@@ -240,7 +240,7 @@ def _add_row(block: _Block, line: str, source: str) -> None:
             return  # a line of other text
         raise InputError(
             f"{source} has a row {device}, but no column of that name",
-            "give the whole output of `nvidia-smi topo -m`",
+            "give the complete output of `nvidia-smi topo -m`",
         )
     count = next((n for n, word in enumerate(words[1:]) if not _is_cell(word)), len(words) - 1)
     if count < width and len(words) - 1 > count and not _AFFINITY.fullmatch(words[1 + count]):
@@ -252,7 +252,7 @@ def _add_row(block: _Block, line: str, source: str) -> None:
     if count != width:
         raise InputError(
             f"row {device} has {count} cells in {source}, but its header names {width} devices",
-            "give the whole output of `nvidia-smi topo -m`",
+            "give the complete output of `nvidia-smi topo -m`",
         )
     row = list(words[1 : 1 + width]), _affinity_cells(line, words[1 + width :], block)
     if block.rows.setdefault(device, row) != row:
@@ -297,7 +297,7 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
         if device not in block.rows and _GPU.fullmatch(device):
             raise InputError(
                 f"{source} has a column {device}, but no row of that name; it may be cut short",
-                "give the whole output of `nvidia-smi topo -m`",
+                "give the complete output of `nvidia-smi topo -m`",
             )
     place = {device: number for number, device in enumerate(block.devices)}
     for one, (cells, _) in block.rows.items():
@@ -374,8 +374,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
             host = _free_host(group, hosts, matrix)
             if host not in hosts.values() and not any(each.startswith("GPU") for each in group):
                 warnings.append(
-                    f"{', '.join(group)}: SYS from every GPU, so put on a CPU of its own "
-                    f"(CPU{host})"
+                    f"{', '.join(group)}: SYS from every GPU, so put on a separate CPU (CPU{host})"
                 )
         for device in group:
             hosts.setdefault(device, host)

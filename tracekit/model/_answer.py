@@ -290,7 +290,7 @@ def _column(name: str, rows: pl.DataFrame) -> str:
     for unit in ("", *_UNITS):
         if name + unit in known:
             return name + unit
-    raise UsageError(f"there is no column {name!r}", choose_among(name, known))
+    raise UsageError(f"unknown column {name!r}", choose_among(name, known))
 
 
 def _shown(name: str, typed: str, rows: pl.DataFrame) -> str:
@@ -305,7 +305,8 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"{text!r} is no condition", "write it as stage=BP, mean>1ms, share>=5% or name~gemm"
+            f"cannot read the condition {text!r}",
+            "write it as stage=BP, mean>1ms, share>=5% or name~gemm",
         )
     name, sign = _column(found[1], rows), found[2]
     dtype = rows[name].dtype
@@ -338,7 +339,9 @@ def _pattern(column: pl.Expr, pattern: str, *, is_negated: bool) -> pl.Expr:
     try:
         pl.Series([""]).str.contains(pattern)
     except pl.exceptions.ComputeError as error:
-        raise UsageError(f"{pattern!r} is no pattern", "write a regular expression") from error
+        raise UsageError(
+            f"cannot read the pattern {pattern!r}", "write a regular expression"
+        ) from error
     matches = column.str.contains(pattern)
     return ~matches if is_negated else matches
 
@@ -369,7 +372,9 @@ def _plain_number(text: str, value: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{value!r} is no number", "write it as 5%, 1.5ms, 4MiB or 60M") from None
+        raise UsageError(
+            f"cannot read the number {value!r}", "write it as 5%, 1.5ms, 4MiB or 60M"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -264,8 +264,8 @@ def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
     different = len({clock.name for clock in clocks})
     if different > 1:
         found.append(
-            f"the clocks of {len(clocks)} reports are not aligned: {different} of them have times "
-            "of their own, so compare none between these"
+            f"the clocks of {len(clocks)} reports are not aligned: there are "
+            f"{different} separate clocks, so compare no times between these"
         )
     return found
 

@@ -36,7 +36,7 @@ _REFERENCES = {
 }
 """Numbers that are unique in a run, and the columns of any table with them: name ->
 columns."""
-_OF_COLUMN = {column: what for what, columns in _REFERENCES.items() for column in columns}
+_OF_COLUMN = {column: noun for noun, columns in _REFERENCES.items() for column in columns}
 _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}
 _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
 

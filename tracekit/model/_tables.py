@@ -246,7 +246,7 @@ DEVICES = Table(
 
 OPS = Table(
     "ops",
-    "One row per piece of GPU work: kernel, copy, memset, or CUDA graph recorded as a whole.",
+    "One row per piece of GPU work: kernel, copy, memset, or CUDA graph recorded as one op.",
     (
         Column(
             "op", pl.Int64, "number of the op in the run, by report and start time", nullable=False
@@ -620,8 +620,8 @@ TABLES = {
 
 TRANSFERS = Table(
     "transfers",
-    "One row per movement of data between two GPUs, or between a GPU and host memory. Worked out "
-    "of ops, calls, ranges and host when it is asked for.",
+    "One row per movement of data between two GPUs, or between a GPU and host memory. Computed "
+    "from ops, calls, ranges and host on request.",
     (
         _REPORT,
         Column("process", pl.Int32, "process that moved it: for a collective that at the source, "
@@ -669,8 +669,8 @@ TRANSFERS = Table(
 
 COLLECTIVE_CALLS = Table(
     "collectives",
-    "One row per collective and participant: a kernel, or an MPI call. Worked out of ops, "
-    "ranges and host when it is asked for.",
+    "One row per collective and participant: a kernel, or an MPI call. Computed from ops, "
+    "ranges and host on request.",
     (
         _REPORT,
         _key("process", "process that takes part"),
@@ -712,7 +712,7 @@ COLLECTIVE_CALLS = Table(
 
 PATH_TEXTS = Table(
     "path_texts",
-    "One row per path, with its text. Worked out of paths when it is asked for.",
+    "One row per path, with its text. Computed from paths on request.",
     (
         _key("path", "number of the path"),
         Column(

@@ -92,7 +92,7 @@ _COLLECTIVE = pl.col("method").is_in(["nccl", "gloo"])
 _LACKS = {
     "memory": "recordings of the memory of several GPUs",
     "routes": "copies between GPUs",
-    "methods": "runs with P2P and with NCCL (on the CPU Gloo) that are else alike",
+    "methods": "runs with P2P and with NCCL (on the CPU Gloo) that are otherwise equal",
 }
 """Key of a question -> the data that it requires, for questions that not all runs can answer."""
 _SMALL = ("lenet", "alexnet")

@@ -258,7 +258,7 @@ def _made(names: Sequence[str], folder: Path) -> Iterator[str]:
 def _simulator(*words: str) -> "subprocess.Popen[str]":
     if not (_SIMULATOR / "__main__.py").is_file():
         raise UsageError(
-            "the simulator is no part of an installed tracekit, only of its repository",
+            "the simulator is only in the repository of tracekit, not in an installed one",
             "run this from a copy of the repository (pip install -e '.[test]'), or make traces "
             "there by `python sample_traces/simulate grid FOLDER` and ingest them with "
             f"--label study={SIMULATED}",

@@ -57,7 +57,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
         If the table has size classes (ranges of sizes) instead of sizes.
     """
     if "size_bytes" not in table.columns:
-        raise UsageError("classes of sizes are no curve", "choose buckets of a size")
+        raise UsageError("classes of sizes cannot be drawn as a curve", "choose buckets of a size")
     drawn = table.filter(pl.col("size_bytes") > 0, pl.col("p50_ns") > 0)
     if drawn.is_empty():
         return empty_figure(title, subtitle, NO_MESSAGES)

@@ -238,7 +238,7 @@ def _ended(process: subprocess.Popen[bytes], own_end: socket.socket, program: st
     if answer := own_end.recv(_LONGEST_NUMBER):
         raise RecordingError(f"{program} does not run ({os.strerror(int(answer))})")
     if code < 0:
-        raise RecordingError(f"what watches over {program} was ended by signal {-code}")
+        raise RecordingError(f"the process that supervises {program} was ended by signal {-code}")
     return code
 
 

@@ -146,7 +146,7 @@ def plan(
         library = None
     elif wanted.gpu_metrics is not None or wanted.nic_metrics:
         raise UsageError(
-            "counters of GPUs and NICs are of a whole machine, and each rank would sample them",
+            "counters of GPUs and NICs cover the machine, and each rank would sample them",
             "record all ranks of a machine into one report: --one-report",
         )
     if wanted.nvidia_smi and shutil.which("nvidia-smi") is None:

@@ -123,7 +123,7 @@ class Wanted:
     attachable: Annotated[
         Path | None,
         Option(
-            "Annotate a long PyTorch program, and record the steps that --attach DIR asks for"
+            "Annotate a long PyTorch program, and record the steps that --attach DIR requests"
             " while it runs.",
             "DIR",
             panel=PANEL,
@@ -204,7 +204,7 @@ class Wanted:
     def check(self) -> None:
         """Raise `UsageError` for options that need another option, or exclude each other."""
         if self.every is None and self.length is not None:
-            raise UsageError("--for is the length of windows", "say how often with --every")
+            raise UsageError("--for is the length of windows", "give the period with --every")
         if self.every is not None and self.attachable is not None:
             raise UsageError("--every chooses which steps are recorded", "leave out --attachable")
         if not self.is_annotated and (self.ring or self.hook_folder):

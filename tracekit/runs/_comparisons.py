@@ -44,7 +44,7 @@ def compare(
     least: Annotated[
         float | None,
         Option(
-            "Least change of the step that matters: say whether it is faster or slower by "
+            "Least change of the step that matters: decide whether it is faster or slower by "
             "more, the same within it, or unknown.",
             "PERCENT",
             unit="percent",

@@ -51,7 +51,7 @@ _JSON = Json(
         "recording.",
         "confidence": "one of measured, likely, hint, perhaps: How certain the finding is; perhaps "
         "of rules that are often wrong.",
-        "evidence": "texts: The numbers that say so.",
+        "evidence": "texts: The numbers behind it.",
         "advice": "text: What to do, and what would have to be true.",
         "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
         "with --price also how long a step then is.",

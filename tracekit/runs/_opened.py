@@ -210,7 +210,7 @@ class OpenedRun:
         ]
         largest = None
         if is_in_parts(question) and self._rules is None and len(rows) > 1:
-            parts = [sum(rows[report] for report in own) for own in self.trace.reports_of_parts()]
+            parts = [sum(rows[report] for report in part) for part in self.trace.reports_of_parts()]
             at_once = self._workers.processes if self._workers else 1
             largest = sum(sorted(parts)[-at_once:]) if parts else None
         steps = int(self.record.summary.get("iterations") or 0)
@@ -324,5 +324,5 @@ def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
     names = ("verdicts", "opinions", "processes")
     found = (attribution.stored_findings({name: each.read(name) for name in names})
              for each in reports)  # fmt: skip
-    stored = [replace(each, warnings=own) for each, own in zip(reports, found, strict=True)]
+    stored = [replace(each, warnings=texts) for each, texts in zip(reports, found, strict=True)]
     return model.combine(stored).warnings

@@ -79,10 +79,10 @@ class RunLabels:
         """Collect the labels in the names of a batch of NVTX events."""
         if names.dtype != pl.String:
             names = names.unique(maintain_order=True).cast(pl.String)
-        ours = names.filter(names.str.starts_with(_PREFIX))
-        if ours.is_empty():
+        marked = names.filter(names.str.starts_with(_PREFIX))
+        if marked.is_empty():
             return
-        found = ours.str.extract_groups(_LABEL).struct.unnest().drop_nulls("key")
+        found = marked.str.extract_groups(_LABEL).struct.unnest().drop_nulls("key")
         values = pl.concat([self._found, found]).unique(maintain_order=True)
         keys = values["key"].unique(maintain_order=True).head(MOST + 1)
         self._found = values.filter(

@@ -133,7 +133,7 @@ def _find(path: Path, tool: str | None) -> str:
     found = shutil.which(name)
     if found is None:
         raise UnsupportedTraceError(
-            f"{path} is an Nsight Systems report, and there is no {name} here that exports it",
+            f"{path} is an Nsight Systems report, and {name} was not found to export it",
             f"name an nsys with --nsys or {VARIABLE}, or export it where nsys is installed:"
             f" {_by_hand(path)}",
         )

@@ -87,12 +87,12 @@ def open_report(
         if each.begins(path) and (recording := each.read(one)) is not None:
             return recording
     if path.is_dir():
-        raise NotATraceError(f"the strings in {path} are none of nsys", READS)
+        raise NotATraceError(f"the strings in {path} were not written by nsys", READS)
     head = _head(path)
     if not head.startswith(MAGIC):
         raise refusal(path)
     raise NotATraceError(
-        f"{path} is an SQLite database, but no trace (no table StringIds or StringTable)",
+        f"{path} is an SQLite database, but not a trace (no table StringIds or StringTable)",
         READS,
     )
 
@@ -104,7 +104,7 @@ def check_readable(path: Path) -> None:
             _check_folder(path)
             return
         if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
-            raise NotATraceError(f"{path} is no regular file", "give the file of a trace")
+            raise NotATraceError(f"{path} is not a regular file", "give the file of a trace")
         head = _head(path)
     except FileNotFoundError as error:
         raise InputError(f"no file {path}", "check the path") from error
@@ -260,7 +260,7 @@ def _known(head: bytes) -> tuple[str, str] | None:
             return each.what, each.hint
     if is_json:
         keys = ", ".join(_keys(head))
-        return "JSON, but no PyTorch trace" + (f" (it has {keys})" if keys else ""), READS
+        return "JSON, but not a PyTorch trace" + (f" (it has {keys})" if keys else ""), READS
     if _is_perfetto(head):
         kind = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
         return kind, f"{_ROCPROF}; of a PyTorch trace give the JSON"

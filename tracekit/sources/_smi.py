@@ -102,7 +102,7 @@ def read_smi(
 
 
 def _not_smi(path: Path) -> InputError:
-    return InputError(f"{path} is no CSV of nvidia-smi", _RECORD_WITH)
+    return InputError(f"cannot read {path} as CSV of nvidia-smi", _RECORD_WITH)
 
 
 def _lines(path: Path) -> pl.Series:

@@ -145,7 +145,7 @@ def check_database(path: Path, hint: str) -> None:
     for each in database_files(path):
         # Looked at once: a journal comes and goes while another process writes.
         if (mode := mode_of(each)) and not stat.S_ISREG(mode):
-            raise StoreError(f"{each} is a link or a device, and no file", hint)
+            raise StoreError(f"{each} is a link or a device, not a file", hint)
 
 
 def make_database(path: Path) -> None:
@@ -159,7 +159,7 @@ def make_database(path: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Raise `StoreError` if the path exists and is no folder."""
     if (mode := mode_of(folder)) and not stat.S_ISDIR(mode):
-        raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
+        raise StoreError(f"{folder} is a link or a file, not a folder", _MISPLACED)
 
 
 def check_owner(root: Path, start: Path) -> None:

@@ -234,7 +234,7 @@ def _parsed(catalog: str) -> sa.URL:
         url = sa.make_url(catalog)
     except (sa.exc.ArgumentError, ValueError):
         # Their texts, and the chain of causes, may repeat a password.
-        raise StoreError("TRACEKIT_CATALOG is no database URL", hint) from None
+        raise StoreError("TRACEKIT_CATALOG is not a database URL", hint) from None
     if url.drivername in {"postgres", "postgresql", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername == "sqlite" and url.database not in {None, "", ":memory:"}:

@@ -115,8 +115,8 @@ class Folders:
             other = next(self._others(), None)
             if other is not None:
                 raise StoreError(
-                    f"{self.root} is no store, and not empty (it has {other})",
-                    f"give a store a folder of its own: --store {self.root / '.tracekit'}",
+                    f"{self.root} is not a store, and not empty (it has {other})",
+                    f"give a store an empty folder: --store {self.root / '.tracekit'}",
                 )
 
     def has_rows(self) -> bool:

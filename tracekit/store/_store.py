@@ -347,11 +347,11 @@ class Store:
             if any(not each.mended for each in found):  # nothing beyond it can be told
                 return found
         entries = self._entries()
-        own = [self._checked_run(entry, repair=repair) for entry in entries]
+        runs_checked = [self._checked_run(entry, repair=repair) for entry in entries]
         left = [self._checked_stray(path, repair) for path in self._strays(entries)]
         named = {entry.folder for entry in entries}
         left += [unmarked(path) for path in self._folders.unmarked() if path.name not in named]
-        return [*found, *(each for each in own if each), *left]
+        return [*found, *(each for each in runs_checked if each), *left]
 
     def collect(self, *, dry_run: bool = False) -> list[Path]:
         """Remove folders without a complete run or a running ingest; return what was removed.
@@ -709,12 +709,12 @@ def _agreed(
         values.setdefault(key, set()).add(value)
     clear = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
     unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in known]
-    warning = f"the reports disagree on the label {listed(unclear)}, so none is taken from them"
+    warning = f"the reports disagree on the label {listed(unclear)}, so it is left out"
     return dict(list(clear.items())[:MOST]), (warning,) if unclear else ()
 
 
 def _mendable(subject: str, name: str, fault: str, repaired: bool) -> Finding:  # noqa: FBT001
-    todo = None if repaired else "`tracekit runs check --repair` mends it"
+    todo = None if repaired else "`tracekit runs check --repair` repairs it"
     return Finding(subject, name, fault, mended=repaired, todo=todo)
 
 

@@ -102,8 +102,8 @@ _COLUMNS: Said = {
     "time_ns": "number or null: Time of a step or epoch, ns.",
     "time_low_ns": "number or null: Shortest of several runs' times, ns; null of one run.",
     "time_high_ns": "number or null: Longest of several runs' times, ns; null of one run.",
-    "interval_of": "one of steps, runs or null: What the interval is by: steps of two runs, of "
-    "which alone it speaks, or several runs.",
+    "interval_of": "one of steps, runs or null: Source of the interval: steps of two runs, "
+    "which alone it describes, or several runs.",
     "steps": "integer or null: Number of steps of the runs; null of a table.",
     "parameters": "integer or null: Number of the network's parameters.",
     "created": "date: When the run was first ingested, UTC.",

@@ -51,7 +51,7 @@ def read_plain(path: StrPath) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | safely)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a plain file", os.fspath(path))
         return file.read()
 
 

@@ -135,7 +135,7 @@ def call(address: int, taken: Arguments, *, returns: bool) -> int | None:
         ctypes.addressof(result), ctypes.addressof(trouble), *taken.values
     )
     if failed:
-        raise ArithmeticError("a compiled loop met a number that it cannot work with")
+        raise ArithmeticError("a compiled loop failed, as at a division by 0")
     return result.value if returns else None
 
 

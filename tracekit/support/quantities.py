@@ -46,7 +46,7 @@ def parse_flops(text: str) -> int:
                          text.lower().replace(" ", ""))  # fmt: skip
     rate = int(Decimal(found[1]) * _FLOPS[found[2]]) if found else 0
     if not rate:
-        raise UsageError(f"{text!r} is no rate of computing", "write it as 312TFLOPS")
+        raise UsageError(f"cannot read the rate of computing {text!r}", "write it as 312TFLOPS")
     return rate
 
 
@@ -91,7 +91,9 @@ def parse_images(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9]+)\s*([km]?)\s*", text.lower())
     count = int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2]] if found else 0
     if not count:
-        raise UsageError(f"{text!r} is no number of images", "write it as 256K, 1M or 50000")
+        raise UsageError(
+            f"cannot read the number of images {text!r}", "write it as 256K, 1M or 50000"
+        )
     return count
 
 

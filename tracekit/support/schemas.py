@@ -70,7 +70,7 @@ def _choice(texts: str) -> Schema:
 def _either_kind(kinds: list[str]) -> Schema:
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no kind of value: choose one of {', '.join(_KINDS)}")
+        raise ValueError(f"unknown kind of value {unknown[0]!r}: choose one of {', '.join(_KINDS)}")
     found = [_KINDS[kind] for kind in kinds]
     types = {"type": [each["type"] for each in found]} if len(found) > 1 else {}
     return {name: rule for each in found for name, rule in each.items()} | types

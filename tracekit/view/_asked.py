@@ -342,7 +342,7 @@ class AskedRuns:
         if found["op"].to_list() != [number]:  # numbers are rows in most runs
             found = ops.filter(pl.col("op") == number).collect()
         if found.is_empty():
-            raise Refused(404, "there is no such op")
+            raise Refused(404, "unknown op")
         return seen, found
 
     def _seen(self, query: Query) -> _Seen:

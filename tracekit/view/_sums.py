@@ -188,7 +188,7 @@ class RunSums:
             return cls._unpacked(Unpacked(content), trace)
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError,
                 pl.exceptions.PolarsError) as error:  # fmt: skip
-            raise ValueError("these are no sums of a run") from error
+            raise ValueError("the bytes are not sums of a run") from error
 
     @classmethod
     def _unpacked(cls, read: Unpacked, trace: Trace) -> RunSums:
@@ -201,7 +201,7 @@ class RunSums:
         for kind, key, spans, looks in header["lanes"]:
             lane = kind, tuple(None if part is None else _integers([part], 1)[0] for part in key)
             if len(key) != len(_BY[kind]) or lane in lanes or not set(looks) <= set(LOOKS):
-                raise ValueError("there is no such lane")
+                raise ValueError("unknown lane")
             if not 0 < _integers([spans], 1)[0] <= most.get(kind, most[""]):
                 raise ValueError("a lane has more spans than the run")
             lanes[lane] = spans, _tiles(read, (first, last), spans, looks)
@@ -214,7 +214,7 @@ class RunSums:
 
 def _integers(values: Sequence[Any], count: int) -> Sequence[int]:
     if len(values) != count or not all(type(each) is int and abs(each) <= _LAST for each in values):
-        raise ValueError("these are no whole numbers")
+        raise ValueError("the values are not integers")
     return values
 
 
@@ -250,7 +250,7 @@ def _blocks(
     bins = -(-max(edges[1] - edges[0], 1) // width)
     for gpu, by, word in keys:
         if gpu not in gpus or word not in _WORDS[by] or (gpu, by, word) in found:
-            raise ValueError("there is no such block")
+            raise ValueError("unknown block")
         found[gpu, by, word] = read.take(bins, width), read.take(bins, ops), read.take(bins, _LAST)
     return found
 

@@ -22,7 +22,7 @@ from tracekit.model import Trace
 LAYERS = "an update contains no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
 UPDATE = "an update ends a step"
-INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
+INPUT = "a thread that copies to the GPU, on separate streams, brings input"
 THREADS = "one thread launches forward passes, others launch backward passes"
 
 

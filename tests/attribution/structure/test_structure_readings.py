@@ -59,6 +59,6 @@ def test_steps_that_ranges_name_stay_theirs_and_say_so() -> None:
 
 
 def test_a_reading_that_there_is_not_is_refused() -> None:
-    with pytest.raises(RuleError, match="no step by 'epoch'"):
+    with pytest.raises(RuleError, match="unknown definition of a step 'epoch'"):
         Rules.load(step="epoch")
     assert Rules.load(step="input").canonical() != Rules.load().canonical()

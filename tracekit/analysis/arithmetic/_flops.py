@@ -100,7 +100,7 @@ def measured(
     of no known operator are included.
     """
     if peak is not None and peak <= 0:
-        raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
+        raise UsageError(f"the peak is {peak} FLOP/s", "give more than 0, such as --peak 312TFLOPS")
     require_ops(trace)
     first = skipped_of(trace, skip)
     steps = _steps(trace, first, needed="iteration" in keys or first > 0)

@@ -166,10 +166,9 @@ _BOUND = "computing, memory, launch, communication"
             "flops": "amount or null: FLOPs, as `flops` counts them; null where none are known.",
             "bytes": "amount or null: Bytes that they must move at least, by sizes and types; null "
             "where none are known.",
-            "flops_per_byte": "amount or null: FLOPs over bytes, of operators of which both are "
-            "known.",
+            "flops_per_byte": "amount or null: FLOPs over bytes, of operators with both known.",
             "achieved_flops_s": "amount or null: FLOPs over the time of the kernels, of operators "
-            "of which they are known.",
+            "with known FLOPs.",
             "achieved_gb_s": "amount or null: Those bytes over the time of the kernels, GB/s.",
             "bound": f"one of {_BOUND} or null: What bounds most of their time; null where it is "
             "not known.",

@@ -205,13 +205,13 @@ def _chosen_view(
     if inclusive or depth is not None:
         noun = "an inclusive breakdown"
         if set(keys) not in ({"range"}, {"range", "kernel"}):
-            raise UsageError(f"{noun} is by range, or by range and kernel", "ask --by range")
+            raise UsageError(f"{noun} is by range, or by range and kernel", "give --by range")
         _refuse_statistics(noun, per_iteration=per_iteration)
         return partial(inclusive_kernels if "kernel" in keys else inclusive_ranges, depth=depth)
     if "layer" in keys:
         noun = "a breakdown by layer"
         if list(keys) != ["layer"]:
-            raise UsageError(f"{noun} is by layer alone", "ask --by layer")
+            raise UsageError(f"{noun} is by layer alone", "give --by layer")
         _refuse_statistics(noun, per_iteration=per_iteration)
         return layers
     return None
@@ -265,11 +265,11 @@ def _measured(
         if work.is_host:
             raise MissingDataError(
                 "this run has no GPU work, so its ranges launch no ops",
-                "ask --by range without --inclusive and --depth",
+                "give --by range without --inclusive and --depth",
             )
         if "layer" not in keys and not trace.stretch.is_all:
             raise UsageError(
-                "an inclusive breakdown counts whole ranges, which a stretch would cut",
+                "an inclusive breakdown counts complete ranges, which a stretch would cut",
                 "leave out --between and --iterations, or --inclusive and --depth",
             )
         table, more = view(work, first)

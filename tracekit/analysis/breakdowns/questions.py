@@ -90,10 +90,10 @@ _WRITES = Json(
         "recomputed?": "flag or null: Whether the ops of backward passes run a part of the "
         "forward pass again; null of others, and where it is not known.",
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
-        "is what lies outside of them, or where a step's name does not say.",
+        "outside of steps, or where a step's name lacks it.",
         "steps?": "count or null: By phase: number of steps, added up over devices; null outside.",
-        "requests?": "count or null: By phase: requests in them; null where a step does not say.",
-        "tokens?": "count or null: By phase: tokens in them; null where a step does not say.",
+        "requests?": "count or null: By phase: requests in them; null where a step lacks them.",
+        "tokens?": "count or null: By phase: tokens in them; null where a step lacks them.",
         "step_ns?": "amount or null: By phase: mean length of a step, with what lies behind it "
         "until the next one begins.",
         "token_ns?": "amount or null: By phase: time per token.",

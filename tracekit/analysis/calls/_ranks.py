@@ -216,8 +216,8 @@ def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl
     found = both.filter(unique).select("host", "pid", "process", "host_run")
     if found.is_empty() and named["pid"].count():
         raise UsageError(
-            f"{log} is no log of this run: it is of {_some(named['pid'])}, "
-            f"the run of {_some(processes['pid'])}",
+            f"{log} is of another run: it has {_some(named['pid'])}, "
+            f"the run has {_some(processes['pid'])}",
             "give the log that was written while the run was recorded",
         )
     return found

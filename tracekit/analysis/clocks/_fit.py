@@ -124,7 +124,7 @@ class Fit:
         """Reason why calls or messages contradict this clock; None if they do not."""
         if self.messages >= ENOUGH and self.early > _MOST_VIOLATIONS * self.messages:
             return (
-                f"{self.early:,} of {self.messages:,} messages that match beyond doubt are received"
+                f"{self.early:,} of {self.messages:,} messages whose match is certain are received"
                 " before they are sent"
             )
         if self.violations > _MOST_VIOLATIONS * self.calls:
@@ -214,8 +214,8 @@ def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Li
     Each has an entry per call or message: its time, and the bound that it sets.
     """
 
-    def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
-        here, times = np.concatenate(own), np.concatenate(others)
+    def limits(starts: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
+        here, times = np.concatenate(starts), np.concatenate(others)
         return times, here - times - clock.added(times)
 
     return (
@@ -360,16 +360,16 @@ def in_order(
     for shift in range(-back, ahead + 1):
         first, other = max(0, shift), max(0, -shift)
         number = min(len(labels) - first, len(other_labels) - other)
-        own, others = slice(first, first + number), slice(other, other + number)
-        if (labels[own] == other_labels[others]).all():
-            found.append((_spread(times[1][own], other_times[1][others]), own, others))
+        place, others = slice(first, first + number), slice(other, other + number)
+        if (labels[place] == other_labels[others]).all():
+            found.append((_spread(times[1][place], other_times[1][others]), place, others))
     if not found:
         return "their calls are not the same ones"
     found.sort(key=lambda each: each[0])
     if len(found) > 1 and found[1][0] <= _CLEARER * max(found[0][0], SLACK):
         return "the order of their calls fits in several ways"
-    _, own, others = found[0]
-    return Pairs(times[0][own], times[1][own], other_times[0][others], other_times[1][others])
+    _, place, others = found[0]
+    return Pairs(times[0][place], times[1][place], other_times[0][others], other_times[1][others])
 
 
 def _spread(ends: Ints, other_ends: Ints) -> float:

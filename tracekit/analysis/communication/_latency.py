@@ -323,8 +323,8 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
     """Return a row per operation; a call not matched with other ranks' is a row by itself."""
-    own = pl.col("end") - pl.col("start")
-    numbered = calls.with_row_index("row").with_columns(own=own)
+    length = pl.col("end") - pl.col("start")
+    numbered = calls.with_row_index("row").with_columns(own=length)
     alone = -1 - pl.col("row").cast(pl.Int64)
     together = (pl.col("participants") > 1) & pl.col("common")
     first, last = pl.col("first"), pl.col("last")

@@ -85,7 +85,7 @@ def nccl_inspector(
     """
     if by not in KEYS:
         raise UsageError(
-            f"collectives of the inspector have no key {by!r}", f"say one of {', '.join(KEYS)}"
+            f"collectives of the inspector have no key {by!r}", f"choose one of {', '.join(KEYS)}"
         )
     if records.is_empty():
         raise MissingDataError("these logs have no record of a collective")
@@ -353,11 +353,11 @@ def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
     numbers = rows.group_by(one).agg(
         all=sequence.max() - sequence.min() + 1, seen=sequence.n_unique().cast(pl.Int64)
     )
-    own = rows.group_by(*one, "rank").agg(own=sequence.n_unique().cast(pl.Int64))
+    counted = rows.group_by(*one, "rank").agg(own=sequence.n_unique().cast(pl.Int64))
     return (
         rows.select("communicator", "rank").unique()
         .join(numbers, on="communicator")
-        .join(own, on=[*one, "rank"], how="left")
+        .join(counted, on=[*one, "rank"], how="left")
         .with_columns(pl.col("own").fill_null(0))
         .group_by("communicator", "rank")
         .agg(
@@ -404,15 +404,15 @@ def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
     partial = collectives.filter(~pl.col("compared")).height
     if partial:
         gaps.append(
-            f"who waits in {partial:,} of {_collectives(collectives.height)}, of which not all "
-            "ranks have a record timed by the GPU, or ranks do not wait for all others"
+            f"who waits in {partial:,} of {_collectives(collectives.height)}: not all their ranks "
+            "have a record timed by the GPU, or ranks do not wait for all others"
         )
     if rows["start"].null_count() == rows.height:
         gaps.append("when collectives began, and so their skew: NCCL_INSPECTOR_DUMP_VERBOSE=1")
     elif collectives["skew"].null_count():
         gaps.append(
             f"skew of {_collectives(collectives['skew'].null_count())}: clocks of hosts are not "
-            "compared, and each record must say when its kernel began"
+            "compared, and each record must have the start of its kernel"
         )
     return gaps
 
@@ -512,7 +512,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
     shifts = _shifts(kernels, collectives)
     if shifts.is_empty():
         raise UndecidedError(
-            "no collective of these logs is one of this run beyond doubt",
+            "no collective of these logs matches one of this run with certainty",
             "give logs and a run of the same time, with collectives of 8 KiB and more",
         )
     pairs = _joined(kernels, collectives, shifts)

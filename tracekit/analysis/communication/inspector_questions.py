@@ -18,7 +18,7 @@ _INSPECTOR = Json(
     meta={
         "records": "count: Number of records, messages included.",
         "collectives": "count: Number of collectives.",
-        "compared": "count: Of these, those of which it is known who came last.",
+        "compared": "count: Of these, those whose last rank to enter is known.",
         "communicators": "count: Number of communicators.",
         "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("missing", "warnings"),
@@ -36,7 +36,7 @@ _INSPECTOR = Json(
         "ranks": "integer or null: Number of ranks of the communicator.",
         "records?": "count: Records of the rank, without messages.",
         "count?": "count: Number of calls.",
-        "compared": "count: Calls of which it is known who came last: all ranks were recorded, and "
+        "compared": "count: Calls whose last rank to enter is known: all ranks were recorded, and "
         "wait for each other.",
         "last?": "count: At how many of these the rank came last, alone.",
         "last_share?": "share or null: Their share.",

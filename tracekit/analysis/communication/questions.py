@@ -130,7 +130,7 @@ _LINKS = Json(
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's step; null "
         "outside, or where a step's name does not say.",
         "evidence?": "one of measured, modelled, modelled between: Whether the bytes were "
-        "recorded, follow from a model, or lie between those of several.",
+        "recorded, follow from a model, or from several that bound them.",
         "transfers?": "count: Number of transfers; of modelled between that of collectives.",
         "unsized?": "count: How many of these are of unknown size.",
         "bytes?": "integer or null: Bytes of the others; null if there is none.",
@@ -321,7 +321,7 @@ _LATENCY = Json(
     "latency",
     meta={
         "operations?": "integer: Operations.",
-        "unmatched?": "integer: Collectives of which one participant is known.",
+        "unmatched?": "integer: Collectives with a single known participant.",
         "unsized?": "integer: Operations of unknown size.",
         "not_blocking?": "integer: Calls of MPI that do not block, left out.",
         **keys("missing?", "warnings?"),
@@ -390,8 +390,8 @@ def latency(
     what: Annotated[
         Literal["latency", "histogram", "pointer-queries", "staging"],
         Option(
-            "Latency by size; numbers of messages by size; time that MPI spends asking where "
-            "memory lies; collectives that went through host memory."
+            "Latency by size; numbers of messages by size; time that MPI spends finding where "
+            "memory is; collectives that went through host memory."
         ),
     ] = "latency",
     buckets: Annotated[

@@ -41,7 +41,7 @@ Metric = Literal["mean", "median"]
 def check_metric(metric: str) -> None:
     """Raise `UsageError` if a metric is none of `Metric`."""
     if metric not in get_args(Metric):
-        raise UsageError(f"{metric!r} is no metric", f"there is {', '.join(get_args(Metric))}")
+        raise UsageError(f"unknown metric {metric!r}", f"choose {', '.join(get_args(Metric))}")
 
 
 def headline(

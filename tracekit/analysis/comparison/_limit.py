@@ -69,7 +69,7 @@ class _Excess:
         to the bound, ns.
     """
 
-    what: str
+    subject: str
     change: float
     base: float
     middle: float
@@ -107,7 +107,7 @@ def check_limit(
         If `percent` is not a valid limit.
     """
     if not (math.isfinite(percent) and percent >= 0):
-        raise UsageError(f"{percent} % is no limit", "give 0 or more")
+        raise UsageError(f"the limit is {percent} %", "give 0 or more")
     meta = comparison.meta
     step, limit = meta["step"], f"{percent:g} %"
     cannot = f"cannot decide whether it is within {limit}"
@@ -227,7 +227,7 @@ def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _E
 
 
 def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
-    change = f"{excess.what} by {100 * excess.change:+.1f} %"
+    change = f"{excess.subject} by {100 * excess.change:+.1f} %"
     if left_out:
         more = f" and {len(left_out) - _FEW} more" if len(left_out) > _FEW else ""
         change += f" without {', '.join(left_out[:_FEW])}{more}"

@@ -108,7 +108,7 @@ class Asked:
         keys = parse_compare_keys(by)
         check_metric(metric)
         if least is not None and not (math.isfinite(least) and least > 0):
-            raise UsageError(f"{least} % is no least change", "give more than 0")
+            raise UsageError(f"the least change is {least} %", "give more than 0")
         return cls(keys, skip, match_names, anyway, metric, least)
 
 
@@ -313,7 +313,7 @@ def _measure(
 
     def measure(*, as_one: bool) -> list[Measured]:
         return [
-            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=moved)
+            per_iteration(run, of_ops, skip=skip, as_one=as_one, traffic=moved)
             for run, moved in zip(runs, traffic, strict=True)
         ]
 

@@ -239,7 +239,7 @@ def _check(a: Sequence[Recorded], b: Sequence[Recorded]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{twice!r} is there twice, and does not scatter around itself",
+            f"{twice!r} is given twice",
             "give each recording once",
         )
 

@@ -284,7 +284,7 @@ class Workers:
         if workers is None:
             raise UndecidedError(
                 "how many workers prepare batches does not show: no rhythm of waits for them",
-                "ask for a factor: --loader 2x",
+                "give a factor: --loader 2x",
             )
         more = self.count / workers
         return Loader(more, max(1.0, more * _EACH) if more > 1 else more, self.count)

@@ -243,9 +243,7 @@ def job_of(
         bounded = bounds.filter(pl.col("end") > pl.col("start"))
         marks = marks.filter((bounded["start"] >= begin) & (bounded["end"] <= end))
         if marks.is_empty():
-            raise MissingDataError(
-                "no complete step lies in that time", "give --between more of it"
-            )
+            raise MissingDataError("no complete step is in that time", "give --between more of it")
     if marks.is_empty() and not found.moments.ops["launch_start"].count():
         raise MissingDataError(
             "no launch is known, and so no work of a step", how_to_record(trace, "launching calls")

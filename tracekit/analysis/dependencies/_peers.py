@@ -103,9 +103,7 @@ def _ranks(job: Job) -> list[Alike]:
     by_owner = alone.drop_nulls(owner).group_by(owner).agg(beyond=beyond)
     longest = by_owner.filter(pl.col("beyond") > 0).sort(-pl.col("beyond"), owner)
     if longest.is_empty():
-        raise UndecidedError(
-            "no rank takes longer than the others", "ask for --without-straggler all"
-        )
+        raise UndecidedError("no rank takes longer than the others", "use --without-straggler all")
     ranks = process_ranks(job.trace).select("process", "rank")
     devices = job.moments.ops.select("process", "device").unique().join(ranks, on="process")
     named = longest.head(_MOST).join(
@@ -165,7 +163,7 @@ def _links(job: Job) -> pl.DataFrame:
     if longer.is_empty():
         raise UndecidedError(
             "no group's collectives take longer than their peers'",
-            "ask for --without-straggler all",
+            "use --without-straggler all",
         )
     return longer.head(_MOST)
 

@@ -393,9 +393,9 @@ class Batches:
         if self.taken.height < _SEVERAL or longest <= least:
             return ""
         return (
-            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / total:.0f} % of what is "  # type: ignore[operator]
-            "taken for waiting for a loader: it may be something else, such as an evaluation or a "
-            "new run"
+            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / total:.0f} % of the "  # type: ignore[operator]
+            "time that counts as waiting for a loader: it may be something else, such as an "
+            "evaluation or a new run"
         )
 
     @property

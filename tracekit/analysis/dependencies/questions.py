@@ -147,7 +147,7 @@ _WHATIF_WRITES = Json(
         "range; null where that is wider than a fifth of a measured step.",
         "low_ns": "amount or null: How short it may be, with every bound that the recording leaves "
         "open at that end; null of the measured steps.",
-        "high_ns": "amount or null: How long it may be, likewise.",
+        "high_ns": "amount or null: Upper limit of the same.",
         "saved_ns": "number or null: How much shorter a step is than in the unchanged replay; "
         "null of the measured steps, and where step_ns is.",
         "saved_share": "number or null: The same over a step of the unchanged replay.",

@@ -116,7 +116,7 @@ def counted(noun: str, number: int) -> Evidence:
 
 def _share(value: Number, noun: str) -> Evidence:
     if not isinstance(value, int | float):
-        return Evidence("no", f"known of none of {noun}")
+        return Evidence("no", f"unknown for all {noun}")
     # What is not quite all is enough, and must not read as all of it.
     almost = _ALMOST_ALL <= value < 1
     percent = ">99.9 %" if almost else f"{100 * value:.1f} %"
@@ -147,7 +147,7 @@ def _launches(facts: Facts) -> Evidence:
 
 def _stages(facts: Facts) -> Evidence:
     if not facts.kinds and on_host(facts.trace)["ops"].head(1).collect().height:
-        return Evidence("partly", "of ranges on the host, for there is no GPU work")
+        return Evidence("partly", "of ranges on the host: no GPU work was recorded")
     return _share(facts.numbers["coverage"], "GPU busy time")
 
 
@@ -233,7 +233,7 @@ def _machine(facts: Facts) -> Evidence:
 
 def _pipeline(facts: Facts) -> Evidence:
     if is_pipeline(facts.trace):
-        return Evidence("yes", "passes in numbered parts, or handed on")
+        return Evidence("yes", "passes in numbered parts, or sent on")
     passes = facts.trace["ranges"].filter(pl.col("stage").is_not_null()).head(1).collect()
     degree: Degree = "none" if facts.kinds or passes.height else "no"
     return Evidence(degree, "nothing shows that it is a pipeline")
@@ -407,9 +407,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 "torch.profiler.profile(record_shapes=True)",
             ),
         ),
-        "pipeline": Requirement(
-            _pipeline, {"": "say that it is one: --micro-batches, or --schedule"}
-        ),
+        "pipeline": Requirement(_pipeline, {"": "declare it: --micro-batches, or --schedule"}),
         "memory": Requirement(
             _rows("memory", "allocations and releases"),
             _by(

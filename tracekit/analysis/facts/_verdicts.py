@@ -92,7 +92,7 @@ def _worded(each: Mapping[str, Any]) -> Iterator[str]:
         yield f"gaps between backward passes: {each['usual_gaps']:,} of {each['gaps']:,} usual"
     if each["doubt_ns"] is not None:
         doubt = f"{each['doubt_ns'] / _NS_PER_MS:,.3f} ms"
-        yield f"busy time that may lie on either side of a cut between stages: {doubt}"
+        yield f"busy time on one or the other side of a cut between stages: {doubt}"
     if each["iterations"]:
         yield (
             f"iterations: {each['iterations']:,} known, {each['with_work']:,} with GPU work, "

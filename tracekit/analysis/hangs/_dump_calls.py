@@ -89,7 +89,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     )
     if pairs.is_empty():
         raise UndecidedError(
-            "no collective of these dumps is one of this run beyond doubt",
+            "no collective of these dumps matches one of this run with certainty",
             "give dumps and a run of the same time, of ranks that both know",
         )
     joined = pairs.select("entry", "stage", "iteration", seen=pl.lit(value=True))

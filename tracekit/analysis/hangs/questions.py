@@ -96,6 +96,6 @@ def hang(dumps: Any = (), *, run: OfRanks = None, **_: Unpack[ChosenRows]) -> "A
     trace = None if run is None else run.trace
     if not dumps:
         if trace is None:
-            raise UsageError("there is neither a dump nor a run", "name dumps, --run, or both")
+            raise UsageError("give dumps or a run to examine", "name dumps, --run, or both")
         return find_hang_in_run(trace)
     return find_hang(dumps.entries, dumps.ranks, dumps.peers, dumps.events, dumps.warnings, trace)

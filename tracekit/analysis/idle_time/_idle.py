@@ -348,6 +348,6 @@ note("collective_wait_unknown")(
 )
 note("step_outside_window_ns")(
     lambda value: [
-        f"step: {time_text(value)} of it lie outside of the window, before or after a GPU's own ops"
+        f"step: {time_text(value)} of it are outside of the window, before or after a GPU's own ops"
     ]
 )

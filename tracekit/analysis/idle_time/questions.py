@@ -29,7 +29,7 @@ _WRITES = Json(
         "their slowest participant, which is busy time; null where it is not known; absent "
         "without collectives.",
         "collective_wait_unknown?": "text: Why collective_wait_ns is null.",
-        "step_outside_window_ns?": "amount: Part of step_ns that lies before a GPU's first op or "
+        "step_outside_window_ns?": "amount: Part of step_ns before a GPU's first op or "
         "after its last, outside of the window; absent where it is less than a twentieth.",
         "missing?": "texts: What to record to know more, where something is not explained.",
         "sum_over?": "text: What times are summed over, such as 4 GPUs.",

@@ -269,7 +269,7 @@ def _sample_warnings(
     if not unmatched:
         return []
     numbers = ", ".join(str(number) for number in unmatched)
-    return [f"nvidia-smi's GPU {numbers} is none of this run's and left out"]
+    return [f"GPU {numbers} of nvidia-smi was left out: it is not in this run"]
 
 
 def _with_extra(table: pl.DataFrame) -> pl.DataFrame:

@@ -249,7 +249,9 @@ def with_peaks(
 def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
     """Return ``device, name, bandwidth``: peak memory rate, given, recorded or by GPU model."""
     if rate is not None and rate <= 0:
-        raise UsageError(f"{rate} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
+        raise UsageError(
+            f"the memory bandwidth is {rate} bytes/s", "give more than 0, such as 3.35TB"
+        )
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
     names = devices["name"].unique().drop_nulls().to_list()
     by_name = {name: peak_memory_bandwidth(name) for name in names}

@@ -26,7 +26,7 @@ _INFO = Json(
     meta={
         "file": "text or null: Names of the report files.",
         "format": "text or null: Their recognised format.",
-        "schema_version": "text or null: Version of their schema, as they say themselves.",
+        "schema_version": "text or null: Version of their schema, as stated in the files.",
         "product": "text or null: Product and version that wrote them.",
         "host": "text or null: Host that they were recorded on.",
         **keys("verdict", "given?", "cut?", "weak?"),
@@ -88,7 +88,7 @@ _INFO_CLOCKS = Json(
         "steps": "integer: How often its own clock was set anew.",
         "violations": "integer or null: How many calls end before they have begun in the other "
         "report, by over 2 us.",
-        "messages": "integer or null: How many messages between both match beyond doubt.",
+        "messages": "integer or null: Number of messages between both whose match is certain.",
         "early_messages": "integer or null: How many of these are received before they are sent, "
         "by over 2 us.",
         "evidence": "text or null: Evidence for the clock, or why none is known.",

@@ -262,10 +262,10 @@ class StepTimes:
     counted: Counted
 
 
-def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
+def step_times(trace: Trace, keys: Sequence[str], *, skip: int, as_one: bool) -> StepTimes:
     """Return a run's GPU times by keys, per step after the first `skip`, or of the whole run."""
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
-    if whole:
+    if as_one:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)
         windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
         counted = Counted(windows.select(names), 0, 0, 0)

@@ -101,7 +101,7 @@ def per_iteration(
     by: Sequence[str],
     *,
     skip: Skip = 0,
-    whole: bool = False,
+    as_one: bool = False,
     traffic: Traffic | None = None,
 ) -> Measured:
     """Measure the time in each step of a run by the keys `by`.
@@ -119,8 +119,8 @@ def per_iteration(
         Keys from `parse_compare_keys`, except ``memory``.
     skip
         Number of first iterations to leave out in each process; ``auto``: as many as are cold.
-    whole
-        Whether the whole run counts as one iteration.
+    as_one
+        Whether the run as a whole counts as one iteration.
     traffic
         Traffic of the run, for the key ``link``.
 
@@ -135,9 +135,9 @@ def per_iteration(
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
     named = _by_collective(paired) if by == ("collective",) else paired
-    skipped = 0 if whole else skipped_of(trace, skip)
-    times = step_times(named, _keys_of_ops(by), skip=skipped, whole=whole)
-    found = _measured(paired, by, times, whole=whole, traffic=traffic)
+    skipped = 0 if as_one else skipped_of(trace, skip)
+    times = step_times(named, _keys_of_ops(by), skip=skipped, as_one=as_one)
+    found = _measured(paired, by, times, as_one=as_one, traffic=traffic)
     cold = cold_steps(steps_of(found)) if found.iterations and skip != "auto" else 0
     return replace(found, skipped=skipped, cold=cold)
 
@@ -204,16 +204,16 @@ note("numbered_apart")(lambda _: [_APART])
 
 
 def _measured(
-    trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
+    trace: Trace, by: Sequence[str], times: StepTimes, *, as_one: bool, traffic: Traffic | None
 ) -> Measured:
-    values = _values(trace, by, times, whole=whole, traffic=traffic)
+    values = _values(trace, by, times, as_one=as_one, traffic=traffic)
     values = values.with_columns(pl.col("per").fill_null(1))
     columns = tuple(name for name in values.columns if name not in _MEASURES)
     numbers = times.windows["iteration"].drop_nulls().unique().sort().to_list()
-    owners = owners_of(times, whole=whole)
+    owners = owners_of(times, as_one=as_one)
     return Measured(
-        columns, values, step_parts(times, whole=whole),
-        _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.counted,
+        columns, values, step_parts(times, as_one=as_one),
+        _on_devices(times, owners, len(numbers), as_one=as_one), tuple(numbers), times.counted,
         owners.height, windows=times.windows.drop("window"),
     )  # fmt: skip
 
@@ -232,9 +232,9 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
     )
 
 
-def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
+def owners_of(times: StepTimes, *, as_one: bool) -> pl.DataFrame:
     """Return the pairs ``process, device`` on which the steps ran whose times were measured."""
-    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 
 
@@ -248,31 +248,31 @@ def _keys_of_ops(by: Sequence[str]) -> tuple[str, ...]:
 
 
 def _values(
-    trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
+    trace: Trace, by: Sequence[str], times: StepTimes, *, as_one: bool, traffic: Traffic | None
 ) -> pl.DataFrame:
     steps = times.windows["iteration"].drop_nulls().unique()
     if by == ("cause",):
-        idle = _idle(trace, steps, whole=whole)
-        return idle.with_columns(per=pl.lit(owners_of(times, whole=whole).height))
+        idle = _idle(trace, steps, as_one=as_one)
+        return idle.with_columns(per=pl.lit(owners_of(times, as_one=as_one).height))
     if by == ("link",):
-        return _link(traffic, steps, whole=whole).with_columns(per=pl.lit(1))
-    owners = owners_of(times, whole=whole)
+        return _link(traffic, steps, as_one=as_one).with_columns(per=pl.lit(1))
+    owners = owners_of(times, as_one=as_one)
     processes = pl.lit(owners["process"].n_unique()).alias("per")
     if by == ("api",):
-        return _api(trace, steps, whole=whole).with_columns(processes)
+        return _api(trace, steps, as_one=as_one).with_columns(processes)
     values = times.groups.rename({"ops": "count"})
     if by == ("collective",):
         kernels = values.filter(pl.col("kind") == "collective").drop("kind")
         named = kernels.select(pl.exclude("name"), collective=pl.col("name").cast(pl.String))
-        mpi = _mpi(trace, steps, whole=whole).with_columns(processes)
+        mpi = _mpi(trace, steps, as_one=as_one).with_columns(processes)
         on_devices = named.with_columns(per=pl.lit(owners.height))
         return pl.concat([on_devices.select(mpi.columns), mpi])
     return with_devices(trace, values, by, owners).rename({"devices": "per"})
 
 
-def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+def _idle(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
     """Sum the idle time of each iteration by cause; ``count`` is the number of idle gaps."""
-    cut, by = idle_windows(trace, skip=0, per_iteration=not whole), ["cause", "iteration"]
+    cut, by = idle_windows(trace, skip=0, per_iteration=not as_one), ["cause", "iteration"]
     found = idle_sums(trace, cut.with_columns(_counted(pl.col("iteration"), steps)), by)
     gaps = found.gaps.group_by(by).agg(count=pl.col("gaps").sum())
     lengths = found.pieces.group_by(by).agg(length_ns=pl.col("idle_ns").sum())
@@ -289,23 +289,23 @@ def _by_collective(trace: Trace) -> Trace:
     return trace.with_lazy({"ops": ops})
 
 
-def _api(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+def _api(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
     calls = trace["calls"].select("process", "start", "end", api=pl.col("name").cast(pl.String))
-    return _of_host(trace, calls.collect(), "api", steps, whole=whole)
+    return _of_host(trace, calls.collect(), "api", steps, as_one=as_one)
 
 
-def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+def _mpi(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
     does = pl.col("does").is_in(["collective", "starts_collective"])
     calls = mpi_calls(trace).filter(does).select("process", "start", "end", collective="name")
-    return _of_host(trace, calls, "collective", steps, whole=whole)
+    return _of_host(trace, calls, "collective", steps, as_one=as_one)
 
 
 def _of_host(
-    trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
+    trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, as_one: bool
 ) -> pl.DataFrame:
     """Count host calls, and sum their durations, by `key` and the iteration in which they begin."""
     iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
-    if whole:
+    if as_one:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
     else:
         iterations = trace.read("iterations").sort("start")
@@ -323,13 +323,13 @@ def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
     return pl.when(iteration.is_in(steps.implode())).then(iteration).alias("iteration")
 
 
-def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+def _link(traffic: Traffic | None, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
     if traffic is None:
         raise UsageError(
             "a comparison by link needs the traffic of each run", "give both `traffic`"
         )
-    rows = traffic.links("link" if whole else "link,iteration")
-    iteration = pl.lit(None, pl.Int64) if whole else _counted(pl.col("iteration"), steps)
+    rows = traffic.links("link" if as_one else "link,iteration")
+    iteration = pl.lit(None, pl.Int64) if as_one else _counted(pl.col("iteration"), steps)
     keys = ("link", "src", "dst", "type", "evidence")
     found = rows.select(
         *keys, iteration.alias("iteration"), "bytes",
@@ -349,10 +349,10 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 
 
 def step_parts(
-    times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
+    times: StepTimes, *, as_one: bool, by: Sequence[str] = ("iteration",)
 ) -> pl.DataFrame:
     """Divide steps into parts, stages and idle time: ``part``, `by`, ``length_ns, busy_ns``."""
-    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
         windows.select("window", "on_host", "start", "end", *by), on="window"
     )
@@ -371,9 +371,11 @@ def step_parts(
     return pl.concat([stages.select(columns), rest.select(columns)])
 
 
-def _on_devices(times: StepTimes, owners: pl.DataFrame, steps: int, *, whole: bool) -> pl.DataFrame:
+def _on_devices(
+    times: StepTimes, owners: pl.DataFrame, steps: int, *, as_one: bool
+) -> pl.DataFrame:
     users = owners.group_by("device").agg(users=pl.len())
-    parts = step_parts(times, whole=whole, by=("device",)).join(users, on="device")
+    parts = step_parts(times, as_one=as_one, by=("device",)).join(users, on="device")
     mean = pl.col("length_ns") / (pl.col("users") * max(1, steps))
     return parts.select("device", "part", mean_ns=mean)
 

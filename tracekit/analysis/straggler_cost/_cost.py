@@ -247,7 +247,7 @@ def straggler_cost(
         If its ops wait for each other in a cycle.
     """
     if by not in KEYS:
-        raise UsageError(f"stragglers have no key {by!r}", f"say one of {', '.join(KEYS)}")
+        raise UsageError(f"stragglers have no key {by!r}", f"choose one of {', '.join(KEYS)}")
     ops = timeline if steps is None else timeline.filter(pl.col("step").is_in(list(steps)))
     if ops.is_empty():
         raise UsageError("none of these steps is in the timeline")

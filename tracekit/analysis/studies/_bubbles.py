@@ -90,7 +90,7 @@ def bubble_theory(
     if micro_batches is None or (schedule or _SCHEDULES[0]).lower() not in _SCHEDULES:
         return {"theory_share": None, "theory_ideal_share": None}
     if stages < 1 or micro_batches < 1:
-        raise UsageError("there is no pipeline without stages", "give 1 or more of each")
+        raise UsageError("a pipeline needs stages and micro-batches", "give 1 or more of each")
     lost = stages - 1
     return {
         "theory_share": lost / (micro_batches + lost),
@@ -175,7 +175,7 @@ def _one_clock(trace: Trace) -> pl.DataFrame:
         )
     if iterations["clock"].n_unique() > 1:
         raise MissingDataError(
-            "the stages' times cannot be compared, their reports are on clocks of their own",
+            "the stages' times cannot be compared, their reports are on separate clocks",
             "`tracekit info --clocks` explains why; --clock sets them when a run is ingested",
         )
     return iterations
@@ -205,7 +205,7 @@ def _of_host(
         ranges = trace["ranges"].select("process", *_SPAN, stage, waits=name.str.contains(waiting))
         found = ranges.collect().drop_nulls("end")
     except pl.exceptions.PolarsError as error:
-        raise UsageError(f"{waiting!r} is no pattern", str(error)) from error
+        raise UsageError(f"cannot read the pattern {waiting!r}", str(error)) from error
     talk = found.filter("waits").select("process", *_SPAN)
     work = _without(found.filter(pl.col("stage").is_in(_PASSES)).select("process", *_SPAN), talk)
     starts = iterations.sort("start").select("process", "iteration", begin="start", until="end")
@@ -252,10 +252,10 @@ def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
     if work.is_empty():
         raise MissingDataError(
-            "no work of FP and BP lies in this run's steps", "name your ranges with --rules"
+            "this run's steps have no work of FP and BP", "name your ranges with --rules"
         )
     if owners.height == 1:
-        raise UsageError("one stage is no pipeline", "give a run with several GPUs or processes")
+        raise UsageError("the run has a single stage", "give a run with several GPUs or processes")
     complete = (
         work.group_by("iteration")
         .agg(stages=pl.struct(_OWNER).n_unique())

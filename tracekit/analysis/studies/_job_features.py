@@ -136,7 +136,7 @@ def _toml_rows(path: Path) -> list[dict[str, Any]]:
         fault = f"the unknown key {unknown[0]!r}" if unknown else "no [[job]]"
         raise InputError(f"{path} has {fault}", "schemas/jobs/worked.toml shows how it is written")
     if not all(isinstance(job, dict) for job in jobs):
-        raise InputError(f"{path}: job is no list of tables", "write [[job]] above each of them")
+        raise InputError(f"{path}: job is not a list of tables", "write [[job]] above each of them")
     return [{"job" if key == "name" else key: value for key, value in job.items()} for job in jobs]
 
 
@@ -167,7 +167,7 @@ def _checked(rows: list[dict[str, Any]], path: Path) -> pl.DataFrame:
     names = [row["job"] for row in rows]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path} has two jobs {twice!r}", "give each a name of its own")
+        raise InputError(f"{path} has two jobs {twice!r}", "give each a different name")
     return jobs_frame(rows)
 
 
@@ -378,10 +378,10 @@ def parse_rate(text: str, resource: str) -> float:
     """
     found = _RATE.fullmatch(text)
     if found is None or (found[3] == "FLOP") != (resource == "compute"):
-        raise UsageError(f"{text!r} is no rate of {resource}", _EXAMPLE)
+        raise UsageError(f"cannot read the rate of {resource} {text!r}", _EXAMPLE)
     rate = float(found[1]) * _PREFIXES[found[2]] * _UNITS[found[3]]
     if not rate:
-        raise UsageError(f"{text!r} is no rate of {resource}", "give more than 0")
+        raise UsageError(f"the rate of {resource} is {text}", "give more than 0")
     return rate
 
 
@@ -437,7 +437,7 @@ def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
     tables = {key: content.get(key, {}) for key in ("peaks", "efficiencies", "sweep")}
     for key, table in tables.items():
         if not isinstance(table, dict) or table.keys() - set(RESOURCES):
-            yield f"{key} is no table of {', '.join(RESOURCES)}"
+            yield f"{key} is not a table of {', '.join(RESOURCES)}"
     absent = [key for key in RESOURCES if not isinstance(tables["peaks"].get(key), str)]
     if absent:
         yield f"peaks has no text for {absent[0]}"
@@ -448,7 +448,7 @@ def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
         yield "an efficiency is not a number above 0, and up to 1"
     gpus = content.get("gpus_per_server")
     if type(gpus) is not int or not 1 <= gpus <= _MOST_GPUS:
-        yield "gpus_per_server is no number of GPUs"
+        yield "gpus_per_server is not a number of GPUs"
 
 
 def _is_texts(values: object) -> bool:

@@ -118,7 +118,7 @@ def text_table(path: Path) -> pl.DataFrame:
         raise InputError(f"{path} cannot be read", error.strerror) from error
     except pl.exceptions.PolarsError as error:
         why = str(error).partition("\n")[0]
-        raise InputError(f"{path} is no table of comma-separated text", why) from error
+        raise InputError(f"cannot read {path} as comma-separated text", why) from error
     text = pl.all().str.strip_chars("\ufeff \t\r")
     rows = rows.with_columns(text).with_columns(
         pl.when(pl.all() != "").then(pl.all())  # an empty text is as unknown as none
@@ -126,7 +126,7 @@ def text_table(path: Path) -> pl.DataFrame:
     names = ["" if name is None else name.lower() for name in rows.row(0)]
     if len(set(names)) < len(names) or "" in names:
         raise InputError(
-            f"{path} names the columns {', '.join(names)}", "give each column a name of its own"
+            f"{path} names the columns {', '.join(names)}", "give each column a different name"
         )
     table = rows[1:].rename(dict(zip(rows.columns, names, strict=True)))
     table = table.filter(~pl.all_horizontal(pl.all().is_null()))

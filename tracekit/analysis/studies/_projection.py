@@ -129,7 +129,7 @@ def project_architectures(
     """
     unknown = [name for name in to if name not in MEDIA]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is no architecture", f"known: {', '.join(MEDIA)}")
+        raise UsageError(f"unknown architecture {unknown[0]!r}", f"choose {', '.join(MEDIA)}")
     moved = [
         step_times(_moved(jobs, name, hardware), hardware, pcie_share=pcie_share) for name in to
     ]
@@ -183,7 +183,7 @@ def sweep_hardware(
     found = []
     for resource, texts in values.items():
         if resource not in RESOURCES:
-            raise UsageError(f"{resource!r} is no resource", f"known: {', '.join(RESOURCES)}")
+            raise UsageError(f"unknown resource {resource!r}", f"choose {', '.join(RESOURCES)}")
         for text in texts:
             peak = parse_rate(text, resource)
             changed = hardware.with_peak(resource, peak)
@@ -196,7 +196,7 @@ def sweep_hardware(
                 )
             )  # fmt: skip
     if not found:
-        raise UsageError("there is nothing to try", "give --sweep ethernet=10Gb/s,100Gb/s")
+        raise UsageError("no hardware to try is given", "give --sweep ethernet=10Gb/s,100Gb/s")
     return pl.concat(found)
 
 

@@ -138,8 +138,8 @@ def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
     warnings = {
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
         "speedup is relative to baseline_gpus": without_one > 0,
-        f"{beside} of these have a run of the method `none` on one GPU, which is no baseline of "
-        "theirs: label it with their method": beside > 0,
+        f"{beside} of these have a run of the method `none` on one GPU; label it with their method "
+        "to make it their baseline": beside > 0,
         f"{several} of {smallest.height} configurations have several runs on the smallest number "
         "of GPUs, which are not pooled where runs are named: their speedup is not known; name one "
         "of them, or choose by labels with --where": several > 0,

@@ -298,7 +298,7 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
         outside, length = table.select(pl.col("outside_steps_ns", "window_ns").max()).row(0)
         if length and outside > _OUTSIDE * length:
             found.append(f"{outside / 1e6:,.3f} ms ({run.name})")
-    text = f"up to {', '.join(found)} of a GPU lie in no step that counts"
+    text = f"up to {', '.join(found)} of a GPU are outside of the counted steps"
     return {"outside_steps": text} if found else {}
 
 
@@ -347,7 +347,7 @@ def bubbles_answer(
         pipeline.
     """
     if per_step and len(runs) > 1:
-        raise UsageError("steps are listed of one run", "give one run, or leave out --per-step")
+        raise UsageError("--per-step takes a single run", "give one run, or leave out --per-step")
     rows, warnings, (skipped, notes) = [], [], _left_out(runs, skip)
     for run, left_out in zip(runs, skipped, strict=True):
         micro = micro_batches or _labelled(run.labels)

@@ -72,7 +72,7 @@ _MEMORY = Json(
         "predicted_bytes?": "number or null: Value of the fitted line at the largest batch.",
         "low_bytes?": "number or null: Lower end of the prediction interval.",
         "high_bytes?": "number or null: Upper end of the prediction interval.",
-        "extrapolated?": "flag or null: Whether largest_batch lies outside of the measured ones.",
+        "extrapolated?": "flag or null: Whether largest_batch is outside of the measured ones.",
     },
 )
 
@@ -111,7 +111,7 @@ _STUDY = Json(
         "skip": "integer or null: Number of iterations that were left out at the beginning, as "
         "asked; null: those that were cold, of each run.",
         **keys("batch_scope", "per?", "verdicts?", "simulated?"),
-        "images?": "integer: Images of the data set, where times of epochs are asked for.",
+        "images?": "integer: Images of the data set, for times of epochs.",
         **keys("warnings?", "notes?"),
     },
     rows={
@@ -398,9 +398,7 @@ def overhead(
 
     if api or profiler:
         if table is not None:
-            raise UsageError(
-                "calls and the profiler's time are of runs", "leave out --api and --profiler"
-            )
+            raise UsageError("--api and --profiler need runs", "leave out --api and --profiler")
         opened = [*runs]
         return (api_answer(opened) if api else profiler_answer(opened)).saying(**runs.facts())
     rows, facts = _studied(runs, table, skip)

@@ -28,8 +28,7 @@ _STALLS = Json(
     of_rows="The result; its columns depend on the question.",
     meta={
         "sum_over?": "text: What times are added over.",
-        "outside_steps?": "text: How much time lies outside of steps, where that is over a "
-        "hundredth of theirs.",
+        "outside_steps?": "text: Time outside of steps, where that is over a hundredth of theirs.",
         **keys("per?", "warnings?", "notes?", "share?", "simulated?"),
     },
     rows={
@@ -89,7 +88,7 @@ def stalls(
     if not three:
         return stalls_answer([*runs], skip)
     if len(three) < 3 or runs.is_chosen:  # noqa: PLR2004
-        raise UsageError("cost of input, from three runs", "give --preloaded, --cached, --cold")
+        raise UsageError("the cost of input needs three runs", "give --preloaded, --cached, --cold")
     return input_cost(runs, three, skip)
 
 
@@ -190,7 +189,8 @@ def bubbles(
     if stages is not None:
         if runs.is_chosen or micro_batches is None:
             raise UsageError(
-                "theory takes stages and micro-batches", "give --micro-batches, no run"
+                "the theory needs the numbers of stages and of micro-batches",
+                "give --micro-batches, no run",
             )
         return bubble_model(stages, micro_batches, schedule)
     return bubbles_answer(

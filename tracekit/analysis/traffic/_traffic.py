@@ -680,7 +680,7 @@ def _first_of_counters(rows: pl.DataFrame) -> str | None:
         where = most["nic"] or "all NICs"
         where += f" of {most['host']}" if most["host"] else ""
     if abs(share) < LEAST:
-        return f"All {count(known.height, 'counter')} agree with what is attributed to within 0.5 %"
+        return f"All {count(known.height, 'counter')} agree with the attributed bytes within 0.5 %"
     than = f"{percent(abs(share))} {'more' if off > 0 else 'less'} than counted"
     return (
         f"Largest difference: {printable(where)}, {most['metric']}: {size_text(abs(off))} or {than}"
@@ -734,7 +734,7 @@ def _expected_notes(found: Mapping[str, Any]) -> list[str]:
     }
     if "least_bytes" in found:
         sizes["observed"] = f"{size_text(found['least_bytes'])} to {size_text(found['most_bytes'])}"
-    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of what is expected)"
+    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of the expected bytes)"
     how = "by a model" if found["evidence"] == "modelled" else "observed"
     unsized = f", {count(found['unsized'], 'transfer')} not sized" if found["unsized"] else ""
     text = (

@@ -310,7 +310,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     size = int(turns.stop[parts.template] - turns.first[parts.template])
     speaks = [name for name, vote in pair.votes.items() if vote > 0]
     launched = (
-        f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
+        f"backward is launched by a separate thread: {pair.turns:,} turns on the stream of the"
         f" others, {pair.steady:.0%} of them begin at the same places"
     )
     lines = [launched, f"roles of threads are known by {', '.join(speaks)}"]
@@ -347,5 +347,7 @@ def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) 
             " differ, or the recording has holes"
         )
     if parts.usual < THRESHOLDS.few_usual * gaps and not several:
-        found.append(f"only {parts.usual:,} of {gaps:,} gaps between backward passes are alike")
+        found.append(
+            f"only {parts.usual:,} of {gaps:,} gaps between backward passes have the same ops"
+        )
     return tuple(found)

@@ -274,7 +274,7 @@ def _texts(
     )
 
 
-INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
+INPUT = "a thread that copies to the GPU, on separate streams, brings input"
 
 
 def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
@@ -326,7 +326,7 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     if not forward:
         return (Assumption(INPUT, "holds", layers, f"{layers / 1e6:,.3f} ms of layers on these"),)
     sentence = (
-        f"threads that copy from the host run layers on streams of their own ({forward / 1e6:,.3f}"
+        f"threads that copy from the host run layers on separate streams ({forward / 1e6:,.3f}"
         " ms): taken for forward passes without backward (ME), not for input"
     )
     return (Assumption(INPUT, "fails", forward, sentence),)

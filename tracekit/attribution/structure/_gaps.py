@@ -155,8 +155,8 @@ def _cut_kind(
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at
     if cut.multiplies:
-        own = cut_gap(turns, number)
-        return own.head, own.at
+        parts = cut_gap(turns, number)
+        return parts.head, parts.at
     lane, place, usual = turns.lane, turns.gap(number), turns.gap(template)
     symbol, layer = lane.symbol[place], lane.layer[place]
     weights, forward = lane.symbol[usual][: cut.head], lane.symbol[usual][cut.at :]
@@ -164,8 +164,8 @@ def _cut_kind(
     body = min(forward.size, size)
     if alike(symbol[size - body :], forward[forward.size - body :]) < THRESHOLDS.same_forward:
         if may_differ:  # another network that takes turns with the first one
-            own = cut_gap(turns, number)
-            return own.head, own.at
+            parts = cut_gap(turns, number)
+            return parts.head, parts.at
         # Another shape or algorithm: up to the first layer, if it is about as long.
         near = size < THRESHOLDS.same_update * (usual.stop - usual.start)
         tail = common_suffix(symbol, forward)
@@ -175,8 +175,8 @@ def _cut_kind(
         front = min(front, _first_input(turns, number, front, template, cut))
     elif not _same_pass(turns, number, template, body) and (may_differ or _fed(turns, number)):
         # What it has more of may be its forward pass' own, and its input says where that begins.
-        own = cut_gap(turns, number)
-        return own.head, own.at
+        parts = cut_gap(turns, number)
+        return parts.head, parts.at
     return _head(symbol[:front], layer[:front], lane.optimizer[place][:front], weights), front
 
 

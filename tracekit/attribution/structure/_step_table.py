@@ -80,7 +80,7 @@ def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Num
     once = abs(int(fed.sum()) - begins.size / max(size, 1)) <= 1
     if size and (once or np.unique(networks).size > 1):
         first, several = _begins(turns, parts, begins, fed, size, once=once)
-        both = "each update has input of its own, though several networks take turns"
+        both = "each update has separate input, though several networks take turns"
         unfed = both if fed.all() else None
         found = Numbered(
             _counted(first, count), several, unfed=unfed, reading="input" if once else "period"

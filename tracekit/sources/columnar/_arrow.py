@@ -216,7 +216,7 @@ def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
     while True:
         mark, length = struct.unpack("<Ii", _pread(file, at, 8))
         if mark != _CONTINUED or not 0 <= length <= size:
-            raise ValueError("it is no Arrow stream")
+            raise ValueError("it is not an Arrow stream")
         if length == 0:
             return
         head = _pread(file, at + 8, length)
@@ -260,7 +260,7 @@ def _record_batch(head: bytes, body: int) -> _Batch:
         raise ValueError("it is compressed, as nsys writes none")
     buffers = batch.structs(2, "<qq")
     if any(at < 0 or length < 0 for at, length in buffers):
-        raise ValueError("a buffer lies outside of it")
+        raise ValueError("a buffer is outside of it")
     found = tuple((body + at, length) for at, length in buffers)
     nulls = tuple(nulls for _, nulls in batch.structs(1, "<qq"))
     return _Batch(batch.number(0, "<q"), found, nulls)
@@ -282,7 +282,7 @@ class _Table:
 
     def _unpack(self, form: str, at: int) -> int:
         if at < 0:  # counts from the end, to Python
-            raise ValueError("it is no Arrow stream")
+            raise ValueError("it is not an Arrow stream")
         return int(struct.unpack_from(form, self._data, at)[0])
 
     def _place(self, field: int) -> int:
@@ -303,7 +303,7 @@ class _Table:
     def _target(self, field: int) -> int:
         place = self._place(field)
         if not place:
-            raise ValueError("it is no Arrow stream")
+            raise ValueError("it is not an Arrow stream")
         return place + self._unpack("<I", place)
 
     def table(self, field: int) -> _Table:
@@ -326,7 +326,7 @@ class _Table:
         at = self._target(field)
         count = self._unpack("<I", at)
         if at + 4 + count * size > len(self._data):
-            raise ValueError("it is no Arrow stream")
+            raise ValueError("it is not an Arrow stream")
         return at + 4, count
 
     def structs(self, field: int, form: str) -> list[tuple[int, ...]]:

@@ -130,7 +130,7 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
                 warnings.append(f"{path.name} was left out: {error}")
         if len(rows.ranks) + len(rows.events) + rows.queries == before:
             found = f" ({warnings[-1]})" if warnings else ""
-            raise NotATraceError(f"no dump lies in {source}{found}")
+            raise NotATraceError(f"no dump is in {source}{found}")
     ranks = pl.DataFrame(rows.ranks, schema=dict(RANK_SCHEMA), orient="row").sort("rank")
     _check_once(ranks)
     return Dumps(
@@ -152,7 +152,7 @@ def _values(path: Path) -> Iterator[Any]:
     """Yield the contents of a file: the value of a pickle, or one or more JSON values."""
     kind = path.stat()
     if not stat.S_ISREG(kind.st_mode):
-        raise NotATraceError(f"{path} is no file")
+        raise NotATraceError(f"{path} is not a file")
     if kind.st_size > _MOST_BYTES:
         raise NotATraceError(f"{path.name} is larger than a dump is ({kind.st_size:,} bytes)")
     data = path.read_bytes()
@@ -171,7 +171,7 @@ def _json_values(data: bytes, path: Path) -> Iterator[Any]:
         try:
             value, place = reader.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            raise DamagedTraceError(f"{path.name} is no whole JSON ({error})") from error
+            raise DamagedTraceError(f"{path.name} is incomplete JSON ({error})") from error
         yield value
         while place < len(text) and text[place].isspace():
             place += 1
@@ -191,7 +191,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """An unpickler that refuses to load any class, so that it cannot run code."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        raise UnsupportedTraceError(f"the pickle asks for {module}.{name}")
+        raise UnsupportedTraceError(f"the pickle needs {module}.{name}")
 
 
 def _plain_pickle(data: bytes, where: str) -> Any:
@@ -221,7 +221,7 @@ def _plain_pickle(data: bytes, where: str) -> Any:
         if foreign is None:
             return _PlainUnpickler(io.BytesIO(data)).load()
     except (ValueError, EOFError, KeyError, IndexError, TypeError, pickle.UnpicklingError) as error:
-        raise DamagedTraceError(f"{where} is no whole pickle ({error})") from error
+        raise DamagedTraceError(f"{where} is an incomplete pickle ({error})") from error
     raise UnsupportedTraceError(
         f"{where} is a pickle that could run code (opcode {foreign})",
         "a dump of the flight recorder has none; no code in it was run",

@@ -93,7 +93,7 @@ def read_flight_recorder(
     """
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")
+        raise DamagedTraceError(f"{path.name}: the entries of the dump are not a list of records")
     rank, groups = rank_of(path), _groups(dump.get("pg_config"))
     rows = [_entry(each, rank, groups) for each in entries]
     first = min((row["record"] for row in rows if row["record"] is not None), default=0)

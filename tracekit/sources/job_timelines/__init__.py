@@ -76,7 +76,7 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
         and (match := _LANE.fullmatch(str(_args(event).get("name")))) is not None
     }
     if not lanes:
-        raise NotATraceError(f"{file.name} is no timeline of a job: no lane has a name")
+        raise NotATraceError(f"cannot read the timeline {file.name}: no lane has a name")
     rows = [_row(event, lanes, file) for event in events if event.get("ph") == "X"]
     return pl.DataFrame(rows, schema=dict(TIMELINE_SCHEMA), orient="row")
 
@@ -88,11 +88,11 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
             data = stream.read(_MOST_BYTES + 1)
         events = json.loads(data) if len(data) <= _MOST_BYTES else None
     except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
-        raise NotATraceError(f"{file.name} is no timeline of a job ({error})") from error
+        raise NotATraceError(f"cannot read the timeline {file.name} ({error})") from error
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror})", "check the path") from error
     if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
-        raise NotATraceError(f"{file.name} is no timeline of a job: no list of events")
+        raise NotATraceError(f"cannot read the timeline {file.name}: it has no list of events")
     return events
 
 

@@ -178,7 +178,7 @@ def _matched(
     unlike, several = known["kinds"].null_count(), known.filter(pl.col("kinds") > 1).height
     texts = {
         unlike: "replay kernels that no capture names in this order",
-        several: "replay what several captures name alike, in other operators or sizes",
+        several: "replay kernels that several captures name equally, in other operators or sizes",
     }
     warnings = (f"{few:,} of {number:,} launches of CUDA graphs {why}: they have no operators"
                 for few, why in texts.items() if few)  # fmt: skip

@@ -207,7 +207,7 @@ class Document:
             json.loads(text)
         except (ValueError, RecursionError):
             return self._cut_short(len(text))
-        return NotATraceError(f"{self.path} is JSON, but no PyTorch trace (no traceEvents)")
+        return NotATraceError(f"{self.path} is JSON, but not a PyTorch trace (no traceEvents)")
 
     def _finish(self, rest: bytes) -> None:
         while more := self._read(self._block):

@@ -191,7 +191,7 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
             event = _parsed(_NO_NUMBER.sub(r"\1NaN", line))
         except ValueError as error:
             raise DamagedTraceError(
-                f"{path} is corrupt: the event at byte {at:,} is no JSON ({error})",
+                f"{path} is corrupt: the event at byte {at:,} is not JSON ({error})",
                 "copy or record it again",
             ) from error
     if not isinstance(event, dict):  # it says nothing, as an event without any field

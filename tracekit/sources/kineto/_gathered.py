@@ -95,16 +95,16 @@ class Gathered:
     def add(self, events: pl.DataFrame) -> None:
         """Add a frame of parsed events to the tables of their kinds."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
-        whole = with_groups(events.filter(pl.col("ph") == "X"))
-        for cat, group, count in whole.group_by("cat", "group").len().iter_rows():
+        complete = with_groups(events.filter(pl.col("ph") == "X"))
+        for cat, group, count in complete.group_by("cat", "group").len().iter_rows():
             if group is not None:
                 self.counts[group] += count
             elif cat is not None and cat.lower() not in OF_NO_USE:
                 self.unknown[cat] += count
-        timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
+        timed = self._timed(complete.filter(pl.col("group").is_in(_KEPT)))
         self._add_work(timed.filter(pl.col("group").is_in(_GPU)))
         self.syncs.add(waits(timed.filter(pl.col("group") == "sync")))
-        self.event_records.add(by_call(records(whole.filter(pl.col("group") == "event_record"))))
+        self.event_records.add(by_call(records(complete.filter(pl.col("group") == "event_record"))))
         host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
         calls = self._add_host(host)
         self.counted_in_threads.append(counted_in_threads(calls))

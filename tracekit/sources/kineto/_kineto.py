@@ -320,7 +320,7 @@ def _losses(gathered: Gathered) -> tuple[str, ...]:
         "unplaced": "GPU ops have no device and were left out",
         "threadless": "calls and operators have no thread and were left out",
         "backward": "events end before they begin, and were taken to last 0 ns",
-        "endless": "copies between GPUs do not say between which",
+        "endless": "copies between GPUs lack their source or target",
     }
     unknown = sorted(gathered.unknown.items())
     return (

@@ -164,12 +164,12 @@ def _logs(paths: Sequence[StrPath]) -> Sequence[Path]:
         if path.is_dir():
             inside = [each for each in sorted(path.iterdir()) if _is_log(each)]
             if not inside:
-                raise NotATraceError(f"no log of NCCL's inspector lies in {path}")
+                raise NotATraceError(f"no log of NCCL's inspector is in {path}")
         elif not path.exists():
             raise InputError(f"no file {path}", "check the path")
         elif not _is_log(path, if_damaged=True):
             raise NotATraceError(
-                f"{path} is no log of NCCL's inspector",
+                f"{path} has no record of NCCL's inspector",
                 "its lines are JSON with coll_perf: NCCL_INSPECTOR_ENABLE=1",
             )
         else:
@@ -326,7 +326,7 @@ def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[s
     notes = [f"{path.name}: its last line is cut"] if lines.is_cut else []
     if other.height:
         notes.append(
-            f"{path.name}: {other.height:,} of {rows.height:,} lines are no whole records and were "
+            f"{path.name}: {other.height:,} of {rows.height:,} lines are incomplete and were "
             f"left out, the first is line {other['line'][0]:,}"
         )
     if not rows["is_record"].any() and rows["batch"].null_count() == rows.height:

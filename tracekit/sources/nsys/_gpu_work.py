@@ -56,7 +56,7 @@ _LOST = {
     "untimed": "GPU ops have no valid times and were left out",
     "unplaced": "GPU ops have no device or process and were left out",
     "by context": "copies between GPUs were placed by their CUDA contexts",
-    "endless": "copies between GPUs do not say between which",
+    "endless": "copies between GPUs lack their source or target",
 }
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT_RECORD = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"

@@ -68,7 +68,7 @@ _FEATURES = (
     ),
 )
 _LOST = {
-    "foreign": "lines are no rows of the trace and were left out",
+    "foreign": "lines could not be read as rows of the trace and were left out",
     "untimed": "rows have no valid times and were left out",
     "unplaced": "rows name no GPU, as those of CUDA calls, and were left out",
     "others": "events of unified memory and the like were left out",
@@ -252,7 +252,7 @@ class _Work:
             yield from self._split(lines)
             if not is_complete and not self._ends_well(lines[-1]):
                 raise DamagedTraceError(
-                    f"{self._path} is cut short: its last line is no whole row",
+                    f"{self._path} is cut short: its last line is incomplete",
                     "copy or record it again",
                 )
         if self._units is None:
@@ -428,7 +428,7 @@ def _table(lines: pl.Series, header: list[str], path: Path) -> pl.DataFrame:
         )
     except pl.exceptions.PolarsError as error:
         raise DamagedTraceError(
-            f"{path} is damaged: its rows are no CSV ({error})", "copy or record it again"
+            f"{path} is damaged: its rows are not CSV ({error})", "copy or record it again"
         ) from error
     none = pl.lit(None, pl.String)
     return cells.select(

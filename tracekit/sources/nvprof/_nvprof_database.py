@@ -69,7 +69,7 @@ _LOST = {
     "unplaced": "GPU ops have no device and were left out",
     "twice": "kernels are in two tables and were counted once",
     "ownerless": "GPU ops could be of several of the processes in the file and were left out: "
-    "record each process in a file of its own (`nvprof -o run_%p.nvvp`)",
+    "record each process in a separate file (`nvprof -o run_%p.nvvp`)",
 }
 
 

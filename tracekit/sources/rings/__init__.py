@@ -110,7 +110,7 @@ class _Ring:
             raise _damaged(path, f"its header gives {capacity:,} records")
         begin = NAMES_AT + size
         if len(data) != begin + capacity * _RECORD.itemsize:
-            raise _damaged(path, "it is cut short, or longer than its header says")
+            raise _damaged(path, "it is cut short, or longer than its header states")
         names = _names(data[NAMES_AT:begin], path)
         return cls(path, pid, rank, epoch, names, np.frombuffer(data, _RECORD, offset=begin))
 

@@ -52,7 +52,7 @@ _FEATURES = (
     ("RCCL calls", "rocpd_region", "which collective a kernel is", f"{_RECORD} --rccl-trace"),
     ("allocations", "rocpd_memory_allocate", "memory before and in training",
      f"{_RECORD} --memory-allocation-trace"),
-    ("HSA and other calls", "rocpd_region", "nothing: they lie beneath calls of HIP", _RECORD),
+    ("HSA and other calls", "rocpd_region", "nothing: they are beneath calls of HIP", _RECORD),
 )  # fmt: skip
 _DISPATCH, _REGION, _COPY, _ALLOCATE = (
     "kernel_dispatch", "region", "memory_copy", "memory_allocate",

@@ -174,7 +174,7 @@ def _one_by_one(part: Part, path: Path) -> list[dict[str, Any]]:
             )
         except (ValueError, RecursionError) as error:
             raise DamagedTraceError(
-                f"{path} is corrupt: the record at byte {at:,} is no JSON ({error})",
+                f"{path} is corrupt: the record at byte {at:,} is not JSON ({error})",
                 "copy or record it again",
             ) from error
         records.append(_projected(record, FIELDS[part.array]))

@@ -311,9 +311,9 @@ _KEPT = (
 _LOST = {
     "untimed": "GPU ops have no valid times and were left out",
     "unplaced": "GPU ops have no device and were left out",
-    "barriers": "barriers are no GPU work and were left out",
+    "barriers": "barriers were left out: they do no GPU work",
     "alone": "GPU ops have no call, and were taken to be of the process that launched most others",
-    "endless": "copies between GPUs do not say between which",
+    "endless": "copies between GPUs lack their source or target",
 }
 
 

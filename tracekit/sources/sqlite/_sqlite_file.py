@@ -89,7 +89,7 @@ class SqliteFile:
             side = target.with_name(target.name + suffix)
             if side.exists() and side.stat().st_size:
                 raise DamagedTraceError(
-                    f"{self.path} is still being written ({side.name} lies beside it)",
+                    f"{self.path} is still being written ({side.name} is beside it)",
                     "wait until the export has finished; if it was interrupted, export again",
                 )
 
