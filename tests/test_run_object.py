@@ -197,7 +197,7 @@ def test_columns_have_the_types_that_are_declared_of_them(run: tracekit.Run) -> 
 
 
 def test_rows_that_cannot_be_chosen_are_refused(run: tracekit.Run) -> None:
-    with pytest.raises(UsageError, match="no column 'colour'"):
+    with pytest.raises(UsageError, match="unknown column 'colour'"):
         run.idle(sort="colour")
     with pytest.raises(UsageError, match="top 0 is too small: give 1 or more"):
         run.idle(top=0)

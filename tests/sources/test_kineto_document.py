@@ -137,7 +137,7 @@ def test_something_else_among_the_events(tmp_path, events, byte):
     "text", ['{"a": []}', '{"traceEvents": null}', '{"traceEvents": {}}', "[1]"]
 )
 def test_other_json(tmp_path, text):
-    with pytest.raises(NotATraceError, match="no PyTorch trace"):
+    with pytest.raises(NotATraceError, match="not a PyTorch trace"):
         _pieces(write(tmp_path / "t.json", text), 100)
 
 

@@ -187,11 +187,11 @@ class TestFailures:
     def test_no_nsys(self, report, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv(VARIABLE, raising=False)
-        error = self._refused(report, None, "there is no nsys here")
+        error = self._refused(report, None, "nsys was not found to export it")
         assert type(error) is UnsupportedTraceError
 
     def test_none_of_that_name(self, report, tmp_path):
-        self._refused(report, str(tmp_path / "absent"), f"there is no {tmp_path / 'absent'} here")
+        self._refused(report, str(tmp_path / "absent"), f"{tmp_path / 'absent'} was not found")
 
     def test_a_file_that_is_no_program(self, report, tmp_path):
         (tmp_path / "text").write_text("no program")
