@@ -397,8 +397,8 @@ def _memory(measured: Measured) -> Answer:
 def _memory_rows(measured: Measured) -> pl.DataFrame:
     """Return the memory of GPU 0 with the most GPUs, by network, method and batch.
 
-    ``extra_percent``: by how much it exceeds that of the other GPUs; ``increase_percent``: growth
-    with the batch size. Published values are beside them.
+    ``extra_percent``: by how much it exceeds the median of the other GPUs; ``increase_percent``:
+    growth from the smallest batch. Published values are beside them.
     """
     points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
     growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
