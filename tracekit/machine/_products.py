@@ -180,7 +180,7 @@ _PLAIN_LISTED = ("pcie-1", "pcie-2", "pcie-4", "pcie-8")
 
 
 def preset_names() -> list[str]:
-    """Return the names of the preset machines; ``pcie-N`` is one for any number N of GPUs."""
+    """Return names of preset machines; ``pcie-N`` exists for other numbers N of GPUs, too."""
     return sorted([*_files(), *_PLAIN_LISTED])
 
 

@@ -296,7 +296,7 @@ _LENGTH = 200
 
 
 def lost_events(file: ExportFile) -> tuple[str, ...]:
-    """Return the recorder's messages about lost events, one sentence each.
+    """Return the recorder's first messages about lost events, and how many more there are.
 
     Messages are free text, and most are harmless (buffers flushed, counts of events, libraries not
     traced), so only messages that speak of a loss are returned.
