@@ -487,7 +487,7 @@ class Unnamed:
     def add(self, ops: pl.DataFrame) -> None:
         """Add the collectives of a chunk of the canonical table of ops."""
         in_stages = pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"])
-        rows = ops.filter(pl.col("collective") == "unknrows", in_stages)
+        rows = ops.filter(pl.col("collective") == "unknown", in_stages)
         self._ns += int((rows["end"] - rows["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
