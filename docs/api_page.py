@@ -19,9 +19,9 @@ _HEAD = """# Python
 `tracekit.open(path_or_name)` returns a run. Each of its methods below returns rows, a polars frame;
 `run.x.answer(...)` takes the same and returns the whole answer: `rows`, `meta`, `warnings`,
 `figure()`, `to_json()`, `to_pandas()`. `help(run.x)` shows the same. `where`, `sort` and `top`
-choose rows as on the [command line](commands.md). What is asked of several runs is a function of
-`tracekit`, which takes the runs, or `where`, their labels; what is asked of other files, one that
-takes their paths.
+choose rows as on the [command line](commands.md). Questions about several runs are
+functions of `tracekit`: pass the runs, or `where=` with labels that select them. Questions about
+other files are functions that take their paths.
 
 Columns *in some* answers are there where the options ask for them. **A null means unknown**, or
 what the column says of it, and never zero. Int64 stands for integers of any size, and a unit that

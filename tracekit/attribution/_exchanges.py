@@ -493,7 +493,7 @@ class Unnamed:
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if collectives of unknown operation take much of all GPU time.
 
-        `opinions`: the table of that name, from which all GPU time is taken.
+        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
         """
         total = _time_of(opinions)
         if self._ns > _WORD * total:
@@ -524,7 +524,7 @@ class Returned:
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if input copies that may bring offloaded data back take much of all GPU time.
 
-        `opinions`: the table of that name, from which all GPU time is taken.
+        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
         """
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)

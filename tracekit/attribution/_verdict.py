@@ -201,7 +201,8 @@ def judge(
 
     Returns
     -------
-    ``process, verdict, given, evidence``, ``trains`` and ``infers``.
+    ``process, verdict``; ``given``, whether the user stated the verdict; ``evidence``, the counts
+    it rests on, in words; ``trains`` and ``infers``, whether it is training or inference.
     """
     counts = _counts(processes, passes, {"autograd": autograd, "serves": serving}, signs)
     claimed = pl.DataFrame(

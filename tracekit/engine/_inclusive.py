@@ -86,7 +86,10 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
+        """Add ops of one device or process to the sums of their ranges and kernel names.
+
+        Each call gets all ops between two times at which that device is idle (see `feed`).
+        """
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -365,7 +368,10 @@ class KernelTally:
         self._sums, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
+        """Add ops of one device or process to the sums of their ranges and kernel names.
+
+        Each call gets all ops between two times at which that device is idle (see `feed`).
+        """
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration

@@ -199,7 +199,8 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
 def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
     """Return the name of each module range: labels of the modules around it, then its own label.
 
-    `module` has the row of the innermost module of each range, `labels` a label per path.
+    `module` has, for each range, the row in `ranges` of the innermost module range that contains it
+    or is it; `labels` has a label for each path of nested range names.
     """
     paths = ranges.table["path"]
     around = _gathered(pl.Series(module), ranges.parents)

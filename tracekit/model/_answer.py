@@ -294,9 +294,10 @@ def _column(name: str, rows: pl.DataFrame) -> str:
 
 
 def _shown(name: str, typed: str, rows: pl.DataFrame) -> str:
-    """Return the column of what a table shows, if a user typed a column's name as it stands there.
+    """Return the column that a condition or an order refers to, which a user named by `typed`.
 
-    A table may show means over GPUs of sums, whose columns have the whole name.
+    `name` is the column of the sums (``window_ns``). A printed table may show their means over GPUs
+    in a column without the unit (``window``): if the user typed that name, means are meant.
     """
     return _SHOWN + name if name != typed and _SHOWN + name in rows.columns else name
 

@@ -90,7 +90,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return the meta entries without wording of their own, on one line except for long ones."""
+    """Return lines ``key: value`` for meta entries without a sentence; short ones share a line."""
     texts = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()

@@ -30,7 +30,7 @@ _DOES = {
 
 
 class Tile(NamedTuple):
-    """A key value at the top of the report, as shown, and as `raw` data formats have it."""
+    """A key value at the top of the report, as printed; `raw` is the number that JSON has."""
 
     name: str
     label: str

@@ -209,7 +209,7 @@ def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
 
 
 def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> list[pl.DataFrame]:
-    """Match calls of unknown communicator by stream: return ``row, instance, ...``.
+    """Match calls of unknown communicator by stream; calls of one ``instance`` are one collective.
 
     A stream serves one communicator, so groups proven by one kind of collective apply to other
     kinds on the same streams, which are matched by their position between calls of the proven kind.

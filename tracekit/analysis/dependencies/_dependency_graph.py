@@ -500,11 +500,12 @@ def _room(net: Net) -> Array:
 
 
 def _fitted(net: Net) -> tuple[Array, int]:
-    """Fit one length to each group of edges without recorded length; also count all edges.
+    """Fit one length (ns) to all edges of a kind and type of op whose length was not recorded.
 
     The length is the mean recorded time from source to target over the edges that determine when
-    their target comes (latest source plus length); times above a tolerance are excluded. Which
-    edges determine it depends on the lengths, so both are found by iteration.
+    their target comes (latest source plus length); times above `TOLERATED_NS` are excluded. Which
+    edges determine it depends on the lengths, so both are found by iteration. Also returns the
+    number of all edges.
     """
     usual, number, find = np.zeros(SIZE, np.int64), 0, compiled(find_lengths, net.time.size)
     for _ in range(_ROUNDS):

@@ -71,7 +71,11 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _segments(walked: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the segments of paths: columns of `path_segments`; `edge` is the row in `walked`."""
+    """Return the segments (an edge each) of critical paths, as `path_segments` describes them.
+
+    `walked` has the edges of the paths: ``source, target, weight, step``; `time` is that of each
+    node, and `bounds` has the start and end of each step.
+    """
     came, begins = pl.Series(time), bounds["start"].gather(walked["step"])
     length = pl.col("end") - pl.col("start")
     segments = walked.with_row_index("edge").select(

@@ -110,9 +110,10 @@ def critical_path(
     topology: Topology = None,
     **_: Unpack[ChosenTime],
 ) -> "Answer":
-    """Split steps along their critical path: the chain of dependencies from end back to start.
+    """Split the time of steps along their critical path by cause, such as GPU work or input.
 
-    The times add up to the step. docs/critical-path.md lists the dependencies that count.
+    The critical path is the chain of dependencies from a step's end back to its start; its times
+    add up to the step. docs/critical-path.md lists causes, other keys and dependencies.
     """
     from tracekit.analysis.dependencies._critical_path import critical_path
     from tracekit.engine import parse_iterations

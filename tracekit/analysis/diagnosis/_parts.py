@@ -84,7 +84,7 @@ class Part:
         return pl.concat([self._placed(batch) for batch in work]).lazy()
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Cut ops (``device, start, end``) to usual steps, and add ``iteration, counts, share``.
+        """Cut ops to steps that are neither cold nor outliers; add ``iteration, counts, share``.
 
         ``counts`` is true for one of the pieces of an op; ``share`` is the piece's share of its
         time.

@@ -399,8 +399,10 @@ def memory_table(
 
     Returns
     -------
-    The columns `by`, ``batch``; ``pre_bytes``, the peak before training on any GPU; ``root_bytes``,
-    ``others_bytes``, ``extra_percent`` (`memory_extra`) and ``increase_percent`` (`memory_growth`).
+    The columns `by`, ``batch``; ``pre_bytes``, the peak before training on any GPU; ``root_bytes``
+    and ``others_bytes``, training memory of the root and the median of the other GPUs;
+    ``extra_percent``, by how much the root exceeds them; and ``increase_percent``, by how much the
+    root's memory exceeds that with the smallest batch.
 
     Raises
     ------

@@ -242,7 +242,10 @@ def name_of_one() -> pl.Expr:
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Warn of runs that are left out because labels do not distinguish them."""
+    """Warn of runs that are in no mean of runs with equal labels, as they may be other programs.
+
+    With `apart` every run is shown by itself, and none is left out.
+    """
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (
         "they lack labels network or batch that would show whether they are of one program; if "

@@ -37,7 +37,7 @@ def link_counters(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None] | None = None,
 ) -> pl.DataFrame:
-    """Compare measured and modelled traffic of GPUs and NICs with hardware counters.
+    """Compare the bytes that `links` measured or modelled for GPUs and NICs with their counters.
 
     A counter counts all traffic in one direction of a GPU's NVLinks, of its PCIe link or of a NIC,
     including traffic of other programs. Samples of GPUs are in percent of the machine's peak.

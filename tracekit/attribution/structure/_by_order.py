@@ -267,7 +267,11 @@ def _fetched(lane: Lane, rows: Array) -> int:
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> DeviceStages:
-    """Give all ops of the sequence the stages found in the usual (repeating) step."""
+    """Give all ops of the sequence the stages of one step, where steps repeat the same kernels.
+
+    `apart` has the stages of the ops of that step, `usual` their kernel names, and `found` the
+    place of each op of the sequence in it.
+    """
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows] = _stages(sequence.own, apart, found)

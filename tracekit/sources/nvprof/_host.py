@@ -189,7 +189,7 @@ class Syncs:
         return owned(placed, self._owners).drop("contextId", "streamId", event)
 
     def _of_contexts(self) -> pl.DataFrame:
-        """Return ``context, device`` for CUDA contexts with the same GPU in all processes."""
+        """Return ``context, device`` for CUDA context ids that mean one GPU in all processes."""
         rows = self._file.read(_CONTEXT, {"contextId": "int", "deviceId": "int"})
         pairs = rows.select(
             context=small(pl.col("contextId")).cast(pl.Int32),
