@@ -107,8 +107,9 @@ def left_out(trials: Trials) -> str:
     said = [f"`{name}` {' or '.join(sorted(values))}" for name, values in sorted(others.items())]
     table = "\n".join(rows)
     return (
-        f"{table}\n\nFitted without the traces of one program, these thresholds get another value"
-        f" than the one in use: {', '.join(said)}."
+        f"{table}\n\nIf all traces of one program are left out, fitting gives these thresholds "
+        "another value than the one in use, which the next table lists. `or` separates the values "
+        f"without one program and without another: {', '.join(said)}."
     )
 
 
