@@ -149,7 +149,7 @@ def test_parts_of_the_step_add_up() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(UsageError, match="do not show how recordings scatter"):
         compare_recordings(_side("a", 1000), _side("b", 1000))
-    with pytest.raises(UsageError, match="'a1' is there twice"):
+    with pytest.raises(UsageError, match="'a1' is given twice"):
         compare_recordings(_side("a", 1000), _side("a", 1000, 1001))
     with pytest.raises(MissingDataError, match="a1 has no events of GPU memory"):
         compare_recordings(_side("a", 1000), _side("b", 1000, 1001), "memory")

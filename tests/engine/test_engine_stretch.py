@@ -205,7 +205,7 @@ def test_what_says_no_times(text: str) -> None:
         ({"between": "5s:6s"}, r"nothing was recorded between 5s and 6s: the run is from 0\.18"),
         ({"between": "0s:1s", "iterations": (0, 1)}, "give --between or --iterations"),
         ({"iterations": (70, 80)}, "no step from 70 to 80: there are 0 to"),
-        ({"between": "0s:1s", "inclusive": True, "by": "range"}, "counts whole ranges"),
+        ({"between": "0s:1s", "inclusive": True, "by": "range"}, "counts complete ranges"),
     ],
 )
 def test_what_is_refused(ddp: tk.Run, asked: dict[str, Any], message: str) -> None:

@@ -293,7 +293,7 @@ def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch:
     path = tmp_path / "run.pftrace"
     with pytest.raises(UsageError, match="no step from 9900 to 9901"):
         run.export(path, iterations=(9900, 9901))
-    with pytest.raises(UsageError, match="no format"):
+    with pytest.raises(UsageError, match="unknown export format"):
         run.export(path, to="svg")
     with pytest.raises(MissingDataError, match="no GPU work"):
         export(Trace.of({}), path)

@@ -122,7 +122,7 @@ def test_captures_that_look_alike_are_joined_only_if_they_are(
         capture(tmp_path / "capture.json", [MM], other),
     )
     assert operators(run) == [("mm" if told else None, 1)]
-    alike = "1 of 1 launches of CUDA graphs replay what several captures name alike"
+    alike = "1 of 1 launches of CUDA graphs replay kernels that several captures name equally"
     assert any(alike in each for each in run.warnings) is not told
 
 

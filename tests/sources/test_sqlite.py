@@ -295,7 +295,9 @@ class TestUnfinishedFiles:
         side.write_bytes(b"")
         assert _read_all(path) == [(1,)]
         side.write_bytes(b"x")
-        with pytest.raises(DamagedTraceError, match=rf"still being written \(t\.db{suffix} lies"):
+        with pytest.raises(
+            DamagedTraceError, match=rf"still being written \(t\.db{suffix} is beside"
+        ):
             SqliteFile(path)
 
     def test_a_writer_at_work_is_noticed(self, make):
