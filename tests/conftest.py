@@ -93,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests wait for what they start, and for locks and signals."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Two more than there are cores: tests wait for what they start, and for locks and signals."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_finish() -> None:

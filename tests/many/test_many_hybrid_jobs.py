@@ -273,7 +273,10 @@ def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]
             marks=pytest.mark.nightly,
         ),
         (Job(steps=12, node_reports=True, clocks=APART), {"tensor", "world", "pipeline"}),
-        (Job(**TWO, steps=3, starts_off=300_000, clocks=APART), {"tensor"}),
+        pytest.param(
+            Job(**TWO, steps=3, starts_off=300_000, clocks=APART), {"tensor"},
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             Job(tensor=4, pipeline=4, data=4, steps=9, microbatches=2, node_reports=True,
                 clocks=tuple(NodeClock(off=10**6 * n, drift=1e-6 * n) for n in range(8))),
@@ -366,7 +369,7 @@ def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | Non
         _parts_answer_as_one(tmp_path / "store")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_of_a_job_on_clocks_that_drift_answer_as_one(tmp_path: Path) -> None:
     """Four ranks on two nodes, of which pairs exchange within a node and others between nodes."""
     clocks = tuple(NodeClock(off=n * 10**7, drift=-n * 1e-5) for n in range(2))

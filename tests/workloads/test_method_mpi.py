@@ -111,8 +111,8 @@ run(Options(method="mpi", gpus=2, steps=3, batch=2, nvtx=False))
 """
 
 
-@pytest.mark.training
-@pytest.mark.parametrize("rank", [pytest.param("0", marks=pytest.mark.nightly), "1"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_process_that_fails_ends_all(mpiexec: list[str], rank: str) -> None:
     done = _run(*mpiexec, sys.executable, "-c", FAILING, WHO_FAILS=rank)
     assert done.returncode != 0
