@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,15 +237,15 @@ print(found.tolist(), flush=True)
 @pytest.mark.usefixtures("folder")
 def test_of_several_processes_one_compiles() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
-    first, second = (
-        subprocess.Popen([sys.executable, "-c", COMPILES], text=True, env=environment,
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(2)
+    start = partial(
+        subprocess.Popen, [sys.executable, "-c", COMPILES], text=True, env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
-    with first, second:
+    with start() as first:
         assert [next(first.stdout), next(first.stdout)] == ["begins\n", "compiles\n"]
-        assert next(second.stdout) == "begins\n"
-        told = [process.communicate("\n")[0] for process in (first, second)]
+        with start() as second:  # not before: of two it would be unknown which compiles
+            assert next(second.stdout) == "begins\n"
+            told = [process.communicate("\n")[0] for process in (first, second)]
     assert told == ["[0, -1, 1]\n"] * 2
 
 
