@@ -1,4 +1,4 @@
-"""What a report is about (its runs), with cached answers, and the definition of a section."""
+"""Subject of a report (its runs), with cached answers, and the definition of a section."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEPARATOR = " · "
 
 
 class AskedRun(Run, Protocol):
-    """What the report needs of a run; `tracekit.Run` implements it."""
+    """Interface of the report to a run; `tracekit.Run` implements it."""
 
     breakdown: Any
     diagnose: Any
@@ -49,7 +49,7 @@ class AskedRun(Run, Protocol):
 
 
 class Library(Protocol):
-    """What the report needs of the library: comparisons, study tables, and names of runs."""
+    """Interface of the report to the library: comparisons, study tables, and names of runs."""
 
     version: str
 
@@ -65,7 +65,7 @@ class Library(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: one run, a run and its base of comparison, or the runs of a study."""
+    """Subject of a report: one run, a run and its base of comparison, or the runs of a study."""
 
     library: Library
     runs: tuple[AskedRun, ...]

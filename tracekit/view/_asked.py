@@ -57,7 +57,7 @@ _QUICK, _SLOW = 4, 2
 
 
 class AskedRun(Run, Protocol):
-    """What the view needs of a run; `tracekit.Run` implements it."""
+    """Interface of the view to a run; `tracekit.Run` implements it."""
 
     breakdown: Any
     diagnose: Any

@@ -25,7 +25,7 @@ _DONE = ("work", "transfer")
 _AWAITED = ("event", "return", "block")
 _STEP = [*LANE, "iteration"]
 _LATENCY_NS = {"collective": 50_000, "copy": 10_000}
-"""What of them no link makes faster is at most this, and no more than the shortest takes."""
+"""Part of a transfer that no link makes faster: at most this, and at most the shortest one."""
 _LEAST_BUCKET = 1_024
 """Who asks for fewer bytes forgot the unit."""
 WORKERS = " workers"

@@ -195,8 +195,9 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     fed = parts.select(_LENGTH.filter(pl.col("cause") == "input").sum()).item()
     doubt = job.found.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.moments.ops.select(pl.col("called").mean()).item()
-    untold, some = _beside_work(job, parts)
-    beside = _loaded_beside(job, parts)
+    busy = merged_in_batches(job.trace["ops"], ["process"])
+    untold, some = _beside_work(job, parts, busy)
+    beside = _loaded_beside(job, parts, busy)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
         f"{percent(untold / max(int(lengths.sum()), 1))} of these steps, counted as host, may wait "
@@ -221,9 +222,10 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
+def _beside_work(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
     """Return how long, ns, the host makes no calls on the path while GPUs work: possible waits.
 
+    `busy` has the intervals in which ops of each process run, merged.
     The second value is whether any synchronisation was recorded: if so, only long times count
     that end just after the end of all launched work, as a wait does.
     """
@@ -232,7 +234,6 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
     some = bool(moments.calls_named(SYNCHRONISES).height or known.collect().height)
     host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
-    busy = merged_in_batches(job.trace["ops"], ["process"])
     if some:
         ends = busy.select("process", "start", until="end")
         host = host.filter(_LENGTH > _PAUSE_NS).sort("end").join_asof(
@@ -242,13 +243,13 @@ def _beside_work(job: Job, parts: pl.DataFrame) -> tuple[int, bool]:
     return int(covered(host, busy, ["process"], "beside")["beside"].sum()), some
 
 
-def _loaded_beside(job: Job, parts: pl.DataFrame) -> int:
-    """Return how long, ns, GPUs work while the path is in loader work that is only inferred."""
+def _loaded_beside(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> int:
+    """Return how long, ns, GPUs work (`busy`) while the path is in loader work that is inferred."""
     kinds = pl.col("kind").cast(pl.String).is_in(["loader", "pace"])
     waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")
     )
-    busy = job.moments.ops.select("process", "end", "start")
+    busy = busy.select(waits.columns)
     spans = parts.filter(kinds, cause="input")
     for name, blocks in (("waited", waits), ("both", pl.concat([waits, busy]))):
         spans = covered(spans, merged(blocks, ["process"]), ["process"], name)

@@ -27,7 +27,7 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """What `critical_path` and `whatif` need of a run: its tables, steps and traffic."""
+    """Interface of `critical_path` and `whatif` to a run: its tables, steps and traffic."""
 
     @property
     def trace(self) -> "Trace":

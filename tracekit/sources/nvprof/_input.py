@@ -1,4 +1,4 @@
-"""What all readers of nvprof tables need: texts, ids of processes and threads, valid times.
+"""Shared parts of the readers of nvprof tables: texts, ids of processes and threads, times.
 
 A thread is identified by its process and CUPTI's thread id, usually a pthread handle, of which the
 tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
