@@ -375,7 +375,7 @@ class Batches:
         """
         if self.elsewhere:
             return (
-                "most of what is taken for waiting for a loader lies in ranges between steps: "
+                "most time that counts as waiting for a loader lies in ranges between steps: "
                 f"{self.elsewhere}; if these do not wait for input, a faster loader wins less"
             )
         signed, loading = (
@@ -383,7 +383,7 @@ class Batches:
         )
         if self.slept_is_known and 2 * signed < loading:
             return (
-                "most of what is taken for waiting for a loader is time between steps in which the "
+                "most time that counts as waiting for a loader lies between steps, while the "
                 "thread does not sleep: it may be something else, such as writing a file"
             )
         waits = self.taken.filter("waited")["loading"]
