@@ -79,7 +79,8 @@ def site(session: nox.Session) -> None:
 @nox.session
 def wheel(session: nox.Session) -> None:
     """Build a wheel, with its loops compiled; see ``dist``."""
-    _run(session, "pip", "wheel", "--no-deps", "--wheel-dir", "dist", ".")
+    compiled = ("--config-settings", "loops=yes")
+    _run(session, "pip", "wheel", "--no-deps", *compiled, "--wheel-dir", "dist", ".")
 
 
 @nox.session

@@ -1,12 +1,10 @@
-"""How a wheel of tracekit is built: by hatchling, with the machine code of its loops in it.
+"""How a wheel of tracekit is built: by hatchling, with the loops compiled where that is asked for.
 
-What compiling needs is part of what tracekit itself needs. Where loops cannot be compiled the wheel
-is built without their code, and they are compiled where they are first used. Source distributions
-and editable installations are hatchling's alone.
+    pip install --config-settings loops=yes .
 
-    pip install --config-settings loops=no .
-
-builds a wheel without that code.
+builds a wheel with the machine code of its loops. Without that, or where they cannot be compiled,
+each loop is compiled where it is first used. What compiling needs is part of what tracekit itself
+needs. Source distributions and editable installations are hatchling's alone.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ def name_of(requirement: str) -> str:
 
 
 def _compiles(settings: Settings) -> bool:
-    told = (settings or {}).get("loops", "yes")
+    told = (settings or {}).get("loops", "no")
     if told not in ("yes", "no"):
         raise SystemExit(f"--config-settings loops={told}: say loops=yes or loops=no")
     return LINKED and told == "yes"

@@ -32,9 +32,13 @@ def main() -> int:
     version = {"SETUPTOOLS_SCM_PRETEND_VERSION": sys.argv[2]} if len(sys.argv) > 2 else {}  # noqa: PLR2004
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, ROOT],
-            check=True, env={**os.environ, **version},
-        )  # fmt: skip
+            [
+                *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place),
+                *("--config-settings", "loops=yes", ROOT),
+            ],
+            check=True,
+            env={**os.environ, **version},
+        )
         [built] = Path(place).glob("*.whl")
         print(release(built, out))
     return 0

@@ -25,6 +25,8 @@ from tracekit.support.compiled import locate, remembered
 
 ROOT = Path(__file__).resolve().parents[1]
 
+COMPILED = {"loops": "yes"}
+
 linked = pytest.mark.skipif(not backend.LINKED, reason="no wheel holds such code here")
 
 
@@ -68,7 +70,7 @@ def test_a_wheel_holds_what_was_compiled_for_it_and_nothing_else(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tree, monkeypatch, WRITES)
-    assert backend.build_wheel("dist") == "new.loop"
+    assert backend.build_wheel("dist", COMPILED) == "new.loop"
 
 
 @linked
@@ -76,19 +78,19 @@ def test_a_wheel_is_built_without_what_cannot_be_compiled(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script(tree, monkeypatch, WRITES + "sys.exit('no room')")
-    assert backend.build_wheel("dist") == "nothing"
+    assert backend.build_wheel("dist", COMPILED) == "nothing"
     told = capfd.readouterr()
     assert told.out == ""
     assert told.err.startswith("no room\ntracekit: its loops could not be compiled, see above.")
 
 
 @pytest.mark.parametrize("can_link", [True, False])
-def test_a_wheel_is_built_without_where_that_is_told_or_code_cannot_be_linked(
+def test_a_wheel_is_built_without_unless_that_is_told_and_code_can_be_linked(
     tree: Path, monkeypatch: pytest.MonkeyPatch, *, can_link: bool
 ) -> None:
     script(tree, monkeypatch, WRITES)
     monkeypatch.setattr(backend, "LINKED", can_link)
-    assert backend.build_wheel("dist", {"loops": "no"} if can_link else None) == "nothing"
+    assert backend.build_wheel("dist", None if can_link else COMPILED) == "nothing"
 
 
 def test_what_it_is_told_is_yes_or_no(tree: Path) -> None:
@@ -104,7 +106,7 @@ def test_of_two_builds_from_the_same_files_one_waits(
     seen: list[str] = []
     monkeypatch.setattr(hatchling, "build_wheel", lambda *_: seen.append("packed") or "")
     with backend._alone():
-        other = threading.Thread(target=backend.build_wheel, args=("dist", {"loops": "no"}))
+        other = threading.Thread(target=backend.build_wheel, args=("dist",))
         other.start()
         other.join(0.1)
         assert (seen, found(tree / "tracekit" / "loops")) == ([], "earlier.loop")
@@ -134,7 +136,9 @@ class TestWhatABuildNeeds:
     def test_of_a_wheel_is_what_compiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(ROOT)
         own = set(hatchling.get_requires_for_build_wheel())
-        needed = {backend.name_of(each) for each in backend.get_requires_for_build_wheel()} - own
+        needed = {
+            backend.name_of(each) for each in backend.get_requires_for_build_wheel(COMPILED)
+        } - own
         assert {"numba", "llvmlite", "numpy", "polars", "sqlalchemy"} <= needed
         assert not needed & backend.UNUSED
 
@@ -143,7 +147,7 @@ class TestWhatABuildNeeds:
     ) -> None:
         monkeypatch.chdir(ROOT)
         own = hatchling.get_requires_for_build_wheel()
-        assert backend.get_requires_for_build_wheel({"loops": "no"}) == own
+        assert backend.get_requires_for_build_wheel() == own
 
     @pytest.mark.parametrize("kind", ["sdist", "editable"])
     def test_of_all_else_is_what_hatchling_needs(self, kind: str) -> None:
@@ -246,7 +250,7 @@ def built(folder: Path) -> Path:
     for name in backend.UNUSED:
         (absent / f"{name}.py").write_text("raise ImportError")
     path = os.pathsep.join([str(tree / ".ci"), str(absent)])
-    program = "import sys, backend; print(backend.build_wheel(sys.argv[1]))"
+    program = "import sys, backend; print(backend.build_wheel(sys.argv[1], {'loops': 'yes'}))"
     done = subprocess.run(
         [sys.executable, "-c", program, folder], cwd=tree, check=True, stdout=subprocess.PIPE,
         text=True, env={"PYTHONPATH": path, "PATH": os.defpath},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,8 +98,16 @@ def _tell_that_it_is_slow() -> None:
     )
 
 
+@cache
+def _tell_that_it_compiles() -> None:
+    """Log once, where stderr is a terminal, that loops are compiled, which takes some seconds."""
+    if sys.stderr.isatty():
+        _LOG.warning("compiling loops for this installation, once: some ten seconds")
+
+
 def _compile(loop: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Return Numba's compilation result of a loop for arguments of the types of `arguments`."""
+    _tell_that_it_compiles()
     compiler: Any = _numba().njit
     _tell_of_parts()
     types = tuple(map(_type, arguments))
