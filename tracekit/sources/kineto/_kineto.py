@@ -101,10 +101,9 @@ def read(
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:
-        known = ", ".join(sorted(gathered.unknown)[:_MOST_UNKNOWN])
-        unknown = f", but events of {known}, which are not known" if known else ""
+        lost = "".join(f"; {loss}" for loss in _losses(gathered))
         hint = f"{_RECORD}; of JAX give the .xplane.pb beside it"
-        raise MissingDataError(f"no GPU work and no operators in {path}{unknown}", hint)
+        raise MissingDataError(f"no GPU work and no operators in {path}{lost}", hint)
     graphs = joined(captures, gathered) if captures else None
     return _recording(path, gathered, around, graphs)
 
