@@ -387,7 +387,8 @@ def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None
 @pytest.mark.parametrize(
     ("names", "stage", "said"),
     [(["copy 3"], "FP", "copy N"), (["conv1", "aten::copy_"], None, "conv1"),
-     (["aten::copy_"], None, "aten::copy_")],
+     (["aten::copy_"], None, "aten::copy_"),
+     (["linear " + 98 * "("], None, f"linear {59 * '('}…{33 * '('}")],
 )  # fmt: skip
 def test_copies_name_the_layer_or_range_that_launched_them(
     names: list[str], stage: str | None, said: str

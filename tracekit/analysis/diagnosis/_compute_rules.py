@@ -18,7 +18,7 @@ from tracekit.analysis.operators import (
     work_done,
 )
 from tracekit.machine import peak_flops
-from tracekit.model import Frames
+from tracekit.model import Frames, readable_names
 
 _FASTER = ("tf32", "bf16", "fp16")
 _LAYOUT = "nchwTo[nN]hwc|nhwcTo[nN]chw|NCHW2CNHW|CNHW2NCHW|batched_transpose_|nchwToFolded"
@@ -287,5 +287,6 @@ def _most_of(facts: Facts, names: pl.DataFrame) -> str:
     """Return text: number of kernels per step and GPU, and the kernel that takes most time."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
+    [short] = readable_names([longest]).values()
     number = counted(int(names["number"].sum()) / facts.cells.height, "kernel")
-    return f"{number} {facts.per_gpu}, most of the time `{longest}`"
+    return f"{number} {facts.per_gpu}, most of the time `{short}`"

@@ -36,6 +36,7 @@ from tracekit.analysis.statistics import before_a_short_end
 from tracekit.analysis.step_sums import cold_of
 from tracekit.engine import numbered_alike, step_windows
 from tracekit.model import Frames, Trace, with_clocks
+from tracekit.support.wording import shorten
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -48,6 +49,8 @@ WORTH = 0.02
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
 _MOST_PLACES = 3
+_LONGEST = 100
+"""Most characters of the name of a place: names with arguments have hundreds."""
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
      "end": pl.Int64()}
@@ -271,7 +274,7 @@ class Facts:
             "time", "name", descending=[True, False]
         )  # fmt: skip
         return tuple(
-            f"{duration(time / self.cells.height)} {self.per_gpu} in `{name}`"
+            f"{duration(time / self.cells.height)} {self.per_gpu} in `{shorten(name, _LONGEST)}`"
             for name, time in by_name.head(_MOST_PLACES).rows()
         )
 
