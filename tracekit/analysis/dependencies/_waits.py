@@ -353,10 +353,10 @@ class Batches:
         Whether the operating system recorded that the thread slept in these waits.
     most_ns
         Longest time from one batch to the next, by the wait for the first batch, ns.
-    elsewhere
-        Names of ranges between steps, not of input, that contain most of the time of these waits.
     slept_is_known
         Whether calls of the operating system were recorded.
+    trace
+        The run.
     """
 
     taken: pl.DataFrame
@@ -364,8 +364,8 @@ class Batches:
     forks: int | None
     asleep: bool
     most_ns: int | None
-    elsewhere: str
     slept_is_known: bool
+    trace: Trace
 
     @property
     def doubt(self) -> str:
@@ -373,10 +373,10 @@ class Batches:
 
         Most of it lies in other ranges, in one wait, or where the thread does not sleep.
         """
-        if self.elsewhere:
+        if elsewhere := _elsewhere(self.trace, self.taken.filter("waited")):
             return (
                 "most time that counts as waiting for a loader lies in ranges between steps: "
-                f"{self.elsewhere}; if these do not wait for input, a faster loader wins less"
+                f"{elsewhere}; if these do not wait for input, a faster loader wins less"
             )
         signed, loading = (
             self.taken.filter("waited").select(pl.col("signed", "loading").sum()).row(0)
@@ -519,8 +519,8 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
         forks,
         _slept(trace, waits),
         None if first is None else round(first * _SLOWER),
-        _elsewhere(trace, chained.filter("waited")),
         not trace["contents"].filter(feature="OS runtime calls", present=True).collect().is_empty(),
+        trace,
     )
 
 
