@@ -61,7 +61,7 @@ def test_kernels_that_are_missing_are_told_unless_they_were_queued_last() -> Non
         if turn not in (40, 41, 98, 99):
             builder.op("kernel", start=10 * turn + 2, correlation=turn)
     (missing,) = builder.attributed().warnings
-    assert missing.startswith("GPU work is missing: 2 of 98 calls that launch kernels, over 0.000")
+    assert missing.startswith("GPU work is missing: 2 of 98 calls that launch kernels, ")
     for name in ("cudaStreamBeginCapture", "cudaGraphLaunch"):  # those are recorded, not run
         builder.rows["calls"][0]["name"] = name
         assert builder.attributed().warnings == ()
@@ -80,7 +80,7 @@ def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() 
         builder.op("kernel", start=10 * turn + 2, thread=10, device=1, correlation=turn)
     (told,) = builder.attributed().warnings
     assert told == (
-        "the recording of GPU work ends early: the last 40 launches have no recorded kernel"
+        "the recording of GPU work ends early: the last 40 launches have no recorded op"
     )
 
 
@@ -90,7 +90,7 @@ def test_a_process_without_any_recorded_kernel_is_told() -> None:
         builder.op("kernel", 10 * turn)
         builder.call(10 * turn, 10 * turn + 1, thread=10, correlation=turn)
     (told,) = builder.attributed().warnings
-    assert told == "no kernel is recorded of processes with 100 launches of kernels"
+    assert told == "no op is recorded of processes with 100 launches"
     builder.rows["calls"][-1]["name"] = "cudaStreamBeginCapture"  # what is captured runs later
     assert builder.attributed().warnings == ()
 
@@ -103,7 +103,22 @@ def test_more_kernels_are_missing_than_were_recorded() -> None:
         if turn % 3 == 0:
             builder.op("kernel", start=10 * turn + 2, correlation=turn)
     (missing,) = builder.attributed().warnings
-    assert missing.startswith("GPU work is missing: 66 of 100 calls that launch kernels, over")
+    assert missing.startswith("GPU work is missing: 66 of 100 calls that launch kernels, ")
+
+
+@pytest.mark.parametrize("name", ["cudaMemsetAsync_v3020", "cuMemcpyHtoDAsync_v2", "hipMemset"])
+def test_copies_and_fills_that_are_missing_are_told(name: str) -> None:
+    """A recording that had lost all of its fills was taken for a complete one."""
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.op("kernel", 10 * turn)
+        builder.call(10 * turn + 5, 10 * turn + 6, correlation=1_000 + turn)
+        builder.rows["calls"][-1]["name"] = name
+    (missing,) = builder.attributed().warnings
+    assert missing == (
+        "GPU work is missing: 99 of 199 calls that launch kernels, copies or fills, over 0.001 ms, "
+        "have no op in the recording; GPUs seem idle meanwhile"
+    )
 
 
 @pytest.mark.parametrize("recorded", [0, 1])
@@ -134,7 +149,7 @@ def test_missing_kernels_of_nested_calls_count_once(missing: str) -> None:
         builder.op("kernel", 0)
     (told,) = builder.attributed().warnings
     assert told.startswith({
-        "dark": "no kernel is recorded of processes with 100 launches",
+        "dark": "no op is recorded of processes with 100 launches",
         "late": "the recording of GPU work ends early: the last 40 launches",
         "inside": "GPU work is missing: 10 of 100 calls that launch kernels",
     }[missing])  # fmt: skip

@@ -569,8 +569,9 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     before = f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before recording"
     lost = launches.lost
     missing = (
-        f"{WORK_MISSING}: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
-        f"{lost.span / 1e6:,.3f} ms, have none in the recording; GPUs seem idle meanwhile"
+        f"{WORK_MISSING}: {lost.calls:,} of {lost.of:,} calls that launch kernels, copies "
+        f"or fills, over {lost.span / 1e6:,.3f} ms, have no op in the recording; GPUs seem idle "
+        "meanwhile"
     )
     ends_early = "the recording of GPU work ends early"
     checks = (
@@ -579,8 +580,8 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
-        (lost.late, f"{ends_early}: the last {lost.late:,} launches have no recorded kernel"),
-        (lost.dark, f"no kernel is recorded of processes with {lost.dark:,} launches of kernels"),
+        (lost.late, f"{ends_early}: the last {lost.late:,} launches have no recorded op"),
+        (lost.dark, f"no op is recorded of processes with {lost.dark:,} launches"),
         (
             launches.twice > ops // 100,
             f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",

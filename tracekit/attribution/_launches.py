@@ -29,7 +29,9 @@ _FEW = 0.01
 nsys, queued when it stopped."""
 _MANY, _SOME = 0.1, 10
 """Launches of a process after its last recorded kernel that give no warning: share, and number."""
-_LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
+_TRANSFERS = "^(cu(da)?|hip)Mem(cpy|set)"
+_LAUNCHES = f"Launch(Cooperative)?Kernel|{_TRANSFERS}"
+_CAPTURES = "BeginCapture|GraphLaunch|GraphInstantiate"
 _OF_OP = ("process", "correlation", "kind", "device", "start", "end")
 _KEPT = 4
 """Number of chunks of calls that stay indexed: ops follow their calls closely."""
@@ -44,12 +46,12 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches whose kernel is missing in the recording, to warn of lost kernels.
+    """Launches of kernels, copies and fills whose op is missing in the recording, for warnings.
 
-    ``calls``: number of such launches between the first and the last launch with a recorded kernel;
+    ``calls``: number of such launches between the first and the last launch with a recorded op;
     ``of``: number of all launches there; ``span``: time from the first to the last of ``calls``,
-    ns. ``late``: number of launches after the last recorded kernel; ``dark``: number of launches by
-    processes without any recorded kernel, if other processes have some. Both are 0 if too few for a
+    ns. ``late``: number of launches after the last recorded op; ``dark``: number of launches by
+    processes without any recorded op, if other processes have some. Both are 0 if too few for a
     warning.
     """
 
@@ -61,7 +63,7 @@ class Lost:
 
     @property
     def matters(self) -> bool:
-        """Whether more launches lack a kernel than recorders lose even in good recordings (1 %)."""
+        """Whether more launches lack an op than recorders lose even in good recordings (1 %)."""
         return self.calls > _FEW * self.of
 
 
@@ -144,11 +146,11 @@ def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
 
 
 def _lost(calls: Stream, launching: Bits) -> Lost:
-    """Count the calls that launch kernels although none of their kernels was recorded.
+    """Count the calls that launch kernels, copies or fills although none of these was recorded.
 
     Nested calls (the runtime calls the driver) count once. `Lost` has the counts between the first
-    and the last call of a process and name whose kernel was recorded, and those after; calls of
-    processes that capture graphs are left out.
+    and the last call of a process and name whose op was recorded (of copies and fills without any,
+    of the process), and those after; calls of processes that capture graphs are left out.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
@@ -175,7 +177,13 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
     launched = pl.concat(counts).group_by("process", "name").agg(
         pl.col("did").sum(), pl.col("captures").any(), pl.col("first").min(), pl.col("last").max()
     )  # fmt: skip
-    known = launched.filter(~pl.col("captures").any().over("process"))
+    # Kernels of some calls are recorded under calls of other names; copies and fills are not.
+    ends_of_any = pl.col("first").min().over("process"), pl.col("last").max().over("process")
+    is_transfer = pl.col("name").cast(pl.String).str.contains(_TRANSFERS)
+    known = launched.filter(~pl.col("captures").any().over("process")).with_columns(
+        pl.when(is_transfer).then(pl.coalesce(pl.col(name), ends)).otherwise(name).alias(name)
+        for name, ends in zip(("first", "last"), ends_of_any, strict=True)
+    )
     inside = pl.col("start").is_between("first", "last")
     gone = pl.concat(without).join(known, on=["process", "name"]).filter(inside)
     span: int = (gone["start"].max() or 0) - (gone["start"].min() or 0)  # type: ignore[operator, assignment]
