@@ -214,6 +214,15 @@ def _rests(trace: Trace) -> dict[str, str]:
     return dict(idle(trace).rows.select("cause", "rests_on").rows())
 
 
+@pytest.mark.parametrize("source", ["ranges", "structure"])
+def test_time_between_steps_rests_on_what_the_steps_were_found_in(source: str) -> None:
+    """Ranges were the evidence of steps without any range."""
+    b = _simple()
+    b.iteration(0, 0, 1_000, source=source)
+    b.iteration(1, 100 * US + 900, 200 * US, source=source)
+    assert _rests(b.trace())["between_steps"] == source
+
+
 def test_a_thread_that_does_not_run_is_off_the_cpu() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)

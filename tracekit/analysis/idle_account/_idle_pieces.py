@@ -72,8 +72,10 @@ _RESTS_ON = {
 SWITCHES, OS_CALLS, _LOADERS = "context switches", "OS calls", "loader threads"
 _BEFORE = "waits"
 """Evidence of launches that are late by an earlier wait; that it made them late is inferred."""
-_SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE])
-"""Recorded evidence of each cause; that of input and sleep depends on the piece."""
+_SOURCE = pl.Enum(
+    [*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE, "structure"]
+)
+"""Recorded evidence of each cause; that of input, sleep and steps depends on the piece."""
 FEW_GAPS = 50_000
 """Number of gaps up to which all GPUs are processed together, which is faster."""
 QUEUED_NS = 100_000
@@ -300,8 +302,9 @@ def _by_host(
         pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = in_ranges(trace, pieces, pairs, "stage")
     pieces = split_at(pieces, step_states(trace), "process", "in_step")
-    stepping = trace["iterations"].select("process", has_steps=True).unique().collect()
-    pieces = pieces.join(stepping, on="process", how="left", maintain_order="left")
+    source = pl.col("source").first().fill_null(_RESTS_ON["between_steps"])
+    steps_by = trace["iterations"].group_by("process").agg(steps_by=source).collect()
+    pieces = pieces.join(steps_by, on="process", how="left", maintain_order="left")
     named = pieces.with_columns(cause=_cause()).select(
         *phases.columns, "cause", rests_on=_rests_on(), detail=_detail()
     )
@@ -345,6 +348,7 @@ def _rests_on() -> pl.Expr:
         .then(pl.lit(_LOADERS))
         .when((cause == "off_cpu") | ((cause == "input") & ~_IS_IN_INPUT)).then(asleep)
         .when(cause.is_in(["behind_collective", "behind_stage"])).then(pl.lit("MPI calls"))
+        .when(cause == "between_steps").then(pl.col("steps_by"))
         .otherwise(cause.replace_strict(_RESTS_ON, default=None, return_dtype=pl.String))
         .cast(_SOURCE)
     )  # fmt: skip
@@ -352,7 +356,7 @@ def _rests_on() -> pl.Expr:
 
 def _cause() -> pl.Expr:
     """Return an expression for the cause of idle time until the next op is launched."""
-    outside = pl.col("has_steps") & ~pl.col("in_step").fill_null(value=False)
+    outside = pl.col("steps_by").is_not_null() & ~pl.col("in_step").fill_null(value=False)
     between = outside & ~_IS_IN_PASS
     locked = pl.when(is_locked()).then(_LENGTH).otherwise(0).sum().over("gap")
     asleep = pl.when(_IS_ASLEEP).then(_LENGTH).otherwise(0).sum().over("gap")
