@@ -46,7 +46,7 @@ PUBLIC = {
         compare compare_recordings history modes outliers steps_of_run typical_step unlike
     """,
     "tracekit.analysis.dependencies": """
-        CHANGES critical_path parse_changes path_spans price_of whatif
+        CHANGES critical_path parse_changes path_spans price_of require_one_clock whatif
     """,
     "tracekit.analysis.diagnosis": """
         FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose longest_examples stragglers

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import polars as pl
 import pytest
 from cli_helpers import ROOT
+from trace_builder import TraceBuilder
 from typer.testing import CliRunner
 
 from tracekit.analysis.diagnosis import RULES
 from tracekit.cli import app
-from tracekit.model import Answer
-from tracekit.runs._diagnosis import judged
+from tracekit.model import TABLES, Answer
+from tracekit.runs._diagnosis import _replays, _with_replays, judged
 
 SIMULATED = ROOT / "sample_traces" / "simulated"
 
@@ -89,6 +91,35 @@ def test_only_findings_are_written_so(store: Path) -> None:
     found = CliRunner().invoke(app, ["idle", "clean", "--format", "sarif", "--store", str(store)])
     assert found.exit_code == 2
     assert "cannot write this answer as sarif" in found.output
+
+
+def test_a_replay_is_named_with_its_limit() -> None:
+    """A replay was named that then refused to say anything, as its range was too wide."""
+    rows = pl.DataFrame({"rule": ["launch_bound", "cold_steps"], "advice": ["Launch less.", "-"]})
+    answer = Answer(rows=rows, meta={}, title="", readable=rows)
+    for text, said in (
+        ("`tracekit whatif --host 2x`", "By replay, unless its range is too wide to say: "),
+        ("`tracekit whatif --host 2x`: a step of 1 to 2 ms", "By replay: "),
+    ):
+        found = _with_replays(answer, {"launch_bound": text})
+        assert found.readable_rows["advice"].to_list() == [f"Launch less. {said}{text}.", "-"]
+        assert found.rows["whatif"].to_list() == [text, None]
+
+
+@pytest.mark.parametrize("clocks", [1, 2])
+def test_no_replay_is_named_of_several_clocks(clocks: int) -> None:
+    """`whatif` refuses these."""
+    b = TraceBuilder()
+    for process in range(2):
+        b.op("gemm", 10, process=process, thread=10 * process)
+        b.rows["ops"][-1]["report"] = b.rows["calls"][-1]["report"] = process
+    trace = b.trace()
+    own = trace.read("processes").with_columns(report=pl.col("process").cast(pl.Int32))
+    told = {"report": [0, 1], "clock": ["0", str(clocks - 1)], "file": "", "format": "", "size": 0}
+    reports = TABLES["reports"].conform(pl.DataFrame(told))
+    run: Any = SimpleNamespace(trace=trace.with_tables({"processes": own, "reports": reports}))
+    named = _replays(run, ["launch_bound"], run, price=False)
+    assert named == ({"launch_bound": "`tracekit whatif --host 2x`"} if clocks == 1 else {})
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Unpack, cast
 
 from tracekit.analysis import comparison, diagnosis
-from tracekit.errors import UsageError
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.support.columns import keys
 from tracekit.support.files import StrPath
 from tracekit.support.quantities import parse_percent
@@ -53,8 +53,8 @@ _JSON = Json(
         "of rules that are often wrong.",
         "evidence": "texts: The numbers behind it.",
         "advice": "text: What to do, and what would have to be true.",
-        "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
-        "with --price also how long a step then is.",
+        "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it "
+        "(unless its range is too wide); with --price also how long a step then is.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
         "fingerprint": "text: Names the finding, in any run.",
         "state?": "one of new, grown, uncovered, shrunk, unchanged, gone: Its change since the "
@@ -164,8 +164,12 @@ def _replays(
 
     With `price` the steps are replayed with the fix, and the text has the resulting step time.
     """
-    from tracekit.analysis.dependencies import CHANGES, price_of
+    from tracekit.analysis.dependencies import CHANGES, price_of, require_one_clock
 
+    try:
+        require_one_clock(run.trace)
+    except MissingDataError:
+        return {}
     named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
     if not price:
         return named
@@ -179,7 +183,12 @@ def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
 
     text = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
     named = {name: table.with_columns(whatif=text) for name, table in answer.tables.items()}
-    replay = pl.format("By replay: {}.", text)
+    # Only a replay shows how wide its range is.
+    replay = (
+        pl.when(text.str.ends_with("`"))
+        .then(pl.format("By replay, unless its range is too wide to say: {}.", text))
+        .otherwise(pl.format("By replay: {}.", text))
+    )
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     readable = answer.readable_rows.with_columns(advice=advice)
     return replace(

@@ -224,15 +224,7 @@ def job_of(
         If the number of skipped iterations is negative, or no iteration would be left.
     """
     require_ops(trace)
-    active = trace.read("processes").join(
-        trace["ops"].select("process").unique().collect(engine="streaming"), on="process"
-    )
-    clocks = with_clocks(active, trace.read("reports"))["clock"].n_unique()
-    if clocks > 1:
-        raise MissingDataError(
-            f"reports of this run are on {clocks} clocks: dependencies between them are unknown",
-            "ask it of a report alone, or set clocks (docs/clocks.md)",
-        )
+    require_one_clock(trace)
     alike = numbered_alike(trace)
     found = dependencies_of(alike)
     skip = 0 if skip == "auto" and iterations else skip  # chosen steps all count
@@ -255,6 +247,19 @@ def job_of(
     if marks.is_empty():
         raise MissingDataError("this run has no complete step", "record longer, or skip fewer")
     return Job(alike, traffic, found, marks, {"skip": first, **cold_meta(trace, skip)})
+
+
+def require_one_clock(trace: Trace) -> None:
+    """Raise `MissingDataError` if the processes with GPU work are on several clocks."""
+    active = trace.read("processes").join(
+        trace["ops"].select("process").unique().collect(engine="streaming"), on="process"
+    )
+    clocks = with_clocks(active, trace.read("reports"))["clock"].n_unique()
+    if clocks > 1:
+        raise MissingDataError(
+            f"reports of this run are on {clocks} clocks: dependencies between them are unknown",
+            "ask it of a report alone, or set clocks (docs/clocks.md)",
+        )
 
 
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
