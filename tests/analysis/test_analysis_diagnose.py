@@ -219,6 +219,19 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     assert row["confidence"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
 
 
+def test_work_of_the_host_before_launches_may_be_no_launching() -> None:
+    """300 us of Python before each launch were called launches, with a low of half of them."""
+    b = TraceBuilder()
+    for step in range(4):
+        b.iteration(step, step * STEP, (step + 1) * STEP, ops=2, whole=True)
+        for begin in (step * STEP, step * STEP + 500 * US):
+            _op(b, begin, begin + 10, begin + 200 * US, stage="FP")
+    row = _found(b.trace())["launch_bound"]
+    assert row["finding"].endswith("mostly for over 100 us each: the host may do other work then.")
+    assert row["confidence"] == "likely"
+    assert _wins(row)[0] == pytest.approx(0, abs=20)
+
+
 def _host(trace: Trace, **row: Any) -> Trace:
     """Add what the first thread did from 520 to 590 us of each of 4 steps."""
     who = {"report": 0, "process": 0, "thread": 0, "library": "os"}
@@ -438,6 +451,22 @@ def test_copies_to_the_host_that_nothing_hides() -> None:
     assert _wins(row) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
     assert row["finding"].startswith("Copies to the host run for 200 us per step")
     assert "batch" not in " ".join([row["advice"], *row["evidence"]])
+
+
+@pytest.mark.parametrize(("thread", "size"), [(0, 2_400_000), (0, 4), (1, 4), (None, 4)])
+def test_copies_to_the_host_hold_up_who_waits_for_them(thread: int | None, size: int) -> None:
+    """Others were losses while the GPU waited for input, and fewer of them the remedy."""
+    b = _copying(20, ready=900 * US)
+    for op in b.rows["ops"]:
+        if op["kind"] == "h2d":
+            op |= {"kind": "d2h", "bytes": size}
+        elif op["start"] % STEP == 800 * US:
+            op["start"] = op["launch_end"]
+    for step in range(4) if thread is not None else ():
+        b.call(step * STEP + 700 * US, step * STEP + 801 * US, thread=thread, correlation=None)
+        b.rows["calls"][-1] |= {"name": "cudaStreamSynchronize"}
+    rule = "unhidden_copies" if size > 1 << 16 else "small_copies"
+    assert (rule in _found(b.trace())) is (thread == 0)
 
 
 def test_copies_that_nothing_hides() -> None:

@@ -25,6 +25,7 @@ from tracekit.analysis.idle_account import (
     pairs_of,
     plain_name,
     sampled,
+    waits,
 )
 from tracekit.model import Frames
 
@@ -423,7 +424,8 @@ def host_copies(part: Part) -> Frames:
     the exposed time of those of backward passes and weight updates, ns.
     """
     rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
-    rows["unhidden_copies"] = _that_could_begin_earlier(part, rows["unhidden_copies"])
+    for rule in ("unhidden_copies", "small_copies"):
+        rows[rule] = _that_hold_up(part, rows[rule])
     size = (pl.col("bytes") * pl.col("share")).round()
     gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - size
     sums = [
@@ -461,23 +463,40 @@ def _of_rules() -> dict[str, pl.Expr]:
     }  # fmt: skip
 
 
-def _that_could_begin_earlier(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
+def _that_hold_up(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``earlier``: how much earlier a copy and the next kernel could have started, ns.
 
     The copy could have started when it was launched; the next kernel could have run at the time of
-    the copy, from its own launch on.
+    the copy, from its own launch on. Exposed time of copies to the host is cut to that time, unless
+    a thread that launches kernels or drives steps waits at the end of the copy: nothing else waits
+    for it.
     """
-    own = part.ops.filter(COMPUTES).sort("start")
-    others = own.select("device", "start", ready="launch_end").collect()
+    own = part.ops.filter(COMPUTES).sort("start").select(
+        "process", "device", begins="start", ready="launch_end", thread="launch_thread"
+    ).collect()  # fmt: skip
+    driving = part.trace["iterations"].select("process", "thread").collect()
+    threads = pl.concat([own.select("process", "thread"), driving]).unique()
+    waiting = part.trace.once(waits).join(threads, on="thread").select(
+        "process", since="start", until="end"
+    ).sort("since")  # fmt: skip
     after = rows.sort("end").join_asof(
-        others, left_on="end", right_on="start", by="device", strategy="forward",
-        check_sortedness=False,
+        own.drop("process", "thread"), left_on="end", right_on="begins", by="device",
+        strategy="forward", check_sortedness=False,
+    ).join_asof(
+        waiting, left_on="end", right_on="since", by="process", check_sortedness=False
     )  # fmt: skip
     waited = pl.col("start") - pl.col("launch_end")
     replaced = pl.col("end") - pl.max_horizontal("start", "ready")
     earlier = pl.min_horizontal("exposed", waited, replaced).clip(0, None)
     known = pl.col("launch_end").is_not_null() & pl.col("ready").is_not_null()
-    return after.with_columns(earlier=pl.when(known).then(earlier).otherwise(0))
+    is_waited_for = (pl.col("until") >= pl.col("end")).fill_null(value=False)
+    held = pl.min_horizontal("exposed", replaced).clip(0, None)
+    return after.with_columns(
+        earlier=pl.when(known).then(earlier).otherwise(0),
+        exposed=pl.when(known & (pl.col("kind") == "d2h") & ~is_waited_for)
+        .then(held)
+        .otherwise("exposed"),
+    )
 
 
 def launch_bound(facts: Facts) -> Finding | None:
@@ -492,7 +511,10 @@ def launch_bound(facts: Facts) -> Finding | None:
     if not facts.is_worth(won):
         return None
     kernel, apart = _paces(facts)
-    is_short = kernel is not None and apart is not None and kernel < apart
+    slow = late.filter("is_slow")
+    may_work = 2 * facts.lost(slow).mean >= lost.mean
+    is_short = kernel is not None and apart is not None and kernel < apart and not may_work
+    between = f"{duration(facts.lost(slow).mean)} {facts.per} of it over 100 us before a call"
     pace_texts = () if kernel is None or apart is None else (
         (f"half of all kernels take less than {duration(kernel)}, "
         f"half of all launches of a thread are more than {duration(apart)} apart"),
@@ -500,18 +522,24 @@ def launch_bound(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for launches, "
         f"{facts.share(lost.mean)}"
-        + (": kernels are shorter than what launches them." if is_short else "."),
+        + (": kernels are shorter than what launches them" if is_short else "")
+        + (", mostly for over 100 us each: the host may do other work then" if may_work else "")
+        + ".",
         win=0.75 * won,
-        low=lost.least / 2,
+        # Of other work cheaper launches win nothing.
+        low=facts.lost(late.filter(~pl.col("is_slow"))).least / 2,
         high=facts.lost(short).most,
         confidence="measured" if is_short else "likely",
         evidence=(
             *pace_texts, f"in {facts.gaps('launch_bound'):,} gaps of no more than 1 ms",
+            *([between] if may_work else []),
             *_in_ranges(facts, late), *facts.where(places, "launch_bound"),
         ),
         advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
         "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
-        "with CUDA graphs nearly all.",
+        "with CUDA graphs nearly all."
+        + " Of what the host does between launches (`tracekit idle --longest 10`) that wins "
+        "nothing: let it do that later, or in another thread." * may_work,
     )  # fmt: skip
 
 

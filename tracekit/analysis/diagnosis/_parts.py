@@ -30,6 +30,8 @@ CELL = ["device", "iteration"]
 """A step on a GPU."""
 LONGEST_LAUNCH_NS = 1_000_000
 """A launch and its Python code take 5 to 100 us; a thread later than this does something else."""
+SLOW_LAUNCH_NS = 100_000
+"""Between this and `LONGEST_LAUNCH_NS` a thread may launch slowly, or do something else."""
 COMPUTES = pl.col("kind").is_in(["compute", "graph"])
 TINY_NS = 10_000
 """Kernels up to this length are tiny: to launch one takes about as long."""
@@ -40,7 +42,7 @@ _COUNTED_NS = 1 << 22
 """Values below, mostly lengths of kernels, are counted without sorting or hashing them."""
 _IDLE_BY = [
     "process", "device", "iteration", "cause", "rests_on", "detail", "queued", "is_short",
-    "is_long", "is_tiny",
+    "is_slow", "is_long", "is_tiny",
 ]  # fmt: skip
 _REPEATED = r"^(\w+::.*) \d+$"
 """Layer of a program that names no modules: an operator, and which one of its kind."""
@@ -101,7 +103,7 @@ class Part:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Intervals of idle gaps with cause; `idle` explains ``is_short`` and ``is_long``."""
+        """Intervals of idle gaps with their cause; the function `idle` explains the columns."""
         gaps = self.found.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
@@ -117,6 +119,7 @@ class Part:
         )
         return pieces.join(gaps, on="gap", how="left", maintain_order="left").with_columns(
             is_short=launching & (in_all <= LONGEST_LAUNCH_NS),
+            is_slow=late & (own > SLOW_LAUNCH_NS),
             is_long=late & (own > LONGEST_LAUNCH_NS),
         )
 
@@ -384,7 +387,8 @@ def idle(part: Part) -> Frames:
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch
-    delays in the gap take up to 1 ms, or more; ``is_tiny``, whether a kernel from a sequence of
+    delays in the gap take up to 1 ms, or more; ``is_slow``: whether those before a call take more
+    than 100 us; ``is_tiny``, whether a kernel from a sequence of
     tiny kernels ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
     """
     own, last = part.idle, part.found.last["gap"]
