@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
@@ -68,6 +69,14 @@ def test_the_first_line_takes_two_lines_of_120_columns() -> None:
     other = compare(_run(a), _run(b, collective=exchange, late=stalls), metric="median")
     assert "; median step -70.00 us (" in other.meta["headline"]
     assert "without" not in other.meta["headline"]
+
+
+def test_idle_time_is_said_to_lie_in_steps_only_where_that_is_known() -> None:
+    a, b = _run(STEADY), _run(STEADY, late=dict.fromkeys(range(8), 300))
+    assert "carried by idle time inside steps (+199" in compare(a, b).meta["headline"]
+    found = b.read("iterations").with_columns(source=pl.lit("structure"))
+    of_work = b.with_tables({"iterations": found})
+    assert "carried by idle time (+300.00 us)" in compare(a, of_work).meta["headline"]
 
 
 def test_without_outliers_nothing_is_said_of_them() -> None:

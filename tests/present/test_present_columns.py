@@ -44,6 +44,14 @@ def test_totals_share_one_unit_and_statistics_another() -> None:
     ]
 
 
+def test_time_outside_of_steps_takes_no_digits_from_that_of_steps() -> None:
+    assert show(a_ns=[77_000], b_ns=[143_000], a_outside_steps_ns=[2_419_000_000]) == [
+        ("a (us)", ["77.00"]),
+        ("b (us)", ["143.00"]),
+        ("a_outside_steps (ms)", ["2,419.0"]),
+    ]
+
+
 def test_what_is_not_zero_is_not_shown_as_zero() -> None:
     times = show(busy_ns=[5_000_000_000, 400, 0, -400, -0.0])
     assert times == [("busy (ms)", ["5,000.0", "0.0004", "0.0", "-0.0004", "0.0"])]

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 _TIME = re.compile(r"_ns(?=_|$)")
-_STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
-_WINDOW = re.compile(r"(^|_)(window|idle|between|host|projected)_ns$")
+_COMPARED = re.compile(
+    r"(?:^|_)(?:(?P<statistic>mean|median|min|max|p\d+)(?:_|$)"
+    r"|(?P<window>window|idle|between|host|projected)_ns$|(?P<outside>outside_steps)_ns$)"
+)
+"""Names of columns of times that readers compare with each other, and not with other times."""
 _SHARE = re.compile(r"(^|_)(share|mfu|hfu|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _FLOPS = re.compile(r"(^|_)flops(_s)?$")
@@ -195,9 +198,8 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
     groups: dict[str, list[pl.Series]] = {}
     for series in frame.get_columns():
         if _TIME.search(series.name) and series.dtype.is_numeric():
-            statistic, window = _STATISTIC.search(series.name), _WINDOW.search(series.name)
-            key = "statistic" if statistic else "window" if window else "total"
-            groups.setdefault(key, []).append(series)
+            kind = _COMPARED.search(series.name)
+            groups.setdefault((kind and kind.lastgroup) or "total", []).append(series)
     scales = {
         key: _scale([value for series in group for value in _numbers(series)], SCALES, typical)
         for key, group in groups.items()

@@ -197,7 +197,10 @@ def _carried(
     """
     if not change:
         return []
-    found = carriers(contributions, change)
+    # Without a row for idle time between steps, that for idle time has all of it.
+    in_steps = contributions["part"].is_in(["between_steps"]).any()
+    names = _NAMES if in_steps else {"idle": "idle time"}
+    found = carriers(contributions.with_columns(pl.col("part").replace(names)), change)
     how = "carried by" if found.are_shown else "most of it is"
     other = f", against {_listed(found.against, ops)}" if found.against.height else ""
     at_length = f"{how} {_listed(found.most, ops)}"
@@ -246,7 +249,7 @@ def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> s
     of_a, of_b = ops.get(name, (0, 0))
     if abs(of_b - of_a) > _OTHER_WORK * max(of_a, of_b):
         details.append(f"{of_a:,.4g} → {of_b:,.4g} ops a step")
-    return f"{_NAMES.get(name, name)} ({', '.join(details)})"
+    return f"{name} ({', '.join(details)})"
 
 
 def signed_length(value: float) -> str:
