@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,24 @@ def _programs_hear_signals() -> Iterator[None]:
     yield
     for each in ignored:
         signal.signal(each, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files_go_with_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give tests, and what they start, a folder for temporary files that is removed at the end.
+
+    Killed processes, launchers and reports of faults leave files there. It is not below pytest's
+    own folder: servers run as other users, and paths of sockets are short.
+    """
+    tmp_path_factory.getbasetemp()  # which stays where it is looked for
+    folder = Path(tempfile.mkdtemp(prefix="tracekit-tests-"))
+    folder.chmod(0o711)
+    # After what multiprocessing removes from it, of priority -100.
+    Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
