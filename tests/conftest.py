@@ -64,6 +64,9 @@ LONG = ("slow", "training", "real", "nightly")
 LONG_ROOMS = ("real", "workloads")
 """Folders that a quick run does not even look into, unless they are named; one imports PyTorch."""
 
+ONE_PROCESS = ("tests/annotation/", "tests/workloads/")
+"""Rooms that train: the first optimizer of a process imports PyTorch's compiler, for seconds."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -96,6 +99,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Two more than there are cores: tests wait for what they start, and for locks and signals."""
     return len(os.sched_getaffinity(0)) + 2
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let a process test whole files, and one of them all of `ONE_PROCESS`."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrRoom(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return next((room for room in ONE_PROCESS if file.startswith(room)), file)
+
+    return ByFileOrRoom(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -17,10 +17,11 @@ import polars as pl
 import pytest
 from cli_helpers import ROOT, command, environment, in_process, tracekit
 from fake_nsys import make_fake_nsys
+from without_compiler import WITHOUT_COMPILER
 
 import tracekit as tk
 from tracekit.cli._record import _steps_of_reports
-from tracekit.recording import file_name
+from tracekit.recording import _calibration, file_name
 
 PRINTING = [sys.executable, "-c", "print('loss 3')"]
 
@@ -293,12 +294,16 @@ def test_the_lines_of_a_dry_run_can_be_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_calibration_says_a_range_and_keeps_nothing(tmp_path: Path) -> None:
+def test_a_calibration_says_a_range_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _calibration.PAIRS == 6
+    monkeypatch.setattr(_calibration, "PAIRS", 2)
     done = tracekit("record", "--calibrate", "--", *PRINTING)
     assert done.exit_code == 0, done.stderr
     assert "makes the whole program" in done.stdout
-    assert "(6 pairs of runs, without and with nsys" in done.stdout
-    assert "run 13 of 13" in done.stderr
+    assert "(2 pairs of runs, without and with nsys" in done.stdout
+    assert "run 5 of 5" in done.stderr
     assert not (tmp_path / "recordings").exists()
     assert json.loads(tracekit("runs", "--format", "json").stdout)["rows"] == []
 
@@ -423,7 +428,7 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("TRACEKIT_NSYS")
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch\n"
+        f"{WITHOUT_COMPILER}import torch\n"
         "model = torch.nn.Linear(4, 1)\n"
         "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
         "for _ in range(350):\n"
@@ -446,8 +451,8 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-TRAINING = """
-import os, sys, torch
+TRAINING = f"""{WITHOUT_COMPILER}
+import os, torch
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):

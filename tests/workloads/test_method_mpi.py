@@ -21,6 +21,7 @@ pytest.importorskip("mpi4py")
 
 from nvtx_recorder import Recorder  # noqa: E402
 from trace_builder import TraceBuilder  # noqa: E402
+from without_compiler import WITHOUT_COMPILER  # noqa: E402
 
 from tracekit.analysis.communication import latency  # noqa: E402
 from workloads import _mpi  # noqa: E402
@@ -81,6 +82,8 @@ def test_it_starts_its_processes_itself_and_trains_as_one_device(
         evaluate_every=4, nvtx=False,
     )  # fmt: skip
     path = tmp_path / "summary.json"
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_COMPILER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(ROOT)
     run(replace(asked, method="mpi", gpus=2, overlap=is_overlapped, bucket_mb=0.05, summary=path))
     found = json.loads(path.read_text())
