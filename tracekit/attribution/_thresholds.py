@@ -63,7 +63,8 @@ class Thresholds:
     disagreement: float = 0.1
     """Least share of GPU time on which two sources disagree that gives a warning."""
     disagreement_by_names: float = 0.5
-    """The same if one of the two sources is names or kinds alone, which are less reliable."""
+    """Least share of GPU time on which two sources disagree that gives a warning, if one of them is
+    names of kernels or kinds of copies alone, which are less reliable."""
     exchanged_forward: float = 0.5
     """Least share of gradient exchanges in forward that gives a warning: a model that is split over
     GPUs also exchanges in forward, but as often in backward."""
@@ -77,7 +78,7 @@ class Thresholds:
     """Number of parts of the recording: a lead (of an op over its call) is steady if it is nearly
     the largest in half of them."""
     lead_edge: int = 3
-    """Number of parts at each end of the recording: at least one of them must show the lead, so
+    """Number of tenths at each end of the recording: at least one must show a GPU clock's lead, so
     that it holds throughout."""
     lead_steady_ns: int = 10_000
     """Largest distance from the largest lead that counts as nearly the largest, ns: in most real
@@ -96,15 +97,15 @@ class Thresholds:
     since then agree with them. Of 36 jumps put into 12 real traces 3 waits find 31, 2 find 35,
     6 find 30; without a jump none finds any."""
     bounds_apart_ns: int = 50_000
-    """Largest difference between the offsets by the earliest of these waits and by the delay of
-    ops, ns: in 14 real traces the quickest wait returns up to 12 us after its work, and the
-    quickest op starts up to 17 us after its call, 29 us together; other causes of held-back
-    launches add to it."""
+    """Largest difference, ns, between the offsets of a late GPU clock by the earliest wait that
+    returns before its work ends, and by the delay of ops: in 14 real traces the quickest wait
+    returns up to 12 us after its work, and the quickest op starts up to 17 us after its call, 29 us
+    together; other causes of held-back launches add to it."""
     prompt_ns: int = 100_000
     """Least delay of all launches on an idle GPU for which a clock is reported as late, ns: six
     times the largest quickest delay in real traces, 16 us."""
     idle_launches: int = 100
-    """Least number of launches on an idle GPU for that report."""
+    """Least number of launches on an idle GPU for a report that the GPU's clock is late."""
 
     # What an op may be.
 
@@ -125,7 +126,8 @@ class Thresholds:
     """Largest number of places of the program at which a backward pass may begin: training has one
     for each kind of step, and data pipelines can start anywhere."""
     begin_share: float = 0.8
-    """Least share of turns that begin at these places: logging and evaluation break some."""
+    """Least share of the turns of a backward thread that begin at its few places: logging and
+    evaluation break some."""
     one_sided: float = 0.8
     """Least share of a kind of ops on one side for the kind to vote for the roles."""
     votes: int = 2
@@ -146,7 +148,7 @@ class Thresholds:
     own_kind: float = 0.15
     """Least share of the gaps in a kind, ending in another forward pass, that is cut by itself."""
     own_gaps: int = 3
-    """Least number of these gaps."""
+    """Least number of gaps in a kind, ending in another forward pass, that is cut by itself."""
     same_forward: float = 0.5
     """Least share of ops in which the end of a gap agrees with the usual forward pass."""
     same_update: float = 0.8
@@ -155,7 +157,7 @@ class Thresholds:
     barely: int = 2
     """Number of kernels that an update must exceed: averaging a loss takes as many."""
     update: float = 0.1
-    """Share of the ops of a backward pass that an unnamed update must exceed, too: it handles as
+    """Share of the ops of a backward pass that an unnamed update must exceed: it handles as
     many parameters as backward has gradients."""
     short_pass: float = 0.9
     """Share of the median backward pass below which a pass was cut off, or has holes."""
@@ -201,7 +203,7 @@ class Thresholds:
     """Share of the distances between gradients that contain an optimizer or input, above which
     hooks of backward may call the optimizer, so that it parts no passes."""
     near: float = 20.0
-    """Median of these distances, ops, below which hooks of backward call the optimizer."""
+    """Median distance between gradients, ops, below which hooks of backward call the optimizer."""
     least_break: float = 8.0
     """Distance between two gradients, ops, up to which they belong to one pass."""
     broken: float = 1.5
@@ -255,7 +257,8 @@ class Thresholds:
     anchor_shortest: int = 4
     """Least number of ops by which the beginning of a step is found."""
     anchor: int = 12
-    """Largest number of these ops; between the two limits it is a third of a step."""
+    """Largest number of ops by which the beginning of a step is found; between the least and the
+    largest number it is a third of a step."""
     repeats_agree: float = 0.7
     """Least share of ops in which a step agrees with the usual one."""
     repeats_apart: float = 0.5
@@ -272,7 +275,8 @@ class Thresholds:
     mirror_launches: int = 6
     """Least number of launches whose sizes occur more than once, for a nest to be made of them."""
     mirror_sizes: int = 3
-    """Least number of different sizes among them: with fewer, no place is distinct."""
+    """Least number of different launch sizes that occur more than once, for a nest to be made of
+    them: with fewer, no place is distinct."""
     signs: int = 2
     """Least number of signs of training in a step: a single one may be wrong."""
     named: int = 2
@@ -293,7 +297,8 @@ class Thresholds:
     """Least number of successive kernels that backward launches as forward does, for it to compute
     them again."""
     again_kinds: int = 3
-    """Least number of different kernels among these: passes repeat single kernels in any order."""
+    """Least number of different kernels in a sequence that backward launches as forward does:
+    passes repeat single kernels in any order."""
     recomputed: float = 0.1
     """Share of backward that may look like forward before it counts as layers computed again."""
 
