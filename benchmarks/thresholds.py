@@ -10,11 +10,15 @@ doubled alone. It takes some minutes; see `threshold_cases.py` for what is asked
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -104,12 +108,12 @@ def left_out(trials: Trials) -> str:
                 others.setdefault(name, set()).add(_number(by, name))
         traces = dict.fromkeys(case.trace for case in trials.cases if case.program == program)
         rows += [_row(trials, trace, by) for trace in traces]
-    said = [f"`{name}` {' or '.join(sorted(values))}" for name, values in sorted(others.items())]
+    said = {name: " or ".join(sorted(values)) for name, values in sorted(others.items())}
     table = "\n".join(rows)
     return (
         f"{table}\n\nIf all traces of one program are left out, fitting gives these thresholds "
-        "another value than the one in use, which the next table lists. `or` separates the values "
-        f"without one program and without another: {', '.join(said)}."
+        "another value than the one in use. `or` separates the values without one program and "
+        f"without another.\n\n{_explained(said, 'refitted')}"
     )
 
 
@@ -149,14 +153,36 @@ def sensitivity(trials: Trials) -> str:
         if any(cells[2::3]):
             rows.append(f"| `{name}` | {_number(THRESHOLDS, name)} | {' | '.join(cells)} |")
         else:
-            idle.append(f"`{name}`")
-    unread = [f"`{each.name}`" for each in fields(Thresholds) if each.name not in trials.names]
+            idle.append(name)
+    unread = [each.name for each in fields(Thresholds) if each.name not in trials.names]
+    same, untried = (
+        {name: _number(THRESHOLDS, name) for name in names} for names in (idle, unread)
+    )
     table = "\n".join(rows)
     return (
-        f"{table}\n\nHalving or doubling one of these thresholds changes the score of no trace: "
-        f"{', '.join(idle)}.\n\nNo trace of these tables uses these thresholds, so the tables do "
-        f"not test them: {', '.join(unread)}."
+        f"{table}\n\nHalving or doubling one of these thresholds changes the score of no trace:\n\n"
+        f"{_explained(same, 'in use')}\n\nNo trace of these tables uses these thresholds, so the "
+        f"tables do not test them:\n\n{_explained(untried, 'in use')}"
     )
+
+
+def _explained(values: dict[str, str], column: str) -> str:
+    """Return a table of thresholds: name, value, and what the code says that it is."""
+    meanings = said_of_thresholds()
+    rows = [f"| `{name}` | {value} | {meanings[name]} |" for name, value in values.items()]
+    return "\n".join((f"| threshold | {column} | meaning |", "| --- | ---: | --- |", *rows))
+
+
+def said_of_thresholds() -> dict[str, str]:
+    """Return the first sentence below each threshold in `Thresholds`, by name."""
+    [of] = ast.parse(textwrap.dedent(inspect.getsource(Thresholds))).body
+    assert isinstance(of, ast.ClassDef)
+    said = {}
+    for field, text in pairwise(of.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            words = " ".join(ast.literal_eval(text.value).split())
+            said[ast.unparse(field.target)] = re.split(r"(?<=[a-z)]{2})\. ", words)[0].rstrip(".")
+    return said
 
 
 def _change(trials: Trials, name: str, by: Thresholds) -> tuple[str, str, str]:
