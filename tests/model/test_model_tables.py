@@ -236,3 +236,19 @@ def test_what_is_worked_out_once_is_that_of_its_own_tables() -> None:
     fuller = empty.with_lazy({"paths": pl.LazyFrame({"path": [1]})})
     assert fuller.once(heights) == 1
     assert asked == [empty, fuller]
+
+
+def test_what_reads_one_table_is_worked_out_once_for_all_traces_with_it() -> None:
+    asked: list[Trace] = []
+
+    def heights(trace: Trace) -> int:
+        asked.append(trace)
+        return trace.height("paths")
+
+    trace = Trace.of({})
+    assert trace.once(heights, reads=("paths",)) == 0
+    some = trace.with_lazy({"ops": trace["ops"]})
+    fuller = some.with_lazy({"paths": pl.LazyFrame({"path": [1]})})
+    found = [each.once(heights, reads=("paths",)) for each in (trace, some, fuller)]
+    assert found == [0, 0, 1]
+    assert asked == [trace, fuller]

@@ -128,6 +128,9 @@ class Trace:
     _known_of_all: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _known_of_tables: dict[tuple[str, ...], dict[Callable[[Trace], Any], Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
@@ -173,7 +176,9 @@ class Trace:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
 
-    def once(self, work: Callable[[Trace], T], *, of_all: bool = False) -> T:
+    def once(
+        self, work: Callable[[Trace], T], *, of_all: bool = False, reads: tuple[str, ...] = ()
+    ) -> T:
         """Compute a value from this trace once, and cache it as long as the trace lives.
 
         Meant for small values that many analyses need.
@@ -184,8 +189,12 @@ class Trace:
             Function that computes the value; it is also the key of the cache.
         of_all
             Whether the value is the same whatever time span or steps the run is limited to.
+        reads
+            The only tables that `work` reads: traces that have the same ones share the value.
         """
         known = self._known_of_all if of_all else self._known
+        if reads:
+            known = self._known_of_tables.setdefault(reads, {})
         if work not in known:
             known[work] = work(self)
         found: T = known[work]
@@ -195,6 +204,7 @@ class Trace:
         """Return the trace limited to a time span or steps; values of the whole run stay cached."""
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
+        object.__setattr__(other, "_known_of_tables", self._known_of_tables)
         return other
 
     def parts(
@@ -264,6 +274,7 @@ class Trace:
             "keeper": None,
             "_known": {},
             "_known_of_all": {},
+            "_known_of_tables": {},
         }
 
     def with_tables(
@@ -290,7 +301,11 @@ class Trace:
             tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
         current = self.tables
         changed = current.but(tables) if isinstance(current, LaterTables) else {**current, **tables}
-        return replace(self, tables=changed)
+        other = replace(self, tables=changed)
+        same = (reads for reads in self._known_of_tables if tables.keys().isdisjoint(reads))
+        known = {reads: self._known_of_tables[reads] for reads in same}
+        object.__setattr__(other, "_known_of_tables", known)
+        return other
 
 
 def _on_a_copy(work: partial[Frames]) -> Frames:

@@ -37,6 +37,10 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     functions, ``starts_collective`` for non-blocking collectives such as ``MPI_Iallreduce``, else
     null.
     """
+    return trace.once(_mpi_calls, reads=("host", "ranges"))
+
+
+def _mpi_calls(trace: Trace) -> pl.DataFrame:
     kept = excerpt(trace).host.filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     annotated = (
         annotated_calls(trace)

@@ -29,6 +29,8 @@ _MAKES_COMMUNICATOR = r"(?i)^(nccl)?comm(init|split|shrink|grow)"
 _API_GROUP = r"(?i)^(api ?group|group ?api)$"
 _OPENS, _CLOSES = "ncclGroupStart", r"^ncclGroup(Simulate)?End$"
 _FOREVER = (1 << 63) - 1
+_READ = ("ranges",)
+"""The table in which the calls are."""
 
 _TYPE_BYTES = {
     **dict.fromkeys(("0", "1", "int8", "uint8", "char", "10", "11"), 1),
@@ -58,14 +60,14 @@ def communicators(trace: Trace) -> pl.DataFrame:
     the call that creates it lacks the value (the id before NCCL 2.25; all values if NVTX payloads
     were not exported).
     """
-    return trace.once(_announced).drop("is_made").unique(maintain_order=True)
+    return trace.once(_announced, reads=_READ).drop("is_made").unique(maintain_order=True)
 
 
 def _announced(trace: Trace) -> pl.DataFrame:
     """Return the rows of `communicators`, with duplicates, and whether the range creates it."""
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
     is_made = pl.col("name").str.contains(_MAKES_COMMUNICATOR).alias("is_made")
-    known = trace.once(_nccl_ranges).with_columns(is_made, ranks=ranks)
+    known = trace.once(_nccl_ranges, reads=_READ).with_columns(is_made, ranks=ranks)
     ranges = known.filter(pl.col("is_made") | pl.col("ranks").is_not_null())
     made = ranges.sort("process", "start", "range").select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
@@ -81,11 +83,15 @@ def _announced(trace: Trace) -> pl.DataFrame:
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
     """Return ``process, communicator, rank`` of communicators created while recording."""
-    return trace.once(_made_communicators)
+    return trace.once(_made_communicators, reads=_READ)
 
 
 def _made_communicators(trace: Trace) -> pl.DataFrame:
-    rows = trace.once(_announced).filter("is_made").select("process", "communicator", "rank")
+    rows = (
+        trace.once(_announced, reads=_READ)
+        .filter("is_made")
+        .select("process", "communicator", "rank")
+    )
     return rows.drop_nulls().unique().filter(pl.len().over("process", "communicator") == 1)
 
 
@@ -94,7 +100,7 @@ def group_descriptions(trace: Trace) -> pl.DataFrame:
 
     PyTorch records the name; a communicator shared by several groups has no row.
     """
-    rows = trace.once(_nccl_ranges).select(
+    rows = trace.once(_nccl_ranges, reads=_READ).select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         _text("Group description").alias("group"),
     )
@@ -104,6 +110,10 @@ def group_descriptions(trace: Trace) -> pl.DataFrame:
 
 def collective_kernels(trace: Trace) -> pl.DataFrame:
     """Return the collective kernels of a run, in order of their op ids."""
+    return trace.once(_collective_kernels, of_all=True)
+
+
+def _collective_kernels(trace: Trace) -> pl.DataFrame:
     kernels = excerpt(trace).collectives.collect().sort("op")
     return kernels.with_columns(pl.col("collective").fill_null("unknown"))
 
@@ -134,11 +144,11 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     ``nests``          whether it is a push/pop range (these nest), not a start/end range
     =================  ==========================================================================
     """
-    return trace.once(_read_calls)
+    return trace.once(_read_calls, reads=_READ)
 
 
 def _read_calls(trace: Trace) -> pl.DataFrame:
-    ranges = trace.once(_nccl_ranges).sort("thread", "start", -pl.col("end"), "range")
+    ranges = trace.once(_nccl_ranges, reads=_READ).sort("thread", "start", -pl.col("end"), "range")
     known = _without_inner(ranges.with_columns(_function()))
     calls = known.select(
         *_CALL_COLUMNS[:9],
