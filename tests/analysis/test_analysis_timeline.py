@@ -60,6 +60,20 @@ def test_pieces_are_cut_where_something_opens_or_closes(
     assert (cut["end"] - cut["start"]).sum() == len(expected)
 
 
+def test_intervals_are_merged_by_several_keys_of_any_kind() -> None:
+    rows = [
+        (None, "a", 1 << 40, 0, 4), (7, "a", 1 << 40, 1, 3), (7, "b", 0, 1, 2),
+        (7, "b", 1 << 60, 2, 9), (7, "a", 1 << 40, 3, 5), (None, "a", 1 << 40, 6, 6),
+    ]  # fmt: skip
+    names = ["device", "stage", "thread", "start", "end"]
+    found = merged(pl.DataFrame(rows, names, orient="row"), names[:3])
+    assert found.rows() == [*rows[:1], (7, "a", 1 << 40, 1, 5), *rows[2:4], rows[5]]
+    stages = pl.DataFrame(rows, names, orient="row").with_columns(
+        pl.col("stage").cast(pl.Enum(["b", "a"]))
+    )
+    assert merged(stages, names[:3]).cast({"stage": pl.String}).equals(found)
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(INTERVALS, INTERVALS)
 def test_what_is_covered(

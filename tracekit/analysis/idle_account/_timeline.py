@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
+from tracekit.analysis.idle_account._lull_loops import Array, join_up
 from tracekit.engine import latest
 from tracekit.support.batches import at_least_one
+from tracekit.support.compiled import compiled, given
 
+_FEW_GROUPS = 1 << 16
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
 
@@ -128,18 +132,33 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         Columns that form a group.
     """
     wanted = intervals.select(*by, "start", "end")
-    if wanted.is_empty():
-        return wanted
-    furthest = pl.col("end").cum_max()
-    is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
-    is_last = is_first.shift(-1, fill_value=True)
     ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
-    return (
-        ordered.group_by(by, maintain_order=True)
-        .agg(start=pl.col("start").filter(is_first), end=furthest.filter(is_last))
-        .explode("start", "end")
-        .sort("start", maintain_order=True)
+    groups, count = _numbered(ordered.select(by))
+    first, ends = (np.empty(ordered.height, np.int64) for _ in range(2))
+    found = compiled(join_up, ordered.height)(
+        groups, given(ordered["start"]), given(ordered["end"]), np.full(count, -1), first, ends
     )
+    return ordered[first[:found]].with_columns(end=pl.Series(ends[:found]))
+
+
+def _numbered(keys: pl.DataFrame) -> tuple[Array, int]:
+    """Return a number from 0 for each row, equal for equal rows, and a number above all of them."""
+    most = max(4 * keys.height, _FEW_GROUPS)
+    number, count = pl.zeros(keys.height, pl.Int64, eager=True), 1
+    for key in keys:
+        each, spread = _narrow(key, most)
+        number, count = _narrow(number * spread + each, most)
+    return given(number), count
+
+
+def _narrow(column: pl.Series, most: int) -> tuple[pl.Series, int]:
+    """Return an integer from 0 for each value, and a number above all of them, at most `most`."""
+    codes = column.rank("dense") if column.dtype == pl.String else column.to_physical()
+    codes = codes.cast(pl.Int64)
+    low, high = (int(codes.fill_null(0).min() or 0), int(codes.max() or 0))
+    if high - low > most - 2:
+        codes, low, high = codes.rank("dense").cast(pl.Int64), 1, codes.n_unique()
+    return (codes - low).fill_null(high - low + 1), high - low + 2
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -37,6 +37,7 @@ __all__ = [
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
 _KINDS = ("collective", "p2p", "staged")
+_LAYER = pl.Enum(["work", "communication"])
 _EVER = -(1 << 62), 1 << 62
 """Times before and after all that is recorded, ns."""
 _OPS = ("process", "device", "start", "end")
@@ -372,15 +373,16 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per span;
     ops that overlap in time count once.
     """
-    layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
-    ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work")))
+    layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication", _LAYER))
+    ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work", _LAYER)))
     windows = spans.select(*_STEP, "start", "end", counts=pl.lit(value=True))
     ordered = windows.sort("process", "device", "start")
+    # Merged first, few of the many ops have to be cut.
     pieces = pl.concat(
-        merged(inside_steps(batch, ordered), ["window", "layer"]) for batch in at_least_one(ops)
+        inside_steps(merged(batch, [*_OWNER, "layer"]), ordered) for batch in at_least_one(ops)
     )
     numbered = ordered.with_row_index("window")
-    lengths = layered_lengths(pieces, "layer", ("work", "communication"), ("window",))
+    lengths = layered_lengths(pieces, "layer", _LAYER.categories, ("window",))
     found = lengths.filter(layer="communication").select(
         "window", "exposed_ns", communication_ns="busy_ns"
     )
