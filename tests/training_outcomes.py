@@ -52,6 +52,11 @@ class Outcome:
 
 def trace_of(simulated: Simulated) -> Trace:
     """Return what was recorded."""
+    return builder_of(simulated).trace()
+
+
+def builder_of(simulated: Simulated) -> TraceBuilder:
+    """Return what was recorded, to which a test may add."""
     builder = TraceBuilder()
     builder.pids[0] = 1000  # so thread 0 is the one that the process began with
     threads = {thread: n for n, thread in enumerate(sorted({op["thread"] for op in simulated.ops}))}
@@ -64,7 +69,7 @@ def trace_of(simulated: Simulated) -> Trace:
         )  # fmt: skip
     for begin, end, name, thread in simulated.ranges:
         builder.range(begin, end, name, thread=threads[thread])
-    return builder.trace()
+    return builder
 
 
 def outcome_of(name: str, mode: str, seed: int = 1) -> Outcome:

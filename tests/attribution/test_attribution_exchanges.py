@@ -13,6 +13,7 @@ from effort import examples
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
+from tracekit.attribution._exchanges import Returned
 from tracekit.model import Trace
 
 NAMES = {
@@ -376,3 +377,48 @@ def test_input_that_may_come_back_from_the_host_is_told(back: int, told: bool) -
     assert len(said) == told
     share = "1 MB and 15 % of GPU time, may be weights or activations that come back: 1 MB are"
     assert not told or share in said[0]
+
+
+@pytest.mark.parametrize("program", ["split", "replicas", "server"])
+def test_copies_between_gpus_that_may_carry_activations_are_told(program: str) -> None:
+    """One thread drives both GPUs: activations of a model split over them counted as update."""
+    builder = TraceBuilder()
+    # Begin, end of forward and backward passes of each GPU, and of the copies between.
+    forward = {0: (10, 100), 1: (10 if program == "replicas" else 130, 220)}
+    backward = {0: (340 if program == "split" else 230, 440), 1: (230, 320)}
+    for begin in range(0, 6_000, 600):
+        builder.range(begin, begin + 225, "forward")
+        builder.range(begin + 226, begin + 450, "backward")
+        builder.range(begin + 450, begin + 590, "optimizer")
+        for name, stage in (("gemm", forward), ("gemm_dgrad", backward)):
+            for device, (start, end) in stage.items():
+                builder.op(
+                    name, begin + start - 1, start=begin + start, end=begin + end, device=device
+                )
+        for at, source in ((102, 0), (322, 1)):
+            builder.op("copy", begin + at, start=begin + at + 2, end=begin + at + 12, kind="p2p",
+                       bytes=1 << 20, src_device=source, dst_device=1 - source)  # fmt: skip
+        builder.op("adam", begin + 500, start=begin + 502, end=begin + 540)
+    said = [text for text in builder.attributed().warnings if "split over GPUs" in text]
+    assert len(said) == (program == "split")
+    assert not said or "in 10 of 10 steps a GPU begins its passes only after one from" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "told"),
+    [("structure", 1 << 23, True), ("nvtx", 1 << 23, False), ("structure", 4, False)],
+)
+def test_copies_to_the_host_that_update_by_their_place_are_told(
+    source: str, size: int, *, told: bool
+) -> None:
+    """Results copied after each update counted as update, 21 % of a step in place of 2."""
+    builder = TraceBuilder()
+    builder.op("copy", 10, start=20, end=220, kind="d2h", bytes=size, stage="WU")
+    builder.op("gemm", 230, start=240, end=1_000, stage="BP")
+    for op in builder.rows["ops"]:
+        op["stage_source"] = source
+    returned, opinions = Returned(), {"stage_source": "x", "other_source": "x", "total_ns": 960}
+    returned.add(builder.trace().read("ops"))
+    said = list(returned.warnings(pl.DataFrame([opinions])))
+    assert bool(said) is told
+    assert not told or said[0].startswith("copies to the host, 21 % of GPU time, count as weight")

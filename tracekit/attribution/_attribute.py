@@ -15,7 +15,7 @@ from tracekit.attribution._arrays import Array, Context, Found, StepRows, StepSu
 from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import Jumps, early, late, steady_offset, waits
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
-from tracekit.attribution._exchanges import Returned, Unnamed, roles_by_name
+from tracekit.attribution._exchanges import Returned, Split, Unnamed, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
@@ -391,7 +391,7 @@ class _Passed:
     in each step that ranges mark. `torn`: processes whose recording begins within a step.
     `recorded`: processes with GPU work. `opinions`: GPU time by stage according to each source of
     evidence. `doubts`: warnings on work outside of steps, on collectives with unknown operation,
-    and on doubtful input.
+    and on doubtful copies.
     """
 
     early: Array
@@ -422,7 +422,9 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
-    doubts = Unmarked(found.iterations), Shared(found.iterations), Unnamed(), Returned(), jumps
+    doubts = (
+        Unmarked(found.iterations), Shared(found.iterations), Unnamed(), Returned(), Split(), jumps
+    )  # fmt: skip
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)

@@ -505,34 +505,102 @@ class Unnamed:
 
 
 class Returned:
-    """Adds up large copies to the host, and large input copies that may bring that data back."""
+    """Adds up large copies to and from the host of which it is doubtful what they bring.
+
+    Input may be data that comes back, and a weight update found from its place a result.
+    """
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}
-        self._ns = 0
+        self._ns = {"IO": 0, "WU": 0}
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the large copies in a chunk of the table of ops."""
-        kind, stage = (pl.col(name).cast(pl.String) for name in ("kind", "stage"))
-        ways = (kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO")
-        copies = ops.filter(pl.col("bytes") > _LARGE, ways)
-        for way in self._bytes:
-            self._bytes[way] += int(copies["bytes"].filter(copies["kind"] == way).sum())
-        took = copies["end"] - copies["start"]
-        self._ns += int(took.filter(copies["kind"] == "h2d").sum())
+        kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
+        copies = ops.filter(pl.col("bytes") > _LARGE, kind.is_in(_HALVES)).select(
+            "bytes", kind, stage, by_place=source == "structure", ns=pl.col("end") - pl.col("start")
+        )  # fmt: skip
+        brings = copies.filter(kind == "h2d", stage == "IO")
+        self._bytes["h2d"] += int(brings["bytes"].sum())
+        self._bytes["d2h"] += int(copies.filter(kind == "d2h", stage != "ME")["bytes"].sum())
+        self._ns["IO"] += int(brings["ns"].sum())
+        updates = copies.filter(kind == "d2h", stage == "WU", "by_place")
+        self._ns["WU"] += int(updates["ns"].sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if input copies that may bring offloaded data back take much of all GPU time.
+        """Warn if doubtful copies take much of all GPU time.
 
         `opinions` has GPU time by the stages that sources of evidence give, here for the total.
         """
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
-        if self._ns > _MUCH * total and 2 * back >= input_:
+        if self._ns["IO"] > _MUCH * total and 2 * back >= input_:
             yield (
-                f"what counts as input, {input_ / 1e6:,.0f} MB and {100 * self._ns / total:.0f} % "
-                f"of GPU time, may be weights or activations that come back: {back / 1e6:,.0f} MB "
-                "are copied to the host"
+                f"what counts as input, {input_ / 1e6:,.0f} MB and "
+                f"{100 * self._ns['IO'] / total:.0f} % of GPU time, may be weights or activations "
+                f"that come back: {back / 1e6:,.0f} MB are copied to the host"
+            )
+        if self._ns["WU"] > _MUCH * total:
+            yield (
+                f"copies to the host, {100 * self._ns['WU'] / total:.0f} % of GPU time, count as "
+                "weight update for their place after a backward pass: they may be results"
+            )
+
+
+class Split:
+    """Counts steps in which passes of a GPU begin only after a copy from another GPU.
+
+    In a model that is split over GPUs, the forward pass of the second one needs activations of the
+    first, and the backward pass of the first gradients of the second. Copies of replicas' weights
+    and gradients hold up no more than one of these. Only copies that count as exchanges are looked
+    at, and only steps whose first ops are in the same chunk as the copies.
+    """
+
+    def __init__(self) -> None:
+        self._steps = self._split = self._ns = 0
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Add the steps in a chunk of the table of ops that copy between GPUs."""
+        kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
+        copies = ops.filter(
+            kind.is_in(_PEER), source == "gradient_exchange", pl.col("iteration").is_not_null()
+        )
+        if copies.is_empty():
+            return
+        step = ["process", "iteration"]
+        first = copies.sort("start").unique([*step, "src_device", "dst_device"], keep="first")
+        begun = ops.filter(kind == "compute", stage.is_in(["FP", "BP"])).group_by(
+            *step, "device", stage
+        ).agg(pl.col("start").min())  # fmt: skip
+        held = (
+            first.select(*step, "start", "end", "src_device", "dst_device")
+            .join(begun.rename({"device": "src_device", "start": "made"}), on=[*step, "src_device"])
+            .join(
+                begun.rename({"device": "dst_device", "start": "used"}),
+                on=[*step, "dst_device", "stage"],
+            )
+            .filter(pl.col("made") <= pl.col("start"), pl.col("used") >= pl.col("end"))
+        )
+        both = held.filter(stage == "FP").join(
+            held.filter(stage == "BP"), left_on=[*step, "src_device", "dst_device"],
+            right_on=[*step, "dst_device", "src_device"], how="semi",
+        )  # fmt: skip
+        self._steps += copies.select(step).n_unique()
+        self._split += both.select(step).n_unique()
+        self._ns += int((copies["end"] - copies["start"]).sum())
+
+    def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
+        """Warn if copies that may carry activations take much of all GPU time.
+
+        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
+        """
+        total = _time_of(opinions)
+        if 2 * self._split > self._steps and self._ns > _WORD * total:
+            yield (
+                f"copies between GPUs, {100 * self._ns / total:.0f} % of GPU time, count as weight "
+                f"update; in {self._split:,} of {self._steps:,} steps a GPU begins its passes only "
+                "after one from another GPU: they may carry activations of a model that is split "
+                "over GPUs"
             )
 
 

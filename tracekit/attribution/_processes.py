@@ -321,8 +321,9 @@ def judge_all(
         for process in unexplained
         if process not in set(known.named)
         and structures.of[process].steps.height > 1
-        # Of a network that does not train, a period may be that of its layers, which ranges tell.
-        and (process in trains or process not in spoken_of)
+        # Of a network that does not train, a period may be that of its layers, which ranges tell;
+        # beside one that trains, its requests are no steps of the run.
+        and (process in trains or not (trains or process in spoken_of))
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}

@@ -9,7 +9,7 @@ import pytest
 from trace_builder import default_rules
 from training_kinds import APART, KINDS, held_apart, simulate
 from training_later import LATER
-from training_outcomes import TOLERATED, outcome_of, trace_of
+from training_outcomes import TOLERATED, builder_of, outcome_of, trace_of
 from training_sim import MAIN, MODES
 from training_strangers import STRANGERS
 
@@ -174,3 +174,20 @@ def test_no_stage_is_wrong_without_a_word_by_night(name: str, mode: str) -> None
     for seed in (1, datetime.now(tz=UTC).toordinal()):
         found = outcome_of(name, mode, seed)
         assert not found.silent, (seed, found)
+
+
+def test_requests_beside_a_training_process_are_no_steps() -> None:
+    """Its 49 requests were the steps of a run that trains for 10, whose own counted as none."""
+    simulated = simulate("clipping_many", "threads")
+    builder = builder_of(simulated)
+    for at in range(1_000_000, max(op["end"] for op in simulated.ops), 237_000):
+        row = {"thread": 10, "stream": 9, "context": 1}
+        builder.op("copy", at, start=at + 6_000, end=at + 7_500, kind="h2d", bytes=4096, **row)
+        for n, name in enumerate(("ampere_sgemm_128x64_nn", "relu_kernel") * 3):
+            begin = at + 14_000 + 30_000 * n
+            builder.op(name, at + 8_000 * (n + 1), start=begin, end=begin + 29_000, **row)
+        builder.op("copy", at + 60_000, start=at + 200_000, end=at + 201_500, kind="d2h",
+                   bytes=4096, **row)  # fmt: skip
+    trace = attribute(builder.trace(), default_rules())
+    assert trace.read("verdicts")["verdict"].to_list() == ["training", "unknown"]
+    assert trace.read("iterations")["process"].unique().to_list() == [0]
