@@ -139,7 +139,7 @@ class Hooks:
             self._replace(optimizer, "step", make)
 
     def _rest(self, *, removed: bool) -> None:
-        """Remove the hooks that are not needed to count steps, or (not `removed`) restore them."""
+        """Remove the hooks not needed to count optimizer steps, or (not `removed`) restore them."""
         self._rests = removed
         for each in self._replaced:
             if each.rests:
@@ -173,7 +173,9 @@ class Hooks:
         *,
         rests: bool = False,
     ) -> None:
-        """Replace a function by one that passes its call to `run`, unless inside another hook.
+        """Replace function `name` of `owner` (module or class) by one that hands calls to `run`.
+
+        Calls made inside another hook go to the original function.
 
         `rests`: the hook is removed while steps are only counted.
         """
@@ -416,7 +418,7 @@ class Hooks:
             self._replace(module, name, self._exchanging, rests=True)
 
     def _exchanging(self, original: Function) -> Function:
-        """Return a collective function in a range, which is written if it exchanges gradients."""
+        """Wrap a collective function: a call that may exchange gradients gets a range."""
         thread, ranges = self.thread, self._ranges
 
         def collective(*args: Any, **kwargs: Any) -> Any:

@@ -41,7 +41,7 @@ def variables(
     layers
         Depth of layers that get ranges.
     environment
-        Present environment, whose path of Python is kept: name -> value.
+        Current environment, whose PYTHONPATH is kept: name -> value.
     windows
         Distance between the starts of windows, and length of a window, in steps; None records all.
     ring

@@ -296,7 +296,7 @@ class EventRanges(RingRanges):
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
         """Record a CUDA event now and return it; None if that is not possible.
 
-        Once the GPU has reached it, the range `ends` is written, which ends there.
+        Once the GPU has reached the event, the range `ends`, which ends there, is written.
         """
         try:
             with self._lock:
@@ -316,8 +316,8 @@ class EventRanges(RingRanges):
     def _may_record(self) -> bool:
         """Test whether a CUDA event may be recorded now.
 
-        It may if CUDA is in use, in the process and on the device of the first event, captures no
-        graph, and few events are pending.
+        It may if the process uses CUDA, is the one that recorded the first event, on the same
+        device, captures no CUDA graph, and has few events that the GPU has not reached.
         """
         cuda = self._cuda
         if not cuda.is_initialized() or cuda.is_current_stream_capturing():

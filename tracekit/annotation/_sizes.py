@@ -149,7 +149,7 @@ class Sizes:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> _Operator | None:
-        """Return a call of a hooked function with its tensor sizes; None if it gets no range.
+        """Return a call of a hooked function with its tensor sizes; None: the call gets no range.
 
         That is so if sizes are not wanted now, if the tensors' sizes are not those computed with
         (as under `vmap`), if the arguments are wrong, or if there are too many names.

@@ -103,9 +103,9 @@ class Steps:
         self._has_passes = True
 
     def take_clear(self, *, compiles: bool) -> None:
-        """Note that gradients are cleared: end the iteration if a step not seen has used them.
+        """Note that gradients are cleared; end the iteration if a step without a hook used them.
 
-        That is a step done by hand, or by a compiled optimizer (`compiles`).
+        Such a step is one that the program does by hand, or a compiled optimizer (`compiles`).
         """
         if self._is_over or (compiles and self._has_backward and not self._last_step):
             self._end()
@@ -113,8 +113,9 @@ class Steps:
     def take_step(self, optimizer: Any) -> None:
         """Note an optimizer's step: an iteration ends once all optimizers in use have stepped.
 
-        If one steps twice, those that have not stepped are not in use; nor are, at an optimizer's
-        first step, those that last stepped before its creation.
+        If an optimizer steps twice in an iteration, those that have not stepped in it are no longer
+        in use. At an optimizer's first step, those that last stepped before its creation are not
+        either.
         """
         made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:

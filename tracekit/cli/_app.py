@@ -47,7 +47,7 @@ _OPENING = {
 
 
 def register_question(name: str) -> None:
-    """Register the command of a question: of an analysis that declares its options and columns."""
+    """Register the command `name` of a question: an analysis that declares options and columns."""
     spec = DECLARED[name]
     ask = _of_files if spec.is_of_files else _of_runs if spec.is_of_runs else _of_run
     judging_names = {each.name for each in spec.judging}

@@ -385,7 +385,8 @@ def compare(
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
     The first line shows how much the step changed, whether the data show it, and which parts make
-    up the change. Groups that only one run has are listed, too. Runs that are not comparable get
+    up the change. Kernels, ranges, ... that only one run has are listed, too. Runs that are not
+    comparable get
     no verdict, but the reasons. A verdict on two recordings is about these two alone; to compare
     programs, give several recordings of each (--against).
     """

@@ -1,4 +1,4 @@
-"""Commands that show whole runs: `report`, a page; `view`, in a browser; `export`, elsewhere."""
+"""Commands that show whole runs: `report` in a page, `view` in a browser, `export` in Perfetto."""
 
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -41,8 +41,8 @@ def report(
 ) -> None:
     """Write one page about a run: where a step's time goes, in pictures and tables.
 
-    The page is one file that loads nothing and sends nothing; docs/report.md explains it. Of
-    several runs it is about the study that they make. Without RUN it is the run ingested last.
+    The page is one file that loads nothing and sends nothing; docs/report.md explains it. With
+    several runs, the page compares them. Without RUN it shows the run ingested last.
     """
     target = Target.of(Format.TABLE, output)
     with allowing(memory):

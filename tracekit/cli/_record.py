@@ -374,7 +374,7 @@ def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
 
 
 def _steps_of_reports(run: "tracekit.Run") -> list[str]:
-    """Return the annotated steps of the reports, such as ``3 steps, 60 to 62``; each text once."""
+    """Return texts on the annotated steps of the trace files: ``3 steps, 60 to 62``, each once."""
     import polars as pl
 
     number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
@@ -391,7 +391,7 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
 
 
 def _steps_known(run: "tracekit.Run") -> str:
-    """Return by which means a program's steps are known, as marks in its annotations state."""
+    """Return how annotation found the program's steps (by optimizers, ...), by its NVTX marks."""
     import polars as pl
 
     mark = "tracekit.steps "

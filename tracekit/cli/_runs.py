@@ -201,8 +201,8 @@ def check_runs(
 ) -> Judged:
     """Read every file of the store, and list damage; exits with 1 if there is any.
 
-    Columns that are damaged or gone are made anew by ingesting the same traces again. The catalogue
-    and the store's id are made anew by --repair, of what the runs' folders say.
+    To repair damaged or missing data of a run, ingest its trace files again. --repair rebuilds the
+    catalogue and the store's id from the runs' folders.
     """
     import polars as pl
 
@@ -246,8 +246,8 @@ def share_store(
 ) -> None:
     """Share the store with a group of users, or make it your own again.
 
-    Its files, and those that ingests will add, are the group's to read and to write. Its members
-    name the store with --store or TRACEKIT_STORE.
+    Members of the group can read and write its files, also those that later ingests add. They name
+    the store with --store or TRACEKIT_STORE.
     """
     if (group is None) != private:
         raise UsageError(

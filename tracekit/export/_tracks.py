@@ -146,9 +146,9 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges that are open at some time in `spans`, by process.
+    """Return the ranges that are open at some time in the intervals `spans`, by process.
 
-    For each process that is the time from its first launch of `ops`, if earlier, to the end.
+    The time of a process begins with its first launch of `ops`, if that is before its intervals.
     """
     window = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())

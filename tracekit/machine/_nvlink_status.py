@@ -142,7 +142,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
 
 
 def with_status(machine: Machine, status: Status, source: str) -> Machine:
-    """Return a machine with the NVLinks added that `nvidia-smi nvlink` prints (`status`).
+    """Return a machine to which the NVLinks in `status` (`nvidia-smi nvlink`) are added.
 
     Raises
     ------

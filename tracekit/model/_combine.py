@@ -241,7 +241,7 @@ class _CombinedTables(LaterTables):
     def parts(
         self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[LaterTables]:
-        """Return the tables of each part of the run: some of its files, which are read together.
+        """Return the tables of each part of the run: some of its files; see `Trace.parts`.
 
         One part if the run is not divided.
         """

@@ -70,7 +70,7 @@ def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
 
 
 def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
-    """Return a note with the number of runs behind each median; empty if all values are of one run.
+    """Return a note: how many runs each median is computed from; empty if each value is of one run.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
 
 
 def bars_note(table: pl.DataFrame) -> list[str]:
-    """Return notes that explain the error bars: 95 % intervals, or ranges of pooled runs."""
+    """Return notes that explain the error bars: 95 % intervals, or least to greatest run."""
     notes = []
     is_there = "interval_of" in table.columns
     of = set(table["interval_of"].drop_nulls()) if is_there else set()

@@ -107,7 +107,7 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
 
 
 def _look(names: Sequence[str], place: int) -> dict[str, Any]:
-    """Return a series' legend name, and the group by which the legend toggles its line and band."""
+    """Return the legend name of series number `place`, and the group of its line and band."""
     name = figure_text(names[place]) if names else "median"
     return {"name": name, "legendgroup": str(place)}
 

@@ -158,7 +158,7 @@ class Study:
         return (*itertools.chain.from_iterable(words), *device)
 
     def _words(self, part: str, options: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the words for one word of the command, with options' values in placeholders."""
+        """Return the words for one word of the command; placeholders get the options' values."""
         key = part.strip("{}")
         if key in self.arguments:
             return self.arguments[key][str(options[key])]

@@ -183,9 +183,9 @@ class _Program:
         self._progress_at = time.monotonic()
 
     def look(self) -> None:
-        """Once the program has ended, end processes that it left behind, unless to be waited for.
+        """Once the program has ended, end the processes that it left behind.
 
-        They are waited for while they work, or as `wait` says. To be called again and again.
+        Before that, wait for them while they work, or as `wait` says. To be called repeatedly.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
@@ -209,7 +209,7 @@ class _Program:
             self._end(tools)
 
     def finish(self) -> None:
-        """End what is left of the program after its launcher or nsys has ended.
+        """End processes of the program that still run after its launcher or nsys has ended.
 
         Each nsys is given time to write its report.
         """

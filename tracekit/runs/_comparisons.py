@@ -56,7 +56,7 @@ def compare(
 
     `a` and `b` are each one run, or several recordings of one program; `by` is what the time of a
     step is split by, such as ``stage``: a row per value. See
-    `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
+    `tracekit.analysis.comparison.compare`; for several recordings `tracekit.analysis.comparison`.
     """
     from tracekit.analysis.step_sums import parse_compare_keys
 

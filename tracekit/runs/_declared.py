@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Answer a question (analysis) of a run, with a figure of its step times made when drawn."""
+    """Answer a question (analysis) of a run; step times for its figure are computed when drawn."""
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)

@@ -244,7 +244,7 @@ class _Failures:
 
 
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
-    """Return the digest of each file's content, in order; unreadable files go to `failures`."""
+    """Return the SHA-256 of each file's content, in order; unreadable files go to `failures`."""
     found: dict[Path, str] = {}
     with DigestsSideBySide(request.files, request.progress) as digests:
         for path, result in digests:
@@ -334,7 +334,7 @@ class _Together:
 
 
 def _put_digest(folder: Path, digest: str) -> None:
-    """Write the digest of a trace file into its tables."""
+    """Write the content digest (SHA-256) of a trace file into its tables."""
     reports = model.Trace.scan(folder).read("reports")
     model.replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 

@@ -320,7 +320,7 @@ class OpenedRun:
 
 
 def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
-    """Return the warnings stored with a run's files: on stages, and on combining the files."""
+    """Return the warnings stored with a run's files: about stages, and about combining files."""
     names = ("verdicts", "opinions", "processes")
     found = (attribution.stored_findings({name: each.read(name) for name in names})
              for each in reports)  # fmt: skip

@@ -166,7 +166,8 @@ def project(
 ) -> "Answer":
     """Estimate step times of jobs on other hardware, or with other ways to exchange weights.
 
-    docs/studies.md has the formulas. Volumes of runs are measured where traces contain them.
+    docs/evidence/studies.md has the formulas. Bytes and times of runs are measured, if their traces
+    contain them.
     """
     from tracekit.runs._projections import projected
 

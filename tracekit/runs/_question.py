@@ -77,7 +77,7 @@ def question_of(answer: Callable[P, Answer]) -> Question[P]:
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function, with this name, signature and docstring, for the rows of `answer`."""
+    """Return a function that returns the rows of `answer`, with this name, signature, docstring."""
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
         rows: pl.DataFrame = answer(*args, **kwargs).rows
@@ -264,7 +264,7 @@ def is_simulated(run: OpenedRun) -> bool:
 
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return for an answer's meta what each process of a run does, such as training."""
+    """Return entries for an answer's meta: what each process of a run does, such as training."""
     return analysis.verdict_meta(run.trace)
 
 

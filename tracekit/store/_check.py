@@ -106,9 +106,9 @@ def unmarked(folder: Path) -> Finding:
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run that a folder has a copy of the catalogue row of; None if it is faulty.
+    """Return a folder's run, from the copy of its catalogue row; None if the folder is faulty.
 
-    It is faulty if the copy is missing or invalid, or a file of the tables is missing or damaged.
+    It is faulty if that copy is missing or invalid, or a file of the tables is missing or damaged.
     """
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):

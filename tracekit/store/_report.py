@@ -1,4 +1,4 @@
-"""Read one trace file, attribute its ops, and write its tables in a second thread."""
+"""Read a trace file, find stages and iterations of its ops, and write its tables in a thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Behind:
 
 
 class _Adding(Protocol):
-    """Interface of an aggregator of ops; it gets them by start, while they are written."""
+    """Interface of an aggregator of ops, which gets them in order of start as they are written."""
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the next chunk of ops to the sums."""
@@ -127,7 +127,7 @@ def make_report(
     options: ReportOptions,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> ReportMade:
-    """Read a trace file, attribute it, and write its tables into `folder`, which is created.
+    """Read a trace file, find stages and iterations, and write the tables into a new `folder`.
 
     Raises
     ------

@@ -62,7 +62,7 @@ class Compiled:
         return plain(self._loop)(*arguments)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
-        """Return a function that runs cached machine code; None if there is none."""
+        """Return a function that runs the loop's cached machine code; None if none is cached."""
         if run := self._known.get(taken.types):
             return run
         with _LOCK:  # loops may be wanted by several threads at once

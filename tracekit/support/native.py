@@ -340,7 +340,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return all that a loop's machine code depends on: sources of modules, and constants used."""
+    """Return what a loop's machine code depends on: sources of modules, and constants it uses."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:
