@@ -98,7 +98,7 @@ def test_a_replay_is_named_with_its_limit() -> None:
     rows = pl.DataFrame({"rule": ["launch_bound", "cold_steps"], "advice": ["Launch less.", "-"]})
     answer = Answer(rows=rows, meta={}, title="", readable=rows)
     for text, said in (
-        ("`tracekit whatif --host 2x`", "By replay, unless its range is too wide to say: "),
+        ("`tracekit whatif --host 2x`", "By replay, if its range allows it: "),
         ("`tracekit whatif --host 2x`: a step of 1 to 2 ms", "By replay: "),
     ):
         found = _with_replays(answer, {"launch_bound": text})

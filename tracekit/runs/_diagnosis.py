@@ -186,7 +186,7 @@ def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
     # Only a replay shows how wide its range is.
     replay = (
         pl.when(text.str.ends_with("`"))
-        .then(pl.format("By replay, unless its range is too wide to say: {}.", text))
+        .then(pl.format("By replay, if its range allows it: {}.", text))
         .otherwise(pl.format("By replay: {}.", text))
     )
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
