@@ -18,7 +18,11 @@ from tracekit.present import terminal
 
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _LENGTH = r"([-+]?[\d,.]+) (s|ms|us|ns)"
-_NAMES = {"idle time": "idle", "idle time inside steps": "idle", "idle time between steps": "between_steps"}
+_NAMES = {
+    "idle time": "idle",
+    "idle time inside steps": "idle",
+    "idle time between steps": "between_steps",
+}
 _PARTS = st.tuples(*[st.integers(0, 7)] * 4)
 """Powers of ten of a forward pass, an update, and idle time inside of steps and between them."""
 _SPREADS = st.tuples(*[st.sampled_from([0, 1, 30, 400])] * 4)
