@@ -155,7 +155,7 @@ PUBLIC = {
     """,
     "tracekit.engine": """
         BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
-        RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
+        RangeLayers Receivers StageSums StageTally Summed Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iterations_in kept_sums latest launch_groups layered_lengths

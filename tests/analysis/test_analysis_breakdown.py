@@ -9,7 +9,8 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.facts import KEYS, parse_keys, share_meaning
+from tracekit.analysis.facts import KEYS, parse_keys, share_meaning, work_of
+from tracekit.analysis.step_sums import _key_sums
 from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Stretch, Trace
@@ -260,6 +261,20 @@ def test_by_iteration() -> None:
         (2, "step 2", 1, 40, 40, 40, 0, 0, 1.0, 1),
         (None, None, 2, 24, 24, 35, 11, 0, pytest.approx(24 / 35), 1),
     ]
+
+
+def test_ops_are_streamed_once_for_questions_about_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    streamed, stream = [], _key_sums.sum_up
+    monkeypatch.setattr(_key_sums, "sum_up", lambda *a, **k: streamed.append(a) or stream(*a, **k))
+    trace = _iterations()
+    found = [
+        _key_sums.sums_by_keys(work_of(trace, keys), keys, skip=skip)
+        for keys in (("iteration",), ("device", "iteration"), ("stage", "iteration"))
+        for skip in (0, 1)
+    ]
+    sums = [each.sums.groups["busy_ns"].sum() for each in found]
+    assert sums == [239, 110] * 3
+    assert len(streamed) == 4
 
 
 def test_what_lies_outside_of_steps_has_a_name_for_people_alone() -> None:

@@ -26,11 +26,13 @@ from tracekit.engine import (
     Receivers,
     StageSums,
     StageTally,
+    Summed,
     Work,
     by_host,
     counted_steps,
     kept_sums,
     named_ranges,
+    run_windows,
     sum_up,
     with_steps,
 )
@@ -121,14 +123,17 @@ def sums_by_keys(
         of_stages_alone=not is_whole,
         whole=with_whole and per_iteration and kept is None,
     )
-    found = sum_up(
-        work.trace,
-        wanted,
-        skip=skip,
-        per_iteration=per_iteration,
-        cutter=by_host(work.cutter) if per_iteration else work.cutter,
-        with_paths="range" in columns,
-    )
+    if per_iteration and not skip and wanted == _STAGES:  # as several questions about steps ask
+        found = work.trace.once(_stages_of_steps)
+    else:
+        found = sum_up(
+            work.trace,
+            wanted,
+            skip=skip,
+            per_iteration=per_iteration,
+            cutter=by_host(work.cutter) if per_iteration else work.cutter,
+            with_paths="range" in columns,
+        )
     sums = iter(found.sweeps)
     stages = next(sums) if wanted.stages else kept if needs_stages else None
     whole = next(iter(found.whole), kept) if with_whole and per_iteration else None
@@ -195,6 +200,17 @@ class _Wanted:
             )  # fmt: skip
         whole = [StageTally(of_pieces=self.of_pieces)] if self.whole else []
         return Receivers(sweeps=sweeps, whole=whole)
+
+
+_STAGES = _Wanted(
+    of_pieces=False, columns=None, named={}, with_durations=False, stages=True,
+    of_stages_alone=True, whole=False,
+)  # fmt: skip
+"""Sums of ops by stage alone."""
+
+
+def _stages_of_steps(trace: Trace) -> Summed:
+    return sum_up(trace, _STAGES, skip=0, per_iteration=True, cutter=by_host(run_windows))
 
 
 _OF_PROCESS = ("pid", *OF_PROCESSES)
