@@ -77,11 +77,18 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     name = pl.col("name")
     patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)
     operator = pl.coalesce(name.str.extract(pattern) for pattern in patterns)
+    # Most names occur in every step.
+    named = (
+        trace["ranges"].select(pl.col("name").unique())
+        .with_columns(operator=operator, sequence=_sequence())
+        .filter(pl.col("operator").is_in(list(OPERATORS)))
+        .collect()
+    )  # fmt: skip
     rows = (
         trace["ranges"].filter(pl.col("style") == "push_pop")
-        .select("range", "process", "thread", "start", "end", "name", "payload",
-                operator=operator, sequence=_sequence())
-        .filter(pl.col("operator").is_in(list(OPERATORS)))
+        .filter(pl.col("name").is_in(named["name"].implode()))
+        .select("range", "process", "thread", "start", "end", "name", "payload")
+        .join(named.lazy(), on="name", maintain_order="left")
         .collect()
     )  # fmt: skip
     sized = rows.with_columns(_shapes_text()).filter(
