@@ -99,7 +99,7 @@ class _Drawn(Spans):
         """Make spans of rows with the columns `DRAWN` (start, end, stage, name and others)."""
         spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
         texts = names.unique()
-        place = names.replace_strict(texts, range(len(texts)), return_dtype=pl.Int64).to_numpy()
+        place = names.replace_strict(texts, range(len(texts))).cast(pl.Int64).to_numpy()
         number, hatched = rows["number"].to_numpy(), rows["hatched"].to_numpy().astype(np.int64)
         return cls(spans.start, spans.end, spans.look, place, number, hatched, texts.to_list())
 
@@ -117,22 +117,39 @@ class _Drawn(Spans):
         names = ("start", "end", "look", "name", "number", "hatched")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def during(self, start: int, end: int) -> _Drawn:
-        """Return the spans that overlap an interval of time."""
-        return self.at((self.start < end) & (self.end > start))
+    def during(self, start: int, end: int) -> Ints:
+        """Return the mask of spans that overlap an interval of time."""
+        return (self.start < end) & (self.end > start)
 
     def as_json(self, names: dict[str, int]) -> dict[str, Any]:
         """Return the spans as JSON for the page: starts as differences, names as indices."""
-        used, place = np.unique(self.name, return_inverse=True)
-        known = [names.setdefault(self.texts[each], len(names)) for each in used]
+        numbers = np.zeros(len(self.texts), np.int64)
+        for used in np.flatnonzero(np.bincount(self.name)):
+            numbers[used] = names.setdefault(self.texts[used], len(names))
         return {
-            "start": np.diff(self.start, prepend=0).tolist(),
+            "start": _differences(self.start),
             "length": (self.end - self.start).tolist(),
-            "name": np.array(known, np.int64)[place].tolist(),
+            "name": numbers[self.name].tolist(),
             "stage": self.look.tolist(),
             "number": self.number.tolist(),
             "hatched": self.hatched.tolist(),
         }
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Ops or ranges that overlap the time from `begin` to `until`: all, and their rows by lane."""
+
+    begin: int
+    until: int
+    spans: _Drawn
+    rows: Mapping[Key, Ints]
+
+    def during(self, start: int, end: int, lanes: Sequence[Key]) -> dict[Key, _Drawn]:
+        """Return for each lane that has any the spans that overlap an interval of time."""
+        inside = self.spans.during(start, end)
+        rows = {lane: self.rows[lane] for lane in lanes if lane in self.rows}
+        return {lane: self.spans.at(each[inside[each]]) for lane, each in rows.items()}
 
 
 class Kept(Protocol):
@@ -173,8 +190,8 @@ class RunLanes:
         self._trace, self._kept = trace, kept
         self.making = threading.RLock()
         """Lock held while values are computed that any request may need."""
-        self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
-        """The ops and the ranges read last, of all lanes, with their interval of time."""
+        self._near: dict[str, _Read] = {}
+        """The ops and the ranges read last, of all lanes."""
 
     @_made_once
     def sums(self) -> RunSums:
@@ -378,23 +395,26 @@ class RunLanes:
         """Return the spans of `lanes` that overlap an interval of time: key of lane -> spans."""
         none = ("idle", "counter")
         keys = [(lane.kind, lane.key) for lane in lanes if lane.kind not in none]
-        found = {key: self._few[key].during(start, end) for key in keys if key in self._few}
+        few = {key: self._few[key] for key in keys if key in self._few}
+        found = {key: spans.at(spans.during(start, end)) for key, spans in few.items()}
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
+        of_gpus = [(kind, key) for kind, key in of_ops if kind in ("stages", "exposed")]
         if of_ops:
             gpus = {key[-1 if kind == "way" else 0] for kind, key in of_ops}
             wanted = pl.col("device").is_in(gpus)
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
                 wanted &= pl.col("stream").is_in(streams, nulls_equal=True)
-            found |= self._rows("ops", start, end, wanted)
+            shown = [*of_ops, *(("gpu", key) for _, key in of_gpus)]
+            found |= self._rows("ops", start, end, wanted).during(start, end, shown)
         if len(of_ops) < len(left):
-            found |= self._rows("range", start, end, pl.lit(value=True))
-        for kind, key in left:
-            if kind in ("stages", "exposed"):
-                of_gpu = found.get(("gpu", key), _NONE)
-                spans = of_gpu.exposed() if kind == "stages" else alone(of_gpu, of_gpu.hatched)
-                found[kind, key] = _Drawn.of_no_op(spans)
+            ranges = self._rows("range", start, end, pl.lit(value=True))
+            found |= ranges.during(start, end, [lane for lane in left if lane not in of_ops])
+        for kind, key in of_gpus:
+            of_gpu = found.get(("gpu", key), _NONE)
+            spans = of_gpu.exposed() if kind == "stages" else alone(of_gpu, of_gpu.hatched)
+            found[kind, key] = _Drawn.of_no_op(spans)
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), _NONE) for lane in lanes}
 
     @_made_once
@@ -405,32 +425,32 @@ class RunLanes:
     def _frames(self) -> Mapping[str, pl.LazyFrame]:
         return {"ops": drawn_ops(self._trace), "range": drawn_ranges(self._trace)}
 
-    def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> dict[Key, _Drawn]:
-        """Return ops or ranges that overlap an interval of time, by lane, and by GPU.
+    def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> _Read:
+        """Read the ops or ranges that overlap an interval of time, of lanes and of whole GPUs.
 
         All `wanted` rows are among them. Others may be, since rows around an interval that has few
         are read with it, for the next picture.
         """
-        begin, until, lanes = self._near.get(kind, (end, start, {}))
-        if not begin <= start <= end <= until:
-            begin, until = self._around(kind, start, end)
-            inside = (pl.col("start") < until) & (pl.col("end") > begin)
-            is_long = (begin, until) == (start, end)
-            frame = self._frames[kind].filter(inside, wanted if is_long else pl.lit(value=True))
-            rows = frame.sort("start", "number").collect()
-            drawn, lanes = _Drawn.of(rows), {}
-            of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
-            for owner, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
-                numbered = rows.select(*key).with_row_index("at")
-                known = numbered.drop_nulls(OF_WAY[:2]) if owner == "way" else numbered
-                places = known.group_by(key).agg("at")
-                ends = np.cumsum(places["at"].list.len().to_numpy())[:-1]
-                at = np.split(places["at"].explode().to_numpy(), ends)
-                keys = [(owner, each) for each in places.select(key).iter_rows()]
-                lanes |= dict(zip(keys, map(drawn.at, at), strict=False))
-            if not is_long:
-                self._near[kind] = begin, until, lanes
-        return {key: spans.during(start, end) for key, spans in lanes.items()}
+        near = self._near.get(kind)
+        if near is not None and near.begin <= start <= end <= near.until:
+            return near
+        begin, until = self._around(kind, start, end)
+        inside = (pl.col("start") < until) & (pl.col("end") > begin)
+        is_long = (begin, until) == (start, end)
+        frame = self._frames[kind].filter(inside, wanted if is_long else pl.lit(value=True))
+        rows = frame.sort("start", "number").collect()
+        of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
+        by_lane = dict[Key, Ints]()
+        for owner, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
+            numbered = rows.select(*key).with_row_index("at")
+            known = numbered.drop_nulls(OF_WAY[:2]) if owner == "way" else numbered
+            places = known.group_by(key).agg("at")
+            lanes = [(owner, each) for each in places.select(key).iter_rows()]
+            by_lane |= zip(lanes, map(pl.Series.to_numpy, places["at"]), strict=True)
+        read = _Read(begin, until, _Drawn.of(rows), by_lane)
+        if not is_long:
+            self._near[kind] = read
+        return read
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
         """Return an interval widened for reading ahead, unless too many spans would be in it."""
@@ -495,6 +515,13 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
 _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
+def _differences(values: Ints) -> list[int]:
+    """Return the first value, and each further value less the one before."""
+    steps = values.copy()
+    steps[1:] -= values[:-1]
+    return steps.tolist()
+
+
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
     """Return as JSON, for the page's script, the bins of a level that are not empty."""
     first, last = tiles.bins(level, start, end)
@@ -504,7 +531,7 @@ def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]
     return {
         "width": level.width,
         "begin": tiles.origin,
-        "bin": np.diff(first + kept, prepend=0).tolist(),
+        "bin": _differences(first + kept),
         "count": count[kept].tolist(),
         "longest": level.longest[first:last][kept].tolist(),
         "busy": {look: values for look, each in busy.items() if any(values := each[kept].tolist())},
