@@ -989,6 +989,19 @@ def test_evaluation_does_not_last_while_the_gpu_still_trains() -> None:
     assert "evaluation_too_often" not in _found(b.trace())
 
 
+@pytest.mark.parametrize("long", [STEP, 20 * STEP])
+def test_a_mean_that_one_step_decides_is_told(long: int) -> None:
+    """One exchange of 30 ms was `2.57 ms per step` of steps that take 1.24 ms."""
+    b, begin = TraceBuilder(), 0
+    for step in range(12):
+        length = long if step == 6 else STEP
+        b.iteration(step, begin, begin + length, ops=1, whole=True)
+        _op(b, begin, begin + 10, begin + length, stage="FP")
+        begin += length
+    meta = diagnose(b.trace()).meta
+    assert meta.get("median_step_ns") == (None if long == STEP else pytest.approx(STEP, rel=1e-3))
+
+
 def test_without_steps_wins_are_unknown() -> None:
     b = TraceBuilder()
     _op(b, 0, 10, 500 * US)

@@ -58,6 +58,19 @@ def test_copies_of_unknown_direction_are_told() -> None:
     assert told == "amd: copies of unknown direction take 3.000 ms, and `input` counts none"
 
 
+@pytest.mark.parametrize("stage", ["IO", "FP"])
+def test_kernels_that_prepare_input_are_told(stage: str) -> None:
+    """No stall was told of a GPU that decodes images for 70 % of each step."""
+    b = TraceBuilder()
+    b.op("decode", 0, start=0, end=7 * MS, stage=stage)
+    b.op("gemm", 1, start=5 * MS, end=10 * MS, stage="FP")
+    run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="dali")
+    told = "kernels that prepare input run for 5.000 ms while no other kernel does, and `input`"
+    assert stalls_answer([run], 0).warnings == (
+        (f"dali: {told} counts none",) if stage == "IO" else ()
+    )
+
+
 def test_time_outside_of_steps_is_told() -> None:
     """Ops from 0 to 200 ms, of which a step has 90: its window begins with its first op."""
     b = TraceBuilder()

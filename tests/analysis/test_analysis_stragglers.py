@@ -206,3 +206,9 @@ def test_what_is_refused() -> None:
         stragglers(_of({0: (600, 600)}))
     with pytest.raises(UsageError, match="leave out the other keys"):
         stragglers(_of(PASSES), "rank,iteration")
+
+
+def test_calls_that_are_not_matched_are_no_missing_ranks() -> None:
+    """All ranks were recorded, and the advice was to record them."""
+    with pytest.raises(MissingDataError, match="of one of 2 ranks is matched with another's"):
+        stragglers(_of({0: (600, 600), 1: (600, 600)}))

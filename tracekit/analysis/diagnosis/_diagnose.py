@@ -141,7 +141,8 @@ _PART = 0.1
 WORSE = ("new", "grown")
 """States of findings that a change of the program may have caused."""
 _LONGER = 1.1
-"""Where a step of the base takes so many times as long, a finding that it lacks may not be new."""
+"""Where a step of the base takes so many times as long, a finding that it lacks may not be new; and
+where the mean step takes so many times as long as the median one, a note tells both."""
 _ORDER = {"new": 0, "grown": 1, "uncovered": 2, "unchanged": 3, "shrunk": 4, "gone": 5}
 
 
@@ -287,10 +288,16 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
         "steps": facts.number if facts.has_steps else 0,
         "devices": facts.steps["device"].n_unique(),
         **({} if facts.last_ns is None else {"last_step_ns": round(facts.last_ns)}),
+        **({"median_step_ns": round(facts.median_ns)} if _is_of_few(facts) else {}),
         "findings": findings,
         "asked": asked,
         **({"wins": _TOGETHER} if findings > 1 else {}),
     }
+
+
+def _is_of_few(facts: Facts) -> bool:
+    """Test whether few long steps decide the mean, and so the findings."""
+    return facts.has_steps and facts.step_ns > _LONGER * facts.median_ns
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
@@ -453,7 +460,10 @@ def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tupl
     return found
 
 
-@summary("step_ns", "steps", "devices", "findings", "asked", optional=["perhaps", "last_step_ns"])
+@summary(
+    "step_ns", "steps", "devices", "findings", "asked",
+    optional=["perhaps", "last_step_ns", "median_step_ns"],
+)  # fmt: skip
 def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
     on = f"on {count(meta['devices'], 'GPU')}"
@@ -461,6 +471,8 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     sentence = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
     if "perhaps" in meta:
         sentence += f", {meta['perhaps']} by rules that are often wrong (--all)"
+    if "median_step_ns" in meta:
+        steps += f", {time_text(meta['median_step_ns'])} in the median: findings are of the mean"
     if "last_step_ns" in meta:
         steps += (
             f" (without the last, {time_text(meta['last_step_ns'])}: it ends with its own work)"

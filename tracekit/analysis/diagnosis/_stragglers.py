@@ -166,6 +166,12 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
     waits, held = facts.waits, _held_behind(idle)
     if waits.is_empty() and held.is_empty():
+        of_ranks = facts.collectives.drop_nulls("op").select(MEMBER).n_unique()
+        if of_ranks > 1:
+            raise MissingDataError(
+                f"no call of a collective of one of {of_ranks} ranks is matched with another's",
+                "`tracekit collectives` says why",
+            )
         raise MissingDataError(
             "no collective was recorded on more than one rank",
             "record all ranks, and make one run of their reports with --run NAME",

@@ -273,7 +273,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     return Answer(
         rows=rows, meta=meta, title=title, command="stalls", figures={"figure": "stalls"},
         source=_stall_parts(rows, name),
-    ).warning(_undirected(runs))  # fmt: skip
+    ).warning([*_undirected(runs), *_prepared(runs)])  # fmt: skip
 
 
 def _undirected(runs: Sequence[Run]) -> list[str]:
@@ -282,6 +282,27 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
     say = "copies of unknown direction take {:,.3f} ms, and `input` counts none"
     times = [run.trace["ops"].filter(is_open).select(length).collect().item() for run in runs]
     return [f"{run.name}: {say.format(ms)}" for run, ms in zip(runs, times, strict=True) if ms]
+
+
+def _prepared(runs: Sequence[Run]) -> list[str]:
+    """Warn of kernels that prepare input (as of DALI) while no other kernel runs."""
+    told = []
+    for run in runs:
+        kernels = run.trace["ops"].filter(pl.col("kind").is_in(_KERNELS))
+        is_input = pl.col("stage") == "IO"
+        if kernels.filter(is_input).head(1).collect().is_empty():
+            continue
+        spans = kernels.select("device", *_SPAN, "stage").collect()
+        every, others = (
+            int(union_length(rows, ["device"])["length"].sum())
+            for rows in (spans, spans.filter(~is_input))
+        )
+        if every - others > _OUTSIDE * every:
+            told.append(
+                f"{run.name}: kernels that prepare input run for {(every - others) / 1e6:,.3f} ms "
+                "while no other kernel does, and `input` counts none"
+            )
+    return told
 
 
 def _left_out(runs: Sequence[Run], skip: Skip) -> tuple[list[int], dict[str, Any]]:
