@@ -44,14 +44,15 @@ _USUAL = re.compile(
 _FAMILY = re.compile(r"font-family: ([^;]*); ?")
 _HEAD = """# Gallery
 
-Every figure, the question that it answers, and the command that draws it, typed in the folder of
-tracekit's source. The traces are bundled samples, some of them simulated; the numbers in
-`docs/gallery/` are made up. `.html` makes a [page](report.md#figures-and-answers-as-pages); `.svg`,
-`.png` or `.pdf` make a picture, which needs a browser and `pip install 'tracekit[images]'`. In a
-notebook `run.breakdown.answer(by="kernel").figure()` shows one.
+This page shows the figures of tracekit, each with the command that draws it. Type the commands in
+the folder of tracekit's source: the traces are bundled samples, some of them simulated; the numbers
+in `docs/gallery/` are made up. A file `.html` is a [page](report.md#figures-and-answers-as-pages);
+`.svg`, `.png` or `.pdf` is a picture, which needs a browser and `pip install 'tracekit[images]'`.
+In a notebook, `run.breakdown.answer(by="kernel").figure()` shows a figure.
 
-Not shown: the [history](compare.md) of a metric (`tracekit compare --history LABEL --figure FILE`),
-the [roofline](roofline.md), and figures of [`tracekit study dgx1`](evidence/studies.md).
+Not shown are the [history](compare.md#a-nightly-job) of a run's step (`tracekit compare --history
+LABEL --figure FILE`), the [roofline](roofline.md), and figures of [`tracekit study
+dgx1`](evidence/studies.md).
 """
 
 
