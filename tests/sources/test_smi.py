@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,10 @@ COLUMNS = {
 def smi(tmp_path: Path) -> Any:
     """Write a file and return its rows."""
 
-    def rows(content: str | bytes, **options: Any) -> list[tuple[Any, ...]]:
+    def rows(content: str | bytes) -> list[tuple[Any, ...]]:
         path = tmp_path / "smi.csv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        samples = read_smi(path, **options)
+        samples = read_smi(path)
         assert samples.schema == COLUMNS
         return samples.rows()
 
@@ -117,20 +116,9 @@ def test_gpus_may_be_told_by_uuid_or_index_alone(smi):
     ]
 
 
-def test_local_time_becomes_utc(smi):
-    hours = timedelta(hours=2)
-    assert smi(HEADER + LINE, utc_offset=hours)[0][0] == AT - 7200 * 10**9
-    assert smi(HEADER + LINE, utc_offset=-hours)[0][0] == AT + 7200 * 10**9
-
-
-def test_what_was_queried_may_be_said_where_there_is_no_header(smi):
-    line = "3, 2018/05/04 12:00:01.123, 16160, 7\n"
-    columns = ("index", "timestamp", "memory.total", "memory.used")
-    assert smi(line, columns=columns) == [(AT, 3, None, 7 * MIB, 16160 * MIB, None)]
+def test_other_columns_without_a_header_are_refused(smi):
     with pytest.raises(InputError, match="as CSV of nvidia-smi"):
-        smi(line)
-    with pytest.raises(InputError, match="as CSV of nvidia-smi"):
-        smi(line, columns=("index", "timestamp", "memory.total", "memory.free"))
+        smi("3, 2018/05/04 12:00:01.123, 16160, 7\n")
 
 
 def test_samples_are_in_the_order_of_time(smi):

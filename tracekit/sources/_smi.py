@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +16,6 @@ _RECORD_WITH = (
 )
 _RECOMMENDED = ("timestamp", "index", "uuid", "memory.used")
 _MIB = 1 << 20
-_NS_PER_US = 1000
 _LARGEST = 1 << 30
 """Largest file that is read, bytes: a day of eight GPUs every 100 ms."""
 _HEAD = 4096
@@ -46,28 +44,13 @@ _ENDS = (" MiB", " %", "]")
 """Endings of a last line without a line break that is still complete."""
 
 
-def read_smi(
-    path: Path,
-    *,
-    utc_offset: timedelta = timedelta(0),
-    columns: Sequence[str] | None = None,
-) -> pl.DataFrame:
+def read_smi(path: Path) -> pl.DataFrame:
     """Read GPU samples from the output of ``nvidia-smi --query-gpu=... --format=csv -lms 100``.
 
     Columns may be in any order, with or without units and further ones; headers may repeat. A
-    line that is cut short, and any other text, is left out.
-
-    Parameters
-    ----------
-    path
-        The file.
-    utc_offset
-        Offset of the local clock that wrote the times from UTC. ``nvidia-smi`` writes local time
-        and does not give the time zone; by default it is taken for UTC.
-    columns
-        The queried columns, in that order, as after ``--query-gpu=``. Used for files without a
-        header (``--format=csv,noheader``), which by default are taken for
-        ``timestamp,index,uuid,memory.used`` if they look like it.
+    line that is cut short, and any other text, is left out. Files without a header
+    (``--format=csv,noheader``) are taken for ``timestamp,index,uuid,memory.used`` if they look like
+    it. Times, which are local without a time zone, are taken for UTC.
 
     Returns
     -------
@@ -92,13 +75,12 @@ def read_smi(
     )  # fmt: skip
     parts = [pl.DataFrame(schema=_SCHEMA)]
     for (header,), part in lines.filter(~_is_header()).partition_by("header", as_dict=True).items():
-        queried = columns if header is None else str(header).split(",")
+        queried = None if header is None else str(header).split(",")
         parts += (_samples(some["line"], queried) for some in part.iter_slices(_ROWS))
     samples = pl.concat(parts)
     if samples.is_empty():
         raise _not_smi(path)
-    offset = utc_offset // timedelta(microseconds=1) * _NS_PER_US
-    return samples.with_columns(pl.col("time") - offset).sort("time", maintain_order=True)
+    return samples.sort("time", maintain_order=True)
 
 
 def _not_smi(path: Path) -> InputError:
@@ -129,7 +111,7 @@ def _is_header() -> pl.Expr:
 
 
 def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
-    """Parse the data lines of one CSV table; `queried` names the columns if it has no header."""
+    """Parse the data lines of one CSV table; `queried` names its columns, None without a header."""
     names = [_name(field) for field in queried or _RECOMMENDED]
     places = {name: names.index(name) for name in dict.fromkeys(names)}
     if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):
