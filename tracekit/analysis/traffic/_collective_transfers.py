@@ -175,8 +175,8 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         )  # fmt: skip
         return TRANSFERS.conform(found)
 
-    # Joined, they take several times what is left of them.
-    some = groups.drop("algorithm").iter_slices(max(_AT_ONCE // most, 1))
+    # Joined, they take several times what is left of them; a list of all devices, far more.
+    some = groups.drop("algorithm", "devices").iter_slices(max(_AT_ONCE // most, 1))
     found = pl.concat([TRANSFERS.empty(), *map(moved, some)])
     return found.sort("report", "start", maintain_order=True)
 
