@@ -148,8 +148,8 @@ def test_other_options_with_a_name_rename_too(store):
 
 def test_a_run_that_lost_its_columns_is_made_again(store):
     first, _ = add(store)
-    next(store.root.glob("runs/*/0/ops/00000.parquet")).unlink()
-    with pytest.raises(StoreError, match=r"lacks 0/ops/00000\.parquet.*ingest aa\.sqlite again"):
+    next(store.root.glob("runs/*/0/devices/00000.parquet")).unlink()
+    with pytest.raises(StoreError, match=r"lacks 0/devices/0+\.parquet.*ingest aa\.sqlite again"):
         store.open(first)
     again, made = add(store, trace=lambda: tiny(4))
     assert made

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -516,8 +516,13 @@ class TraceWriter:
         folder.mkdir(exist_ok=True)
 
     def append(self, table: str, frame: pl.DataFrame) -> None:
-        """Write `frame` as the next part of a canonical table, with its columns and types."""
+        """Write `frame` as the next part of a canonical table, with its columns and types.
+
+        Without rows it takes no file: many reports have a dozen empty tables each.
+        """
         conformed = TABLES[table].conform(frame)
+        if conformed.is_empty():
+            return
         coded = [column for column in frame if column.dtype == pl.Categorical]
         with self._lock:
             rows = self._rows[table]
@@ -529,15 +534,12 @@ class TraceWriter:
                 self._short.pop(table, None)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        check = _write(conformed, path, coded, table)
+        check = _write(conformed, path, coded)
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
 
     def close(self) -> None:
-        """Complete the folder; write an empty part for each table without parts."""
-        for table, rows in self._rows.items():
-            if not rows:
-                self.append(table, TABLES[table].empty())
+        """Complete the folder."""
         write_checks(self._folder, self._checks)
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 
@@ -554,31 +556,17 @@ class TraceWriter:
             self.close()
 
 
-def _write(
-    frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = (), table: str = ""
-) -> Check:
+def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> Check:
     """Write a part of a table; return the size and checksum of its file; see `parquet.write`."""
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         return Check.of(path, parquet.write(frame, path, coded))
-    content = _empty_file(table) if frame.is_empty() and table else _packed(frame)
-    path.write_bytes(content)
-    return Check.of(path, zlib.crc32(content))
-
-
-def _packed(frame: pl.DataFrame) -> bytes:
-    """Return a frame encoded as a Parquet file."""
     # Polars takes twice as long to write a small file itself, and may not say why it cannot.
     content = io.BytesIO()
     frame.write_parquet(content, compression="zstd", compression_level=1)
-    return content.getvalue()
-
-
-@cache
-def _empty_file(table: str) -> bytes:
-    """Return the Parquet bytes of an empty table, cached since a folder has many of these."""
-    return _packed(TABLES[table].empty())
+    path.write_bytes(content.getvalue())
+    return Check.of(path, zlib.crc32(content.getvalue()))
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
