@@ -18,7 +18,14 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
+from tracekit.analysis.dependencies import (
+    CHANGES,
+    _dependency_graph,
+    critical_path,
+    parse_changes,
+    price_of,
+    whatif,
+)
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._dependency_graph import (
     TOGETHER_NS,
@@ -36,10 +43,10 @@ from tracekit.analysis.dependencies._sweeps import (
     LATEST,
     NO_LAUNCH,
     Net,
+    late_on_paths,
     latest,
     put_in_order,
     replay,
-    walk_back,
 )
 from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, Price, _ended
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
@@ -130,10 +137,8 @@ def test_the_way_back_is_a_longest_path_and_slack_is_what_it_leaves(
     time = np.zeros(count, np.int64)
     replay(arrays.order, arrays.into, none, time)
     end = int(time.argmax())
-    path = np.zeros((2, len(edges) + 1), np.int64)
     ends = np.array([end]), np.array([0])
-    walked = walk_back(ends, arrays.into, time, path)
-    assert sum(arrays.edges[edge][2] for edge in path[0, :walked]) == time[end]
+    assert late_on_paths(ends, arrays.into, time) == 0  # so lengths of edges add up to the end
     allowed = np.full(count, LATEST)
     allowed[end] = time[end]
     latest(arrays.order, arrays.into, none, allowed)
@@ -147,6 +152,23 @@ def test_the_way_back_is_a_longest_path_and_slack_is_what_it_leaves(
         after = graph.subgraph(({moment} | nx.descendants(graph, moment))
                                & ({end} | nx.ancestors(graph, end)))  # fmt: skip
         assert allowed[moment] == time[end] - nx.dag_longest_path_length(after)
+
+
+@settings(max_examples=examples(50))
+@given(graphs())
+def test_what_edges_do_not_explain_on_the_way_back_is_late(
+    drawn: tuple[int, list[tuple[int, int, int]], list[int]],
+) -> None:
+    count, edges, carried = drawn
+    arrays, time = _Arrays(count, edges), np.zeros(count, np.int64)
+    replay(arrays.order, arrays.into, np.array(carried), time)
+    node, late = int(time.argmax()), 0
+    ends = np.array([node]), np.array([0])
+    while time[node] > 0:
+        into = [(time[a] + length, a) for a, b, length in arrays.edges if b == node]
+        ready, before = max(into, key=lambda each: each[0])
+        late, node = late + time[node] - ready, before
+    assert late_on_paths(ends, arrays.into, time) == late
 
 
 def test_what_waits_for_itself_has_no_place() -> None:
@@ -267,6 +289,19 @@ def test_a_stream_is_in_order() -> None:
         "speed gemm=3x": 193 * US - 62_000,
         "all of these": 193 * US - 49_500 - 62_000,
     }
+
+
+@pytest.mark.parametrize("by", ["cause", "stage,cause", "kernel,link", "iteration,rank", "device"])
+def test_paths_are_added_up_alike_in_any_batches(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = [_behind(), _loading(300), _loading(3_000)]
+    whole = [_ask(critical_path, trace, by) for trace in traces]
+    for size in (1, 3):  # segments of a step are in several batches
+        monkeypatch.setattr(_dependency_graph, "BATCH", size)
+        for trace, answer in zip(traces, whole, strict=True):
+            parts = _ask(critical_path, trace, by)
+            assert parts.rows.equals(answer.rows)
+            assert parts.meta == answer.meta
+            assert parts.source().equals(answer.source())
 
 
 def test_what_no_op_does_has_a_name_for_people_alone() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from tracekit.analysis.calls import process_ranks
-from tracekit.analysis.dependencies._descriptions import op_names
+from tracekit.analysis.dependencies._descriptions import described, op_names
 from tracekit.analysis.dependencies._job import (
+    CAUSES,
     TRUSTED,
     Job,
-    cause_of,
     distrust,
     job_of,
     slack_of,
@@ -36,6 +36,12 @@ _MS = _PAUSE_NS = 10**6
 _RETURNS_NS = 50_000
 """Longest time from the end of work to the return of a wait for it, ns: 12 us in real traces."""
 _FED = ("ops", "ranges")
+_CAUSE = pl.Enum(CAUSES)
+_DONE = ("work", "transfer")
+_HOST = ("host", "call", "handover")
+_IS_INPUT = pl.col("kind").is_in(["loader", "wait", "pace"]) | (
+    pl.col("kind").is_in(_HOST) & pl.col("loads").fill_null(value=False)
+)
 _PAUSES = ("input", "between_steps", "off_cpu")
 """Causes of idle time that are no work of the host."""
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
@@ -53,18 +59,18 @@ def critical_path(
 ) -> Answer:
     """Sum up the critical paths of steps by `keys`; `questions.py` lists options and columns."""
     job = job_of(trace, traffic, skip, iterations)
-    parts = _parts(job)
-    meta = _meta(job, parts)
+    columns = ["name" if key == "kernel" else key for key in keys]
+    sums, spans = _summed(job, columns)
+    meta = _meta(job, sums, spans)
     if kernels is not None:
         rows, readable = _by_kernel(job, meta).head(kernels), None
         title = f"the {kernels} ops that take longest on the critical path"
     else:
-        columns = ["name" if key == "kernel" else key for key in keys]
-        rows = _shared(parts, columns, meta)
+        rows = _shared(sums, columns, meta)
         readable, title = with_words(rows, _NAMELESS), f"critical path by {', '.join(keys)}"
     return Answer(
         rows=rows, meta=meta, readable=readable, title=title, command="critical-path",
-        figures={"figure": "critical path"}, source=functools.partial(_by_step, parts),
+        figures={"figure": "critical path"}, source=functools.partial(_by_step, sums),
     )  # fmt: skip
 
 
@@ -82,75 +88,123 @@ def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame
         As for `job_of`.
     """
     job = job_of(trace, traffic, 0, None if step is None else (step, step))
-    return _parts(job).select("start", "end", "cause", "stage", "name").sort("start", "end")
+    parts = pl.concat(_parts(job, ["name"])).sort("start", "end")
+    return parts.select("start", "end", pl.col("cause", "stage", "name").cast(pl.String))
 
 
-def _parts(job: Job) -> pl.DataFrame:
-    """Return the intervals of critical paths, with device, rank and cause.
-
-    Each edge on a path gives an interval that its length explains, with its cause, followed by an
-    interval with the cause ``unexplained``, if the recorded time was longer.
+def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Sum up the intervals of critical paths by step, cause, stage and `keys`.
 
     Returns
     -------
-    ``cause, stage, link, device, process, kind`` (of edge), ``rank, iteration, name, start, end``.
+    sums
+        ``iteration, cause, stage``, `keys`, ``segments, path_ns``, and ``begun``, the first start.
+    spans
+        ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
+        or in which loader work is inferred.
     """
-    segments = job.segments.filter(_LENGTH > 0)
-    about = job.followed.select(
-        "edge", "kind", "work", "stage", "link", "device", "process", "name", "loads"
-    ).with_columns(pl.col("stage", "name").cast(pl.String))
-    known = segments.join(about, on="edge", how="left", maintain_order="left")
-    named = known.with_columns(
-        cause=cause_of(),
-        is_done=pl.col("kind").cast(pl.String).is_in(["work", "transfer"]).fill_null(value=False),
-        iteration=job.bounds["iteration"].gather(known["step"]),
-    ).join(process_ranks(job.trace).select("process", "rank"), on="process", how="left")
-    columns = ["cause", "stage", "link", "device", "process", "kind", "rank", "iteration", "name"]
-    explained = named.with_columns(
-        pl.when("is_done").then(name).alias(name) for name in ("link", "name")
-    ).select(*columns, "start", end=pl.col("start") + pl.col("explained"))
-    late = named.with_columns(
-        cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
-    ).select(*columns, start=pl.col("start") + pl.col("explained"), end="end")
-    return _with_pauses(job, pl.concat([explained, late]).filter(_LENGTH > 0))
+    columns = [name for name in ("device", "name", "link") if name in keys]
+    groups = ["step", "cause", "stage", *columns, *(["process"] if "rank" in keys else [])]
+    of_host = (pl.col("kind") == "host") & (pl.col("cause") == "host")
+    inferred = pl.col("kind").is_in(["loader", "pace"]) & (pl.col("cause") == "input")
+    found, spans = [], []
+    for parts in _parts(job, columns):
+        found.append(parts.group_by(groups).agg(
+            segments=pl.len().cast(pl.Int64), path_ns=_LENGTH.sum(), begun=pl.col("start").min()
+        ))  # fmt: skip
+        spans.append(parts.filter(of_host | inferred).select("kind", "process", "start", "end"))
+    sums = pl.concat(found).group_by(groups).agg(
+        pl.col("segments", "path_ns").sum(), pl.col("begun").min()
+    )  # fmt: skip
+    named = sums.with_columns(
+        pl.col("cause", "stage", "^(name|link)$").cast(pl.String),
+        iteration=job.bounds["iteration"].gather(sums["step"]),
+    )
+    if "rank" in keys:
+        ranks = process_ranks(job.trace).select("process", "rank")
+        named = named.join(ranks, on="process", how="left")
+    return named, pl.concat(spans)
 
 
-def _with_pauses(job: Job, parts: pl.DataFrame) -> pl.DataFrame:
-    """Replace the cause of long host intervals without calls if the host did no work in them.
+def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the intervals of critical paths, in batches, with their cause.
+
+    Each segment of a path gives an interval that the length of its edge explains, followed by an
+    interval with the cause ``unexplained``, if the recorded time was longer.
+
+    Parameters
+    ----------
+    columns
+        Further columns, of ``device, name, link``; only work and transfers have the last two.
+
+    Returns
+    -------
+    ``step, kind`` (of edge), ``process, stage``, `columns`, ``cause, start, end``.
+    """
+    about = described(job.trace, job.moments, job.traffic, columns)
+    # Where nothing is input, who is away while the GPU works waits for none.
+    has_input = any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED)
+    kind, is_work = pl.col("kind"), pl.col("cause").is_in(["gpu", "comm"])
+    waits = (_IS_INPUT | (kind == "host")) & (pl.col("cause") != "unexplained")
+    until, pauses = pl.col("start") + pl.col("explained"), []
+    for segments in job.found.paths(job.bounds):
+        known = segments.with_columns(about.select(pl.all().gather(segments["target"] // 2)))
+        explained = known.filter(pl.col("explained") > 0).with_columns(
+            end=until, cause=_cause("input" if has_input else "host")
+        )
+        late = known.filter(pl.col("explained") < _LENGTH).with_columns(
+            start=until, cause=pl.lit("unexplained", _CAUSE)
+        )
+        both = pl.concat([explained, late]).with_columns(
+            pl.when(is_work).then(name).alias(name) for name in columns if name != "device"
+        )
+        parts = both.select("step", "kind", "process", "stage", *columns, "cause", "start", "end")
+        is_pause = both.select(waits & (_LENGTH > _PAUSE_NS)).to_series()
+        pauses.append(parts.filter(is_pause))
+        yield parts.filter(~is_pause)
+    yield _named(job.trace, pl.concat(pauses))
+
+
+def _cause(of_input: str) -> pl.Expr:
+    """Return the cause of the time of an edge; waits for input have the cause `of_input`."""
+    moves = pl.col("work").is_in(["comm", "host_copy"])
+    return (
+        pl.when(pl.col("kind").is_in(_DONE))
+        .then(pl.when(moves).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
+        .when(_IS_INPUT).then(pl.lit(of_input))
+        .when(pl.col("kind").is_in(_HOST)).then(pl.lit("host"))
+        .otherwise(pl.lit("latency")).cast(_CAUSE)
+    )  # fmt: skip
+
+
+def _named(trace: Trace, pauses: pl.DataFrame) -> pl.DataFrame:
+    """Replace the cause of pauses (long intervals without calls) if the host did no work in them.
 
     The new cause (waiting for input, between steps, off the CPU) is that of the analysis `idle`.
-    Intervals taken for waits for input become ``host`` if the run shows no input at all.
     """
-    # Where nothing is input, who is away while the GPU works waits for none.
-    is_input = pl.col("cause") == "input"
-    waits = (pl.col("kind") == "host") & (pl.col("cause") == "host") | is_input
-    is_pause = parts.select(waits & (_LENGTH > _PAUSE_NS)).to_series()
-    if not any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED):
-        parts = parts.with_columns(cause=pl.when(~is_input).then("cause").otherwise(pl.lit("host")))
-    pauses = parts.filter(is_pause)
     if pauses.is_empty():
-        return parts
-    named = with_idle_causes(job.trace, pauses)
-    cause = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").otherwise("cause")
-    return pl.concat([parts.filter(~is_pause), named.with_columns(cause=cause).drop("idle")])
+        return pauses
+    named = with_idle_causes(trace, pauses)
+    idle = pl.when(pl.col("idle").is_in(_PAUSES)).then("idle").cast(_CAUSE)
+    return named.with_columns(cause=pl.coalesce(idle, "cause")).drop("idle")
 
 
-def _by_step(parts: pl.DataFrame) -> pl.DataFrame:
+def _by_step(sums: pl.DataFrame) -> pl.DataFrame:
     """Return ``iteration, part, path_ns`` for figures; a part is a cause, or a stage's GPU work."""
-    staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
-    cause = pl.col("cause").cast(pl.String)
-    part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
-    begun = pl.col("start").min()
-    found = parts.group_by("iteration", part=part).agg(path_ns=_LENGTH.sum(), begun=begun)
+    staged = pl.coalesce(pl.format("gpu, {}", "stage"), "cause")
+    part = pl.when(pl.col("cause") == "gpu").then(staged).otherwise("cause")
+    found = sums.group_by("iteration", part=part).agg(
+        pl.col("path_ns").sum(), pl.col("begun").min()
+    )
     return found.sort(pl.col("begun").min().over("iteration"), "part").drop("begun")
 
 
-def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
-    steps, order, length = meta["steps"], ["path_ns", *keys], _LENGTH.sum()
+def _shared(sums: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
+    steps, order, length = meta["steps"], ["path_ns", *keys], pl.col("path_ns").sum()
     if "iteration" in keys:  # of which each has one step
         steps, order = 1, ["iteration", *order]
-    rows = parts.group_by(keys).agg(
-        segments=pl.len().cast(pl.Int64),
+    rows = sums.group_by(keys).agg(
+        pl.col("segments").sum(),
         path_ns=length,
         step_ns=length / steps,
         share=length / meta["steps_ns"],
@@ -160,17 +214,17 @@ def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> p
 
 def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     """Return the ops of the steps by name, with their time on the critical path, longest first."""
-    done = job.followed.select("kind", "op", "edge").filter(
-        pl.col("kind").cast(pl.String).is_in(["work", "transfer"])
+    done = pl.concat(
+        segments.filter(pl.col("kind").is_in(_DONE)).select("target", path_ns="explained")
+        for segments in job.found.paths(job.bounds)
     )
-    on_path = job.segments.join(done, on="edge").group_by("op").agg(
-        path_ns=pl.col("explained").sum()
-    )  # fmt: skip
+    op = job.moments.ops["op"].gather((done["target"] - job.moments.first_of_ops) // 2)
+    on_path = done.group_by(op).agg(pl.col("path_ns").sum())
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
     inside = job.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last)).select(
         "op", pl.col("stage").cast(pl.String)
     )
-    names = op_names(job.trace, inside["op"]).with_columns(pl.col("name").cast(pl.String))
+    names = op_names(job.trace).with_columns(pl.col("name").cast(pl.String))
     length = pl.col("path_ns").sum()
     return (
         inside.join(names, on="op").join(on_path, on="op", how="left")
@@ -189,15 +243,16 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
+def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
+    """Return metadata; `sums` and `spans` are those of `_summed`."""
     lengths = job.bounds["end"] - job.bounds["start"]
-    share = job.unexplained
-    fed = parts.select(_LENGTH.filter(pl.col("cause") == "input").sum()).item()
+    late, fed = (sums.filter(cause=cause)["path_ns"].sum() for cause in ("unexplained", "input"))
+    share = int(late) / int(lengths.sum()) if lengths.sum() else None
     doubt = job.found.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.moments.ops.select(pl.col("called").mean()).item()
     busy = merged_in_batches(job.trace["ops"], ["process"])
-    untold, some = _beside_work(job, parts, busy)
-    beside = _loaded_beside(job, parts, busy)
+    untold, some = _beside_work(job, spans.filter(kind="host"), busy)
+    beside = _loaded_beside(job, spans.filter(pl.col("kind") != "host"), busy)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
         f"{percent(untold / max(int(lengths.sum()), 1))} of these steps, counted as host, may wait "
@@ -222,10 +277,10 @@ def _meta(job: Job, parts: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _beside_work(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
-    """Return how long, ns, the host makes no calls on the path while GPUs work: possible waits.
+def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
+    """Return how long, ns, GPUs work while the host makes no calls on the path: possible waits.
 
-    `busy` has the intervals in which ops of each process run, merged.
+    `host` has the intervals without calls, `busy` those in which ops of each process run, merged.
     The second value is whether any synchronisation was recorded: if so, only long times count
     that end just after the end of all launched work, as a wait does.
     """
@@ -233,7 +288,6 @@ def _beside_work(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> tuple[int
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
     known = job.trace["calls"].join(waits, on=["process", "correlation"], how="semi").head(1)
     some = bool(moments.calls_named(SYNCHRONISES).height or known.collect().height)
-    host = parts.filter(kind="host", cause="host")  # calls are no unseen waits
     if some:
         ends = busy.select("process", "start", until="end")
         host = host.filter(_LENGTH > _PAUSE_NS).sort("end").join_asof(
@@ -243,14 +297,12 @@ def _beside_work(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> tuple[int
     return int(covered(host, busy, ["process"], "beside")["beside"].sum()), some
 
 
-def _loaded_beside(job: Job, parts: pl.DataFrame, busy: pl.DataFrame) -> int:
-    """Return how long, ns, GPUs work (`busy`) while the path is in loader work that is inferred."""
-    kinds = pl.col("kind").cast(pl.String).is_in(["loader", "pace"])
+def _loaded_beside(job: Job, spans: pl.DataFrame, busy: pl.DataFrame) -> int:
+    """Return how long, ns, GPUs work (`busy`) while the path is in loader work (`spans`)."""
     waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")
     )
     busy = busy.select(waits.columns)
-    spans = parts.filter(kinds, cause="input")
     for name, blocks in (("waited", waits), ("both", pl.concat([waits, busy]))):
         spans = covered(spans, merged(blocks, ["process"]), ["process"], name)
     return int((spans["both"] - spans["waited"]).sum())

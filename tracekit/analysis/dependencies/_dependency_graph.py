@@ -25,6 +25,7 @@ from tracekit.analysis.dependencies._edges import (
 from tracekit.analysis.dependencies._sweeps import (
     NEAR,
     NO_LAUNCH,
+    NO_NODE,
     NONE,
     SIZE,
     Array,
@@ -42,6 +43,8 @@ from tracekit.model import with_clocks
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracekit.model import Trace
 
 _FULL = 256
@@ -58,6 +61,12 @@ _MOST_THREADS = 64
 TOLERATED_NS = 20_000
 """Tolerance, ns: a larger unexplained delay of a moment is kept in replays."""
 _ROUNDS = 3
+BATCH = 1 << 19
+"""Number of segments of critical paths that are described at a time."""
+_PATH = {
+    "target": np.uint32, "kind": np.uint8, "step": np.uint32,
+    "start": np.int64, "end": np.int64, "explained": np.int64,
+}  # fmt: skip
 _KIND = pl.col("kind").cast(pl.UInt8).cat.to(KIND)
 _CROSSING = (
     "return",
@@ -411,15 +420,30 @@ class Dependencies:
         _, order, _ = ordered(rows, self.time.size)
         return Graph(rows, self.time, late, order)
 
-    def walked(self, ends: tuple[Array, Array]) -> pl.DataFrame:
-        """Return edges of critical paths to `ends`: ``source, target, kind, weight, step``."""
-        follow, path = compiled(follow_back, self.time.size), np.empty((5, 0), np.int64)
-        count = follow(self.net, self.usual, ends, _room(self.net), path)
-        path = np.empty((5, count), np.int64)
-        follow(self.net, self.usual, ends, _room(self.net), path)
-        names = ["source", "target", "kind", "weight", "step"]
-        rows = pl.DataFrame(dict(zip(names, path, strict=True)))
-        return rows.with_columns(pl.col("source", "target").cast(MOMENT), _KIND)
+    def paths(self, bounds: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Yield the critical paths of steps in batches of segments, as `follow_back` lists them.
+
+        Parameters
+        ----------
+        bounds
+            Start and end of each step: ``start, sink``, as in `Job.bounds`.
+
+        Returns
+        -------
+        ``target, kind, step, start, end, explained``, without gaps from start to end of each step;
+        `target` and `kind` are null before a node that waits for nothing.
+        """
+        follow, found = compiled(follow_back, self.time.size), _room(self.net)
+        ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
+        at, count = np.array([0, -1]), BATCH
+        while count == BATCH:
+            path = {name: np.empty(BATCH, kind) for name, kind in _PATH.items()}
+            count = follow(self.net, self.usual, ends, found, at, tuple(path.values()))
+            segments = pl.DataFrame(path).head(count)
+            is_edge = pl.col("target") != NO_NODE
+            yield segments.with_columns(_KIND).with_columns(
+                pl.when(is_edge).then(name).alias(name) for name in ("target", "kind")
+            )
 
 
 def dependencies_of(trace: Trace) -> Dependencies:

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.traffic import crossings
-from tracekit.model import STAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracekit.analysis.dependencies._edges import Moments
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
@@ -141,25 +142,42 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
     return min(kinds) if is_connected and kinds else "pcie"
 
 
-def described_edges(
-    trace: Trace, moments: Moments, traffic: Traffic, rows: pl.DataFrame
+def described(
+    trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Return edges with their descriptions.
+    """Describe the calls and ops, in order of their nodes: row ``node // 2`` is that of a node.
 
     Returns
     -------
-    The columns of `rows`; ``op, name, work, op_kind, stage, link, others_use`` of the op that waits
-    or runs (calls have only ``name``, the ``stage`` of the next op that their thread launches, and
-    ``loads``: whether the thread only loads input); ``process, device``; and ``of_source``, the
-    ``work`` of the op for which the edge waits.
+    ``process, stage, work, loads`` and `columns`, of ``op, device, op_kind, name, link,
+    others_use`` (see `_link_of_ops`). Calls have only ``process, name``, the ``stage`` of the next
+    op that their thread launches, and ``loads``: whether the thread only loads input.
     """
-    targets = rows["target"].unique()
-    of_op = targets.filter(targets >= moments.first_of_ops)
-    ops = moments.ops[(of_op - moments.first_of_ops) // 2].with_columns(target=of_op)
-    calls = _calls(moments, targets.filter(targets < moments.first_of_ops))
-    both = pl.concat([_ops(trace, ops, _link_of_ops(traffic, moments)), calls], how="diagonal")
-    known = rows.join(both, on="target", how="left", maintain_order="left")
-    return known.with_columns(of_source=moments.ops["work"].gather(_ended(rows, moments)))
+    ops = moments.ops.rename({"kind": "op_kind"})
+    if "name" in columns:
+        ops = ops.join(op_names(trace), on="op", how="left", maintain_order="left")
+    if "link" in columns:
+        links = _link_of_ops(traffic, moments).with_columns(pl.col("link").cast(pl.Categorical))
+        ops = ops.join(links, on="op", how="left", maintain_order="left")
+    wanted = ["process", "stage", "work", *columns]
+    calls = _calls(moments).select("loads", *({"process", "stage", "name"} & {*wanted}))
+    both = pl.concat([calls, ops.select(wanted)], how="diagonal", rechunk=True)
+    return both.select(*wanted, "loads")
+
+
+def described_edges(
+    trace: Trace, moments: Moments, traffic: Traffic, rows: pl.DataFrame
+) -> pl.DataFrame:
+    """Add the description of the call or op that waits or runs to edges; see `described`.
+
+    Also add ``of_source``, the ``work`` of the op for which the edge waits.
+    """
+    columns = ["op", "device", "op_kind", "name", "link", "others_use"]
+    about = described(trace, moments, traffic, columns)
+    return rows.with_columns(
+        about.select(pl.all().gather(rows["target"] // 2)),
+        of_source=moments.ops["work"].gather(_ended(rows, moments)),
+    )
 
 
 def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
@@ -169,35 +187,21 @@ def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
     return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
 
 
-def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    return (
-        ops.select("op", "work", "process", "device", "stage", "target", op_kind="kind")
-        .join(op_names(trace, ops["op"]), on="op", how="left")
-        .join(links, on="op", how="left")
-    )
+def op_names(trace: Trace) -> pl.DataFrame:
+    """Return ``op, name``: the short name of each op."""
+    return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
 
 
-def op_names(trace: Trace, ops: pl.Series) -> pl.DataFrame:
-    """Return ``op, name``: the short name of each of `ops`."""
-    named = trace["ops"].filter(pl.col("op").is_in(ops.implode()))
-    return named.select("op", name=pl.coalesce("short_name", "name")).collect()
-
-
-def _calls(moments: Moments, targets: pl.Series) -> pl.DataFrame:
-    """Return the calls of the nodes `targets`, and the stage of their thread's next launched op."""
-    stage, place = moments.ops["stage"], (targets // 2).to_numpy()
-    launched = moments.ops.select("launch", code=stage.to_physical() + 1).drop_nulls("launch")
-    codes = np.zeros(moments.calls.height, np.uint8)  # of several ops of a call the first one's
-    codes[launched["launch"].reverse() // 2] = launched["code"].reverse().fill_null(0)
-    known = np.flatnonzero(codes)
-    calls = moments.calls[place].select(
-        "process", "name", target=targets, loads=pl.col("thread").is_in(moments.loaders.implode())
-    )
-    if not known.size:
-        return calls.with_columns(stage=pl.lit(None, stage.dtype))
-    following = known[np.minimum(np.searchsorted(known, place), known.size - 1)]
-    thread = moments.calls["thread"].to_numpy()
-    is_own = (following >= place) & (thread[following] == thread[place])
-    found = pl.Series(np.where(is_own, codes[following], 0))
-    names = pl.Series([None, *STAGES])
-    return calls.with_columns(stage=names.gather(found).cast(stage.dtype))
+def _calls(moments: Moments) -> pl.DataFrame:
+    """Return ``process, name, loads, stage`` of calls; see `described`."""
+    stage = moments.ops["stage"]
+    launched = moments.ops.select(call=pl.col("launch") // 2, code=stage.to_physical() + 1)
+    first = launched.drop_nulls("call").reverse()  # of several ops of a call the first one counts
+    codes = np.zeros(moments.calls.height, np.uint8)
+    codes[first["call"]] = first["code"].fill_null(0)
+    code = pl.when(pl.col("code") > 0).then(pl.col("code") - 1)
+    calls = moments.calls.select("process", "thread", "name", code=pl.Series(codes))
+    launches = pl.when(pl.col("code") > 0).then("thread").backward_fill()
+    following = pl.when(launches == pl.col("thread")).then(code.backward_fill())
+    loads = pl.col("thread").is_in(moments.loaders.implode())
+    return calls.select("process", "name", loads=loads, stage=following.cat.to(stage.dtype))

@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analysis.dependencies._dependency_graph import Dependencies, Graph, dependencies_of
 from tracekit.analysis.dependencies._descriptions import described_edges
 from tracekit.analysis.dependencies._edges import LANE, MOMENT, near
-from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
+from tracekit.analysis.dependencies._sweeps import LATEST, latest
 from tracekit.analysis.facts import how_to_record, require_ops
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, skipped_of
@@ -24,7 +24,7 @@ from tracekit.engine import (
 )
 from tracekit.errors import MissingDataError
 from tracekit.model import with_clocks
-from tracekit.support.compiled import compiled, given
+from tracekit.support.compiled import compiled
 from tracekit.support.wording import note, percent
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 CAUSES = ("gpu", "comm", "host", "input", "between_steps", "off_cpu", "latency", "unexplained")
 """Causes of time on a critical path: see ``docs/critical-path.md``."""
-_HOST = ("host", "call", "handover")
 _OWNER = ["process", "device"]
 _MARKS = pl.Schema(
     {"iteration": pl.Int64(), "begin": pl.List(MOMENT), "end": pl.List(MOMENT),
@@ -43,74 +42,6 @@ _MARKS = pl.Schema(
 )  # fmt: skip
 TRUSTED = 0.1
 """Largest unexplained share of steps for which answers carry no warning."""
-
-
-def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the segments of each step's critical path.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    bounds
-        Start and end of each step from `_step_bounds`, computed with the times of the graph.
-
-    Returns
-    -------
-    ``edge, step`` (rows of the walked edges and of `bounds`)``, start, end, explained, late``,
-    without gaps from start to end of each step: `explained` is the part of a segment that the
-    length of its edge explains, ns, and `late` the rest. `edge` is null for the time before a node
-    that waits for nothing.
-    """
-    ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
-    room = 2 * graph.time.size + bounds.height
-    path = np.zeros((2, room), np.int64)
-    count = compiled(walk_back, graph.time.size)(ends, graph.into, graph.time, path)
-    rows = graph.edges.select("source", "target", "weight")[path[0, :count]]
-    return _segments(rows.with_columns(step=path[1, :count]), graph.time, bounds)
-
-
-def _segments(walked: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the segments (an edge each) of critical paths, as `path_segments` describes them.
-
-    `walked` has the edges of the paths: ``source, target, weight, step``; `time` is that of each
-    node, and `bounds` has the start and end of each step.
-    """
-    came, begins = pl.Series(time), bounds["start"].gather(walked["step"])
-    length = pl.col("end") - pl.col("start")
-    segments = walked.with_row_index("edge").select(
-        pl.col("edge").cast(pl.Int64), "step",
-        start=pl.max_horizontal(came.gather(walked["source"]), begins),
-        end=came.gather(walked["target"]),
-        explained="weight",
-    ).with_columns(explained=pl.min_horizontal(length, "explained"))  # fmt: skip
-    both = pl.concat([segments, _unfounded(segments, bounds)])
-    return both.with_columns(late=length - pl.col("explained"))
-
-
-def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return, per step, the time from its start to the first node of its critical path, if any."""
-    found = segments.group_by("step").agg(first=pl.col("start").min())
-    steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
-    rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
-    none = pl.lit(None, pl.Int64)
-    return rest.filter(pl.col("first") > pl.col("start")).select(
-        "step", "start", edge=none, end="first", explained=pl.lit(0, pl.Int64)
-    ).select("edge", "step", "start", "end", "explained")  # fmt: skip
-
-
-def cause_of() -> pl.Expr:
-    """Return the cause (gpu, comm, host, input, latency) of an edge's time, by ``kind`` and op."""
-    kind, work = pl.col("kind").cast(pl.String), pl.col("work")
-    moved = work.is_in(["comm", "host_copy"])
-    return (
-        pl.when(kind.is_in(["work", "transfer"]))
-        .then(pl.when(moved).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
-        .when(kind.is_in(_HOST) & pl.col("loads").fill_null(value=False)).then(pl.lit("input"))
-        .when(kind.is_in(_HOST)).then(pl.lit("host"))
-        .when(kind.is_in(["loader", "wait", "pace"])).then(pl.lit("input"))
-        .otherwise(pl.lit("latency"))
-    )  # fmt: skip
 
 
 def slack_of(job: Job) -> pl.DataFrame:
@@ -174,32 +105,9 @@ class Job:
         return self.found.moments
 
     @cached_property
-    def _walked(self) -> pl.DataFrame:
-        """The edges on critical paths, of each step from its end."""
-        sinks, starts = (given(self.bounds[name], np.int64) for name in ("sink", "start"))
-        return self.found.walked((sinks, starts))
-
-    @cached_property
-    def followed(self) -> pl.DataFrame:
-        """Edges on critical paths with descriptions, and ``edge``, their number in `segments`."""
-        rows = self._walked.with_row_index("edge").with_columns(pl.col("edge").cast(pl.Int64))
-        return described_edges(self.trace, self.moments, self.traffic, rows)
-
-    @cached_property
     def bounds(self) -> pl.DataFrame:
         """Start and end of each step as recorded."""
         return self.steps(self.found.time)
-
-    @cached_property
-    def segments(self) -> pl.DataFrame:
-        """The longest path of each step, as `path_segments` returns it."""
-        return _segments(self._walked, self.found.time, self.bounds)
-
-    @property
-    def unexplained(self) -> float | None:
-        """Share of the critical paths that lengths of edges do not explain; None if unknown."""
-        total = self.segments.select((pl.col("end") - pl.col("start")).sum()).item()
-        return self.segments["late"].sum() / total if total else None
 
     @property
     def has_steps(self) -> bool:

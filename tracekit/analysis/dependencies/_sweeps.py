@@ -40,6 +40,8 @@ NONE = -(1 << 62)
 """In `Net`: no edge."""
 NO_LAUNCH = (1 << 32) - 1
 """In `Net.launch`: the launch of an op was not recorded."""
+NO_NODE = (1 << 32) - 1
+"""In paths of `follow_back`: the time before a node that waits for nothing."""
 OWN_NS = 10_000
 """Longest own time of a waiting call, ns."""
 NEAR = 6
@@ -210,27 +212,58 @@ def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
 
 
 def follow_back(
-    net: Net, usual: Array, ends: tuple[Array, Array], found: Array, path: Array
+    net: Net,
+    usual: Array,
+    ends: tuple[Array, Array],
+    found: Array,
+    at: Array,
+    path: tuple[Array, ...],
 ) -> int:
-    """Follow the critical path of each step back as `walk_back`, at recorded times.
+    """Follow the critical path of each step back, from its end to its start, at recorded times.
 
-    `path` has a row each for ``source, target, kind, length`` and the index of the step, and is
-    filled as far as it has room. The number of edges is returned.
+    Of several edges into a node the edge with the latest source plus length is followed.
+
+    Parameters
+    ----------
+    net, usual
+        As for `find_lengths`.
+    ends
+        ``node, since``: the node that ends each path, and the time at which its step starts.
+    found
+        Working space for the edges into a node.
+    at
+        Index of the step to go on with, and the node (-1: its end); updated.
+    path
+        ``target, kind, step, start, end, explained`` of the segments, filled as far as there is
+        room, those of a step last one first. `explained` is the part of a segment that the length
+        of its edge explains. Before a node that waits for nothing, `target` is `NO_NODE`.
+
+    Returns
+    -------
+    Number of segments; less than there is room for at the end of the last path.
     """
     last, since = ends
+    target, kind, step, start, end, explained = path
     count = 0
-    for number in range(len(last)):
-        node = last[number]
-        while net.time[node] > since[number]:
-            chosen = _choose(net, node, usual, found, edges_into(net, node, found))
-            if chosen < 0:
-                break
-            if count < path.shape[1]:
-                path[0, count], path[1, count] = found[_SOURCE, chosen], node
-                path[2, count], path[3, count] = found[_KIND, chosen], found[_LENGTH, chosen]
-                path[4, count] = number
-            count += 1
-            node = found[_SOURCE, chosen]
+    while at[0] < len(last) and count < len(target):
+        number = at[0]
+        node = last[number] if at[1] < 0 else at[1]
+        begun, time = since[number], net.time[node]
+        if time <= begun:
+            at[0], at[1] = number + 1, -1
+            continue
+        chosen = _choose(net, node, usual, found, edges_into(net, node, found))
+        step[count], start[count], end[count] = number, begun, time
+        if chosen < 0:
+            target[count], kind[count], explained[count] = NO_NODE, 0, 0
+            at[0], at[1] = number + 1, -1
+        else:
+            source = found[_SOURCE, chosen]
+            start[count] = max(begun, net.time[source])
+            target[count], kind[count] = node, found[_KIND, chosen]
+            explained[count] = min(found[_LENGTH, chosen], time - start[count])
+            at[1] = source
+        count += 1
     return count
 
 
@@ -321,47 +354,40 @@ def replay(
         time[moment] = begun + carried[moment] if known else begun
 
 
-def walk_back(
-    ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array, path: Array
-) -> int:
-    """Follow the critical path of each step back, from its end node to its start.
+def late_on_paths(ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array) -> int:
+    """Sum the time on critical paths, from end to start of each step, that edges do not explain.
 
     Of several edges into a node the edge with the latest source plus length is followed.
 
     Parameters
     ----------
     ends
-        ``moment, since``: the node that ends each path, and the time at which its step starts.
+        As for `follow_back`.
     into
         As for `replay`.
     time
         Time of each node, ns.
-    path
-        Filled in, two rows: followed edges, and the index of their step in `ends`; last edge first.
-
-    Returns
-    -------
-    Number of edges that were followed.
     """
     last, since = ends
     first, source, length = into
-    count = 0
+    late = 0
     for number in range(len(last)):
-        moment = last[number]
-        while time[moment] > since[number]:
+        node = last[number]
+        while time[node] > since[number]:
             chosen = -1
-            for edge in range(first[moment], first[moment + 1]):
+            for edge in range(first[node], first[node + 1]):
                 if length[edge] < 0:
                     continue
                 ready = time[source[edge]] + length[edge]
                 if chosen < 0 or ready > time[source[chosen]] + length[chosen]:
                     chosen = edge
             if chosen < 0:
+                late += time[node] - since[number]
                 break
-            path[0, count], path[1, count] = chosen, number
-            count += 1
-            moment = source[chosen]
-    return count
+            begun = max(since[number], time[source[chosen]])
+            late += max(0, time[node] - begun - length[chosen])
+            node = source[chosen]
+    return late
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:

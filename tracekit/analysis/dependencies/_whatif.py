@@ -30,14 +30,15 @@ from tracekit.analysis.dependencies._job import (
     Job,
     distrust,
     job_of,
-    path_segments,
     stand_in,
 )
 from tracekit.analysis.dependencies._peers import Stragglers, slow_link, unlike, with_peers
+from tracekit.analysis.dependencies._sweeps import late_on_paths
 from tracekit.analysis.idle_account import merged
 from tracekit.analysis.statistics import Skip
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
+from tracekit.support.compiled import compiled, given
 from tracekit.support.wording import duration, first_line, note, percent, printable, unsaid
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def whatif(
     known = [own for each in changes for own in _known(job, each)]
     base = _unchanged(job)
     error = _error(job, base)
-    measured = _Replay(MEASURED, 0, job.bounds, job.bounds, job.unexplained)
+    recorded = _unexplained(job, job.graph.edges["weight"], job.graph.time, job.bounds)
+    measured = _Replay(MEASURED, 0, job.bounds, job.bounds, recorded)
     replays = [measured, base, *(_replayed(job, base, each.label, [each]) for each in known)]
     if len(known) > 1:
         replays.append(_replayed(job, base, ALL, known))
@@ -120,9 +122,9 @@ def whatif(
             "steps": job.bounds.height,
             **job.left_out,
             "replay_error_share": error,
-            "unexplained_share": job.unexplained,
+            "unexplained_share": recorded,
             **({"causes": [slow_link(job)]} if Stragglers("link") in changes else {}),
-            "trusted": job.unexplained is not None and share <= TRUSTED,
+            "trusted": recorded is not None and share <= TRUSTED,
             "warnings": [
                 *stand_in(job),
                 *distrust(share),
@@ -185,7 +187,7 @@ def _unchanged(job: Job) -> _Replay:
     """Replay a job's graph as it is."""
     time = job.graph.replayed()
     bounds = job.steps(time)
-    late = _unexplained(job, job.graph.edges, time, bounds)
+    late = _unexplained(job, job.graph.edges["weight"], time, bounds)
     return _Replay(UNCHANGED, 0, bounds, bounds, late)
 
 
@@ -215,7 +217,7 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     shortest = job.steps(graph.replayed(fast["weight"], carried))
     overlaps = any(isinstance(each, Overlap) for each in changes)
     least = _least_ns(job, fast) if overlaps else 0.0
-    late = _unexplained(slowest, slow, time, longest)
+    late = _unexplained(slowest, slow["weight"], time, longest)
     return _Replay(label, number, shortest, longest, late, least)
 
 
@@ -343,11 +345,11 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> float | None:
+def _unexplained(job: Job, lengths: pl.Series, time: Array, bounds: pl.DataFrame) -> float | None:
     """Return the share of replayed critical paths that lengths of edges do not explain."""
-    replayed = replace(job.graph, edges=edges.select(job.graph.edges.columns), time=time)
+    ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
     total = int(_lengths(bounds).sum())
-    late = int(path_segments(replayed, bounds)["late"].sum())
+    late = compiled(late_on_paths, time.size)(ends, job.graph.lengthened(lengths), time)
     return late / total if total else None
 
 
