@@ -41,7 +41,7 @@ from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._sweeps import (
     FITTED,
     LATEST,
-    NO_LAUNCH,
+    NO_NODE,
     Net,
     late_on_paths,
     latest,
@@ -1060,7 +1060,7 @@ def _lengths(
     """Return the lengths of edges between ops, and what their moments carry."""
     work = 1 + moments.ops["work"].to_physical().to_numpy()
     no, none = np.zeros(work.size, np.bool_), np.empty(0, np.int64)
-    unknown = np.full(work.size, NO_LAUNCH, np.uint32)
+    unknown = np.full(work.size, NO_NODE, np.uint32)
     net = _with_further(Net(time, none, unknown, no, no, work, none, (none,) * 4), rows)
     table, late = _listed(net, *_fitted(net))
     assert table.select("source", "target").rows() == rows.select("source", "target").rows()

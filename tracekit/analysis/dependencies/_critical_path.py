@@ -35,7 +35,6 @@ _LENGTH = pl.col("end") - pl.col("start")
 _MS = _PAUSE_NS = 10**6
 _RETURNS_NS = 50_000
 """Longest time from the end of work to the return of a wait for it, ns: 12 us in real traces."""
-_FED = ("ops", "ranges")
 _CAUSE = pl.Enum(CAUSES)
 _DONE = ("work", "transfer")
 _HOST = ("host", "call", "handover")
@@ -98,13 +97,14 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     Returns
     -------
     sums
-        ``iteration, cause, stage``, `keys`, ``segments, path_ns``, and ``begun``, the first start.
+        ``iteration, cause, stage, rank``, `keys`, ``segments, path_ns``, and ``begun``, the first
+        start.
     spans
         ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
         or in which loader work is inferred.
     """
     columns = [name for name in ("device", "name", "link") if name in keys]
-    groups = ["step", "cause", "stage", *columns, *(["process"] if "rank" in keys else [])]
+    groups = ["step", "cause", "stage", "process", *columns]
     of_host = (pl.col("kind") == "host") & (pl.col("cause") == "host")
     inferred = pl.col("kind").is_in(["loader", "pace"]) & (pl.col("cause") == "input")
     found, spans = [], []
@@ -120,10 +120,8 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.col("cause", "stage", "^(name|link)$").cast(pl.String),
         iteration=job.bounds["iteration"].gather(sums["step"]),
     )
-    if "rank" in keys:
-        ranks = process_ranks(job.trace).select("process", "rank")
-        named = named.join(ranks, on="process", how="left")
-    return named, pl.concat(spans)
+    ranks = process_ranks(job.trace).select("process", "rank")
+    return named.join(ranks, on="process", how="left"), pl.concat(spans)
 
 
 def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -143,7 +141,8 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """
     about = described(job.trace, job.moments, job.traffic, columns)
     # Where nothing is input, who is away while the GPU works waits for none.
-    has_input = any(job.trace[name].filter(stage="IO").head(1).collect().height for name in _FED)
+    fed = [job.trace[name].filter(stage="IO").head(1) for name in ("ops", "ranges")]
+    has_input = any(rows.collect().height for rows in fed)
     kind, is_work = pl.col("kind"), pl.col("cause").is_in(["gpu", "comm"])
     waits = (_IS_INPUT | (kind == "host")) & (pl.col("cause") != "unexplained")
     until, pauses = pl.col("start") + pl.col("explained"), []

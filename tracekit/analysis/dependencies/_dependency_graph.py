@@ -24,7 +24,6 @@ from tracekit.analysis.dependencies._edges import (
 )
 from tracekit.analysis.dependencies._sweeps import (
     NEAR,
-    NO_LAUNCH,
     NO_NODE,
     NONE,
     SIZE,
@@ -87,8 +86,6 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
 
     Listed are edges into ops that have no launch and come first on a stream, and those between
     participants of a matched collective.
-
-    The edges are those of ops without launch at the begin of a stream, and of matched collectives.
     """
     ops = moments.ops
     follows = ops.select(same_lane().fill_null(value=False)).to_series()
@@ -101,7 +98,7 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
         edges(together, "other", "finish", "transfer", "weight"),
     ]
     return pl.concat(others), {
-        "launch": given(ops["launch"], null=NO_LAUNCH),
+        "launch": given(ops["launch"], null=NO_NODE),
         "follows": given(follows),
         "alone": alone,
         "work": 1 + given(ops["work"].to_physical()),
@@ -356,14 +353,13 @@ class Graph:
         """Offset of the first edge into each node."""
         return _firsts(given(self.edges["target"]), self.time.size)
 
-    @property
-    def into(self) -> tuple[Array, Array, Array]:
-        """Edges grouped by target, as arrays: offset of each node's edges, sources, lengths."""
-        return self.lengthened(self.edges["weight"])
+    def into(self, lengths: pl.Series | None = None) -> tuple[Array, Array, Array]:
+        """Return edges grouped by target: offset of each node's edges, sources, lengths.
 
-    def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return edges grouped by target, as `into` does, with new lengths (negative: no delay)."""
-        return self._first, given(self.edges["source"]), given(lengths, np.int64)
+        `lengths` are new lengths of the edges, negative if they delay nothing.
+        """
+        weights = self.edges["weight"] if lengths is None else lengths
+        return self._first, given(self.edges["source"]), given(weights, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
         """Return the earliest time of each node, ns, if it waits only for its dependencies.
@@ -375,10 +371,9 @@ class Graph:
         carried
             Unexplained delay of each node, ns; by default that of the unchanged run.
         """
-        into = self.into if lengths is None else self.lengthened(lengths)
         time: Array = self.time.copy()
         added = self.carried if carried is None else carried
-        compiled(replay, self.time.size)(self.order, into, added, time)
+        compiled(replay, self.time.size)(self.order, self.into(lengths), added, time)
         return time
 
 
@@ -423,10 +418,7 @@ class Dependencies:
     def paths(self, bounds: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Yield the critical paths of steps in batches of segments, as `follow_back` lists them.
 
-        Parameters
-        ----------
-        bounds
-            Start and end of each step: ``start, sink``, as in `Job.bounds`.
+        `bounds` has the time at which each step starts, and the node that ends it: ``start, sink``.
 
         Returns
         -------
@@ -460,7 +452,7 @@ def dependencies_of(trace: Trace) -> Dependencies:
     usual, number = _fitted(net)
     every = moments.calls.height + sum(
         int(np.count_nonzero(each)) for each in
-        (host != NONE, net.launch != NO_LAUNCH, net.follows, net.alone)
+        (host != NONE, net.launch != NO_NODE, net.follows, net.alone)
     ) + further.height  # fmt: skip
     circular = _circular(net, number)
     if circular is not None:

@@ -161,8 +161,7 @@ def described(
         ops = ops.join(links, on="op", how="left", maintain_order="left")
     wanted = ["process", "stage", "work", *columns]
     calls = _calls(moments).select("loads", *({"process", "stage", "name"} & {*wanted}))
-    both = pl.concat([calls, ops.select(wanted)], how="diagonal", rechunk=True)
-    return both.select(*wanted, "loads")
+    return pl.concat([calls, ops.select(wanted)], how="diagonal", rechunk=True)
 
 
 def described_edges(
@@ -174,17 +173,12 @@ def described_edges(
     """
     columns = ["op", "device", "op_kind", "name", "link", "others_use"]
     about = described(trace, moments, traffic, columns)
+    source, first = pl.col("source"), moments.first_of_ops
+    ended = pl.when((source >= first) & (source % 2 == 1)).then((source - first) // 2)
     return rows.with_columns(
         about.select(pl.all().gather(rows["target"] // 2)),
-        of_source=moments.ops["work"].gather(_ended(rows, moments)),
+        of_source=moments.ops["work"].gather(rows.select(ended).to_series()),
     )
-
-
-def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
-    """Return the op whose end is the source of each edge; null if the source is no op's end."""
-    source, first = pl.col("source"), moments.first_of_ops
-    does_end = (source >= first) & (source % 2 == 1)
-    return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
 
 
 def op_names(trace: Trace) -> pl.DataFrame:

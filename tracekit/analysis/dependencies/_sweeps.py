@@ -38,10 +38,8 @@ _HOST, _CALL, _LAUNCH, _STREAM, _WORK, _RETURN, _BLOCK, _QUEUE = map(
 )
 NONE = -(1 << 62)
 """In `Net`: no edge."""
-NO_LAUNCH = (1 << 32) - 1
-"""In `Net.launch`: the launch of an op was not recorded."""
 NO_NODE = (1 << 32) - 1
-"""In paths of `follow_back`: the time before a node that waits for nothing."""
+"""In place of a node, where an op's launch was not recorded, or a node waits for nothing."""
 OWN_NS = 10_000
 """Longest own time of a waiting call, ns."""
 NEAR = 6
@@ -61,7 +59,7 @@ class Net(NamedTuple):
     host: Array
     """Of each call, length of the edge from the call of its thread before it, or `NONE`."""
     launch: Array
-    """Of each op, the node at which its launching call begins, or `NO_LAUNCH`."""
+    """Of each op, the node at which its launching call begins, or `NO_NODE`."""
     follows: Array
     """Of each op, whether it is on the stream of the op before it."""
     alone: Array
@@ -103,7 +101,7 @@ def edges_into(net: Net, node: int, found: Array) -> int:
         took = net.time[node] - net.time[node - 1]
         count = _put(net, node, (node - 1, _WORK, took), count, found)
     if not is_call and not ends:
-        if net.launch[row - calls] != NO_LAUNCH:
+        if net.launch[row - calls] != NO_NODE:
             count = _put(net, node, (net.launch[row - calls], _LAUNCH, 0), count, found)
         if net.follows[row - calls]:
             count = _put(net, node, (node - 1, _STREAM, 0), count, found)

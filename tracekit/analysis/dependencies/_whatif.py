@@ -103,7 +103,7 @@ def whatif(
     known = [own for each in changes for own in _known(job, each)]
     base = _unchanged(job)
     error = _error(job, base)
-    recorded = _unexplained(job, job.graph.edges["weight"], job.graph.time, job.bounds)
+    recorded = _unexplained(job, job.graph.time, job.bounds)
     measured = _Replay(MEASURED, 0, job.bounds, job.bounds, recorded)
     replays = [measured, base, *(_replayed(job, base, each.label, [each]) for each in known)]
     if len(known) > 1:
@@ -187,7 +187,7 @@ def _unchanged(job: Job) -> _Replay:
     """Replay a job's graph as it is."""
     time = job.graph.replayed()
     bounds = job.steps(time)
-    late = _unexplained(job, job.graph.edges["weight"], time, bounds)
+    late = _unexplained(job, time, bounds)
     return _Replay(UNCHANGED, 0, bounds, bounds, late)
 
 
@@ -217,7 +217,7 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     shortest = job.steps(graph.replayed(fast["weight"], carried))
     overlaps = any(isinstance(each, Overlap) for each in changes)
     least = _least_ns(job, fast) if overlaps else 0.0
-    late = _unexplained(slowest, slow["weight"], time, longest)
+    late = _unexplained(slowest, time, longest, slow["weight"])
     return _Replay(label, number, shortest, longest, late, least)
 
 
@@ -345,11 +345,13 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _unexplained(job: Job, lengths: pl.Series, time: Array, bounds: pl.DataFrame) -> float | None:
+def _unexplained(
+    job: Job, time: Array, bounds: pl.DataFrame, lengths: pl.Series | None = None
+) -> float | None:
     """Return the share of replayed critical paths that lengths of edges do not explain."""
     ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
     total = int(_lengths(bounds).sum())
-    late = compiled(late_on_paths, time.size)(ends, job.graph.lengthened(lengths), time)
+    late = compiled(late_on_paths, time.size)(ends, job.graph.into(lengths), time)
     return late / total if total else None
 
 
