@@ -12,10 +12,10 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.calls import find_collectives
 from tracekit.analysis.traffic._collective_transfers import (
+    Modelled,
     Ranks,
     link_bounds,
     message_transfers,
-    modelled_transfers,
     rank_devices,
     unmodelled,
 )
@@ -46,6 +46,10 @@ def calls(*rows: dict[str, Any]) -> pl.DataFrame:
 def ranks(**options: Any) -> Ranks:
     known = {"machine": load_preset("dgx1v"), "place": EIGHT, "devices": NO_DEVICES}
     return Ranks(**(known | options))
+
+
+def modelled_transfers(some: pl.DataFrame, known: Ranks) -> pl.DataFrame:
+    return Modelled(some, known).transfers()
 
 
 def edges(transfers: pl.DataFrame) -> dict[tuple[int | None, int | None], int]:

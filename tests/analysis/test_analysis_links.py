@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_helpers import HERE, machine, on_clocks, table, transfer
+from link_helpers import GB, HERE, machine, on_clocks, table, transfer
+from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.traffic import crossings, links
@@ -20,9 +21,10 @@ from tracekit.analysis.traffic._links import (
     placed_share,
     traffic_window,
 )
-from tracekit.analysis.traffic._routes import with_routes
+from tracekit.analysis.traffic._routes import Routes
 from tracekit.errors import UsageError
-from tracekit.model import TRANSFERS, Trace
+from tracekit.machine import Link, Machine
+from tracekit.model import TRANSFERS, Stretch, Trace
 
 
 def by_direction(frame: pl.DataFrame, *columns: str) -> dict[tuple[str, str], Any]:
@@ -110,19 +112,19 @@ def test_of_all_transfers_it_is_known_how_many_the_rows_count() -> None:
         transfer(0, 7, 0, 10), transfer(None, 1, 0, 10),
     )  # fmt: skip
     for by, count in (("pair", 3), ("method", 5), ("route", 5), ("pair,stage", 3)):
-        assert listed_transfers(rows, machine(), HERE, by.split(",")) == count
+        assert listed_transfers(rows, Routes(machine(), HERE), by.split(",")) == count
         assert links(rows, machine(), HERE, by=by)["transfers"].sum() == count
     # By link each counts on every link that it crosses: a copy from the host on two.
-    assert listed_transfers(rows, machine(), HERE, ["link"]) == 3
+    assert listed_transfers(rows, Routes(machine(), HERE), ["link"]) == 3
     assert links(rows, machine(), HERE)["transfers"].sum() == 2 + 1 + 1
-    assert listed_transfers(rows, machine(), HERE, ["link", "pair"]) == 2
+    assert listed_transfers(rows, Routes(machine(), HERE), ["link", "pair"]) == 2
 
 
 def test_an_unknown_end_is_not_the_host() -> None:
     rows = table(transfer(None, 1, 0, 10), transfer(0, 7, 0, 10), transfer(0, 1, 0, 10))
     done = links(rows, machine(), HERE)
     assert set(by_direction(done, "bytes")) == {("GPU0", "GPU1")}
-    assert placed_share(rows, machine(), HERE) == {"transfers": 3, "routed": 1, "sized": 3}
+    assert placed_share(rows, Routes(machine(), HERE)) == {"transfers": 3, "routed": 1, "sized": 3}
     whole = links(rows, machine(), HERE, by="method")
     assert whole.select("method", "transfers", "bytes").rows() == [("p2p", 3, 3000)]
 
@@ -260,7 +262,7 @@ def test_every_byte_is_on_every_link_of_its_route(rows: list[Any]) -> None:
     found = by_direction(links(frame, box, HERE), "bytes", "busy_ns")
     assert found == {step: (size, len(ticks)) for step, (size, ticks) in expected.items()}
     assert crossings(frame, box, HERE).height == sum(
-        len(route.split(">")) - 1 for route in with_routes(frame, box, HERE)["route"]
+        len(route.split(">")) - 1 for route in Routes(box, HERE).of(frame)["route"]
     )
 
 
@@ -298,3 +300,55 @@ class TestProcesses:
     def test_they_have_to_be_known(self) -> None:
         with pytest.raises(UsageError, match="links by rank need ranks"):
             links(table(transfer(0, 1, 0, 10)), machine(), HERE, by="link,rank")
+
+
+def two_hosts() -> Machine:
+    """Two GPUs and a NIC on each of two hosts."""
+    nodes: Any = {
+        "Fabric0": {"type": "fabric"},
+        **{f"GPU{number}": {"type": "gpu"} for number in range(4)},
+        **{f"NIC{number}": {"type": "nic"} for number in range(2)},
+    }
+    edges = [
+        *(Link((f"GPU{gpu}", f"NIC{gpu // 2}"), "pcie", None, 16 * GB) for gpu in range(4)),
+        *(Link((f"NIC{nic}", "Fabric0"), "network", None, 20 * GB) for nic in range(2)),
+        *(Link((f"GPU{gpu}", f"GPU{gpu + 1}"), "nvlink", 2, 50 * GB) for gpu in (0, 2)),
+    ]
+    return Machine.of("hosts", nodes, edges)
+
+
+MOMENTS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 20), st.integers(0, 12))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(MOMENTS, st.sampled_from([None, 7, 90]), st.integers(-1, 2)), min_size=1),
+    st.lists(st.integers(0, 25), max_size=3),
+    st.sampled_from(["link", "pair", "method", "nic", "hosts", "link,stage"]),
+    st.sampled_from([None, (5, 14)]),
+)
+def test_transfers_in_pieces_add_up_to_the_same(
+    moved: Any, borders: list[int], by: str, between: tuple[int, int] | None
+) -> None:
+    rows = []
+    for number, ((src, dst, at, length), size, choice) in enumerate(moved):
+        told = {"report": src, "bytes": size, "evidence": "modelled", "stage": ("BP", "WU")[at % 2]}
+        if choice >= 0:  # a collective is of one piece
+            told |= {"evidence": "modelled between", "bytes": None, "bytes_if": size}
+            told |= {"choice": 100 * at + choice, "algorithm": ("ring", "nvls")[number % 2]}
+        rows.append(transfer(src, dst, at, at + length, **told))
+    frame = table(*rows)
+    hosts = {number: f"host {number // 2}" for number in range(4)}
+    reports = on_clocks("job", "job", "job", "apart")
+    computing = pl.DataFrame(
+        {"device": [0, 1, 2, 3], "clock": ["job"] * 4, "start": [0, 3, 8, 8], "end": [6, 9, 9, 15]},
+        schema_overrides={"device": pl.Int32},
+    )
+    options: Any = {"by": by, "reports": reports, "between": between, "hosts": hosts,
+                    "computing": computing}  # fmt: skip
+    spans = pairwise([-99, *sorted(borders), 99])
+    pieces = [(frame.filter(Stretch(span).holds()), span[1]) for span in spans]
+    whole, added = (
+        links(some, two_hosts(), HERE, window_ns=40, **options) for some in (frame, pieces)
+    )
+    assert_frame_equal(added, whole)

@@ -15,7 +15,7 @@ from tracekit.analysis.calls import log_processes
 from tracekit.analysis.traffic._routes import crossings
 from tracekit.errors import UsageError
 from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, find_rings, shares
-from tracekit.model import TRANSFERS, PolarsType
+from tracekit.model import TRANSFERS, PolarsType, Stretch
 
 _PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", "devices"]
 """Columns that decide the edges of a collective and their shares of its bytes."""
@@ -27,8 +27,8 @@ _REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives for which NCCL has kernels that reduce or multicast in a switch."""
 _LEAST_IN_SWITCH = 3
 """Least number of GPUs at a switch for NCCL to let it reduce (``ncclNvlsInit``)."""
-_AT_ONCE = 1 << 16
-"""Number of modelled transfers that are made at a time."""
+AT_ONCE = 1 << 16
+"""Number of transfers that are made, and summed, at a time."""
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
     "src_nic": pl.Int32, "dst_nic": pl.Int32, "source": pl.String, "algorithm": pl.String,
@@ -121,11 +121,12 @@ class Ranks:
         return [[each for each, switch in switches.items() if switch == name] for name in names]
 
 
-def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return the modelled transfers of collectives of known size, by their algorithm.
+class Modelled:
+    """Modelled transfers of collectives of known size, by their algorithm.
 
     If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
-    and NVLS, with ``choice`` and ``bytes_if`` in place of bytes.
+    and NVLS, with ``choice`` and ``bytes_if`` in place of bytes. Collectives with unknown
+    participants have no rows. The rows are made when they are asked for, as many times as that.
 
     Parameters
     ----------
@@ -133,28 +134,49 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         As in the table `COLLECTIVE_CALLS`.
     ranks
         Devices and GPUs of the ranks of communicators.
-
-    Returns
-    -------
-    Rows of the table `TRANSFERS`, one per collective and pair of GPUs (or GPU and switch) between
-    which it moves bytes. ``process`` is that of the source, null if it is not in the run.
-    Collectives with unknown participants have no rows.
     """
-    wanted, groups, edges = _planned(calls, ranks)
-    renamed = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
-    of_owner = wanted.select("group", owner="device", took_part=True, **renamed)
-    sole = _sole_processes(calls)
-    most = max([1, *edges.group_by("plan").len()["len"]])
 
-    def moved(some: pl.DataFrame) -> pl.DataFrame:
+    def __init__(self, calls: pl.DataFrame, ranks: Ranks) -> None:
+        wanted, groups, self._edges = _planned(calls, ranks)
+        renamed = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
+        self._of_owner = wanted.select("group", owner="device", took_part=True, **renamed)
+        self._sole = _sole_processes(calls)
+        transfers = self._edges.group_by("plan").len("transfers")
+        # The devices, a list of all ranks, would be repeated for each edge.
+        known = groups.drop("algorithm", "devices")
+        self._groups = known.join(transfers, on="plan", maintain_order="left")
+
+    @property
+    def starts(self) -> pl.DataFrame:
+        """``start, transfers``: when collectives start, and their numbers of transfers."""
+        return self._groups.select("start", "transfers")
+
+    def transfers(self, during: Stretch | None = None) -> pl.DataFrame:
+        """Return the transfers of the collectives that start in a time span (None: of all).
+
+        Returns
+        -------
+        Rows of the table `TRANSFERS`, one per collective and pair of GPUs (or GPU and switch)
+        between which it moves bytes. ``process`` is that of the source, null if it is not in the
+        run.
+        """
+        groups = self._groups if during is None else self._groups.filter(during.holds())
+        most = int(max([1, *groups["transfers"]]))
+        # Joined, they take several times what is left of them.
+        some = groups.drop("transfers").iter_slices(max(AT_ONCE // most, 1))
+        found = pl.concat([TRANSFERS.empty(), *map(self._moved, some)])
+        return found.sort("report", "start", maintain_order=True)
+
+    def _moved(self, groups: pl.DataFrame) -> pl.DataFrame:
+        """Return the transfers of some collectives."""
         found = (
-            some.join(edges, on="plan")
+            groups.join(self._edges, on="plan")
             # What a switch hands to a GPU is of the call of that one.
             .with_columns(
                 owner=pl.coalesce("src_device", pl.when("at_switch").then("dst_device"))
             )
-            .join(of_owner, on=["group", "owner"], how="left")
-            .join(sole, on="owner", how="left")
+            .join(self._of_owner, on=["group", "owner"], how="left")
+            .join(self._sole, on="owner", how="left")
             .with_columns(
                 # An edge is busy while its sending GPU is; if that was not seen, all the time.
                 *(
@@ -174,11 +196,6 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
             )
         )  # fmt: skip
         return TRANSFERS.conform(found)
-
-    # Joined, they take several times what is left of them; a list of all devices, far more.
-    some = groups.drop("algorithm", "devices").iter_slices(max(_AT_ONCE // most, 1))
-    found = pl.concat([TRANSFERS.empty(), *map(moved, some)])
-    return found.sort("report", "start", maintain_order=True)
 
 
 def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:

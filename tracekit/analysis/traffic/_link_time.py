@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis.traffic._routes import crossings
+from tracekit.engine import union_length
 from tracekit.model import EVIDENCE, REPORTS, PolarsType, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine
 
+EVER = 2**63 - 1
+"""A time that nothing starts after, ns."""
 _LINE = ["link", "src", "dst", "evidence"]
 _TIMELINE: dict[str, PolarsType] = {
     "link": pl.String, "src": pl.String, "dst": pl.String, "evidence": EVIDENCE,
@@ -93,6 +97,43 @@ def _ramp(
     moments = np.concatenate([[0.0], np.cumsum(rate * (begin - zero))])[begun]
     summed: NDArray[np.float64] = rates * (times - zero) - moments
     return summed
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Length of the union of the intervals of each group, which are added in order of time.
+
+    Parameters
+    ----------
+    by
+        Columns that define a group.
+    groups
+        Columns `by` and ``length``: of the time before which no later interval starts.
+    beyond
+        Parts of the intervals after that time.
+    """
+
+    by: Sequence[str]
+    groups: pl.DataFrame = field(default_factory=pl.DataFrame)
+    beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
+
+    def plus(self, intervals: pl.DataFrame, until: int) -> Covered:
+        """Add intervals; those that are added later do not start before `until`."""
+        rows = _both(self.beyond, intervals.select(*self.by, "start", "end"))
+        beyond = rows.filter(pl.max_horizontal("start", "end") > until)
+        beyond = beyond.with_columns(start=pl.max_horizontal("start", until)).unique()
+        before = rows.filter(pl.col("start") <= until)
+        before = before.with_columns(end=pl.min_horizontal("end", until))
+        lengths = _both(self.groups, union_length(before, self.by))
+        return Covered(self.by, lengths.group_by(self.by).agg(pl.col("length").sum()), beyond)
+
+    def by_columns(self, columns: Sequence[str], name: str) -> pl.DataFrame:
+        """Return the lengths as `name`, summed by some of the columns that define a group."""
+        return self.groups.group_by(columns).agg(pl.col("length").sum().alias(name))
+
+
+def _both(earlier: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+    return pl.concat([earlier, later]) if earlier.width else later
 
 
 # -- exposed transfers: a transfer runs and its GPU computes nothing

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracekit.analysis.calls import excerpt
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
-from tracekit.analysis.traffic._link_time import exposed_parts
-from tracekit.analysis.traffic._routes import crossings, with_routes
-from tracekit.engine import chosen_windows, union_length
+from tracekit.analysis.traffic._link_time import EVER, Covered, exposed_parts
+from tracekit.analysis.traffic._routes import Routes
+from tracekit.engine import chosen_windows
 from tracekit.errors import UsageError
 from tracekit.machine import PREFIXES
 from tracekit.model import REPORTS, Stretch, Trace, with_clocks
@@ -48,6 +48,22 @@ _OF_GROUPS = ("group", "parallelism")
 _FABRIC = PREFIXES["fabric"]
 
 
+_TOTALS = {
+    "sums": (
+        pl.col("transfers", "unsized").sum(),
+        pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
+        pl.col("peak").first(),
+    ),
+    "unknown": (pl.col("is_unknown").any(),),
+    "choices": (
+        pl.col("collectives").sum(),
+        pl.col("is_sure").all(),
+        pl.col("least_bytes", "most_bytes").sum(),
+    ),
+}
+"""How rows add up to sums, and these to sums of more: both have the same columns in one order."""
+
+
 def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     """Return the keys in a text such as ``"link,stage"``, or in a sequence of keys, as a tuple.
 
@@ -60,7 +76,7 @@ def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def links(
-    transfers: pl.DataFrame,
+    transfers: pl.DataFrame | Iterable[tuple[pl.DataFrame, int]],
     machine: Machine,
     place: Mapping[int, int],
     *,
@@ -81,7 +97,8 @@ def links(
     Parameters
     ----------
     transfers
-        As in the table `TRANSFERS`.
+        As in the table `TRANSFERS`; or pieces of it, each with a time before which no transfer of
+        a later one starts.
     machine
         The machine that they cross.
     place
@@ -131,46 +148,136 @@ def links(
     for noun, (needs_it, argument) in needs.items():
         if (wanted := next((key for key in keys if key in needs_it), None)) and argument is None:
             raise UsageError(f"links by {wanted} need {noun}", "give what this function takes")
-    if between is not None:
-        begin, end = between
-        transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
-    all_transfers = transfers.drop("second_op", "collective", *_of_keys_alone(keys, phases, groups))
-    transfers = all_transfers.filter(_counts(keys))
-    by_link = {"link", "nic"} & {*keys}
-    rows = _over_links(transfers, machine, place, keys)
-    rows = _of_network(rows, keys, machine, place, hosts or {})
-    if processes is not None and of_processes:
-        owners = processes.select("process", *of_processes)
-        rows = rows.join(owners, on="process", how="left", maintain_order="left")
-    if groups is not None:
-        rows = rows.join(groups, on="op", how="left", maintain_order="left")
-    if phases is not None and "phase" in keys:
-        rows = rows.join(phases, on=["process", "iteration"], how="left", maintain_order="left")
-    rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
-    columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
-    named = [name for name in columns if rows.schema[name] in (pl.String, pl.Categorical)]
-    rows = rows.with_columns(pl.col(named).cast(pl.Categorical))  # a quarter of the memory
-    peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
-    sums = _summed(rows, columns, peak, between)
-    if computing is not None and {"nic", "hosts"} & {*keys}:
-        sums = _with_exposed(sums, rows, columns, between, computing)
-    if by_link:
-        sums = _without_mixed_clocks(sums, rows, columns)
-    either = pl.col("choice").is_not_null() & Stretch(between).holds()
-    bounded = _bounded(sums, rows.filter(either), columns, all_transfers.filter(either))
-    bounded = bounded.with_columns(pl.col(named).cast(pl.String))
-    return _arranged(bounded, keys, columns, peak, window_ns)
+    routes = Routes(machine, place)
+    sums = _Sums(keys, between, computing if {"nic", "hosts"} & {*keys} else None)
+    in_turn = [(transfers, EVER)] if isinstance(transfers, pl.DataFrame) else transfers
+    for piece, until in in_turn:
+        some = piece.drop("second_op", "collective", *_of_keys_alone(keys, phases, groups))
+        if between is not None:
+            begin, end = between
+            some = some.filter((pl.col("start") < end) & (pl.col("end") > begin))
+        rows = _over_links(some.filter(_counts(keys)), routes, keys)
+        rows = _of_network(rows, keys, machine, place, hosts or {})
+        if processes is not None and of_processes:
+            owners = processes.select("process", *of_processes)
+            rows = rows.join(owners, on="process", how="left", maintain_order="left")
+        if groups is not None:
+            rows = rows.join(groups, on="op", how="left", maintain_order="left")
+        if phases is not None and "phase" in keys:
+            rows = rows.join(phases, on=["process", "iteration"], how="left", maintain_order="left")
+        sums.add(with_clocks(rows, REPORTS.empty() if reports is None else reports), some, until)
+    return sums.table(window_ns)
 
 
-def _over_links(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
-) -> pl.DataFrame:
+class _Sums:
+    """Sums of traffic by keys, to which transfers are added in order of time; see `links`."""
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        between: tuple[int, int] | None,
+        computing: pl.DataFrame | None,
+    ) -> None:
+        self._keys, self._between, self._computing = keys, between, computing
+        names = [name for key in keys for name in _COLUMNS[key]]
+        self._columns = [*dict.fromkeys(names), "evidence"]
+        self._peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
+        self._sums: dict[str, pl.DataFrame] = {}
+        self._busy = self._sized = self._exposed = Covered([*self._columns, "clock"])
+        self._has_choices = False
+
+    def add(self, rows: pl.DataFrame, transfers: pl.DataFrame, until: int) -> None:
+        """Add rows of transfers; those that are added later do not start before `until`."""
+        texts = [name for name in self._columns if rows.schema[name] == pl.String]
+        rows = rows.with_columns(pl.col(texts).cast(pl.Categorical))  # a quarter of the memory
+        counts = Stretch(self._between).holds()
+        size = pl.when(counts).then("bytes")
+        peak = pl.lit(None, pl.Int64) if self._peak is None else pl.col(self._peak)
+        self._add_up("sums", rows.select(
+            *self._columns, transfers=counts.cast(pl.Int64),
+            unsized=(counts & pl.col("bytes").is_null()).cast(pl.Int64), bytes=size, peak=peak,
+        ))  # fmt: skip
+        # Times on different clocks cannot be compared: what overlaps between them is not known.
+        so_far, cut = self._busy, _cut(rows, self._between)
+        self._busy = so_far.plus(cut, until)
+        if self._between is None and self._sized is so_far and not rows["bytes"].null_count():
+            self._sized = self._busy
+        else:
+            self._sized = self._sized.plus(rows.filter(size.is_not_null()), until)
+        if self._computing is not None:
+            self._add_exposed(cut, self._computing, until)
+        either = pl.col("choice").is_not_null() & counts
+        self._add_choices(rows.filter(either), transfers.filter(either))
+
+    def _add_up(self, name: str, rows: pl.DataFrame) -> None:
+        """Add rows, or sums of rows, to the sums by columns."""
+        known = self._sums.get(name)
+        both = rows if known is None else pl.concat([known, rows])
+        self._sums[name] = both.group_by(self._columns).agg(_TOTALS[name])
+
+    def _add_exposed(self, cut: pl.DataFrame, computing: pl.DataFrame, until: int) -> None:
+        """Add exposed time: that of transfers while their GPU computes nothing."""
+        times = cut.select(*self._columns, "clock", "start", "end", device="end_device")
+        parts = exposed_parts(times.unique(), computing)
+        unknown = parts.select(*self._columns, is_unknown=pl.col("start").is_null())
+        self._add_up("unknown", unknown)
+        self._exposed = self._exposed.plus(parts.drop_nulls("start"), until)
+
+    def _add_choices(self, rows: pl.DataFrame, transfers: pl.DataFrame) -> None:
+        """Add least and most bytes of collectives that may have run one of several algorithms."""
+        of_all = transfers.group_by("choice").agg(algorithms=pl.col("algorithm").n_unique())
+        self._has_choices |= not of_all.is_empty()
+        each = _alternatives(rows, self._columns).join(of_all, on="choice")
+        by_all = pl.col("seen") == pl.col("algorithms")
+        self._add_up("choices", each.select(
+            *self._columns, collectives=pl.lit(1, pl.Int64), is_sure=by_all,
+            least_bytes=pl.when(by_all).then("least").otherwise(0), most_bytes="most",
+        ))  # fmt: skip
+
+    def table(self, window_ns: int | None) -> pl.DataFrame:
+        """Return the table of `links`."""
+        sums = self._sums["sums"].with_columns(peak_gb_s=pl.col("peak") / _GB_S)
+        for covered, name in ((self._busy, "busy_ns"), (self._sized, "sized_ns")):
+            sums = self._joined(sums, covered.by_columns(self._columns, name))
+        # Bytes per ns are GB/s.
+        achieved = pl.when(pl.col("sized_ns") > 0).then(pl.col("bytes") / pl.col("sized_ns"))
+        sums = sums.with_columns(achieved_gb_s=achieved)
+        if self._computing is not None:
+            sums = self._joined(sums, self._exposed.by_columns(self._columns, "exposed_ns"))
+            sums = self._joined(sums, self._sums["unknown"])
+            exposed = pl.col("exposed_ns").fill_null(0)
+            is_known = ~pl.col("is_unknown").fill_null(value=False)
+            sums = sums.with_columns(exposed_ns=pl.when(is_known).then(exposed))
+        if {"link", "nic"} & {*self._keys}:
+            sums = self._without_mixed_clocks(sums)
+        if self._has_choices:
+            sums = _bounded(self._joined(sums, self._sums["choices"]))
+        sums = sums.with_columns(pl.col(pl.Categorical).cast(pl.String))
+        return _arranged(sums, self._keys, self._columns, self._peak, window_ns)
+
+    def _joined(self, sums: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+        return sums.join(
+            others, on=self._columns, how="left", nulls_equal=True, maintain_order="left"
+        )
+
+    def _without_mixed_clocks(self, sums: pl.DataFrame) -> pl.DataFrame:
+        """Set times to null for links with traffic on several clocks, whose overlap is unknown."""
+        clocks = self._busy.groups.group_by(self._columns).agg(is_mixed=pl.len() > 1)
+        joined = self._joined(sums, clocks)
+        return joined.with_columns(
+            pl.when(~pl.col("is_mixed")).then(name).alias(name)
+            for name in ("busy_ns", "sized_ns", "achieved_gb_s", "exposed_ns")
+            if name in joined.columns
+        ).drop("is_mixed")
+
+
+def _over_links(transfers: pl.DataFrame, routes: Routes, keys: Sequence[str]) -> pl.DataFrame:
     """Return transfers by link or with their route, as the keys need."""
     needs_ends = bool({"nic", "hosts", "pair", "route"} & {*keys})
     if not {"link", "nic"} & {*keys}:
-        return with_routes(transfers, machine, place)
-    crossed = crossings(transfers, machine, place, is_short=not needs_ends)
-    return with_routes(crossed, machine, place) if {"pair", "route"} & {*keys} else crossed
+        return routes.of(transfers)
+    crossed = routes.crossings(transfers, is_short=not needs_ends)
+    return routes.of(crossed) if {"pair", "route"} & {*keys} else crossed
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:
@@ -272,24 +379,11 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
     return pl.lit(value=True) if {"link", "nic"} & {*keys} else ~handed
 
 
-def _bounded(
-    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
-) -> pl.DataFrame:
-    """Add least and most bytes of collectives that may have run one of several algorithms."""
-    of_all = transfers.group_by("choice").agg(algorithms=pl.col("algorithm").n_unique())
-    if of_all.is_empty():
-        return sums
-    each = _alternatives(rows, columns).join(of_all, on="choice")
-    by_all = pl.col("seen") == pl.col("algorithms")
-    bounds = each.group_by(columns).agg(
-        collectives=pl.len().cast(pl.Int64), is_sure=by_all.all(),
-        least_bytes=pl.when(by_all).then("least").otherwise(0).sum(),
-        most_bytes=pl.col("most").sum(),
-    )  # fmt: skip
-    joined = sums.join(bounds, on=columns, how="left", nulls_equal=True, maintain_order="left")
+def _bounded(sums: pl.DataFrame) -> pl.DataFrame:
+    """Put the numbers of collectives of unknown algorithm in place of those of their transfers."""
     is_one = pl.col("least_bytes") == pl.col("most_bytes")
     of_choices = pl.col("collectives").is_not_null()
-    return joined.with_columns(
+    return sums.with_columns(
         transfers=pl.coalesce("collectives", "transfers"),
         unsized=pl.when(of_choices).then(0).otherwise("unsized").cast(pl.Int64),
         bytes=pl.when(of_choices & is_one).then("least_bytes").otherwise("bytes"),
@@ -307,33 +401,6 @@ def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _summed(
-    rows: pl.DataFrame,
-    columns: Sequence[str],
-    peak: str | None,
-    between: tuple[int, int] | None,
-) -> pl.DataFrame:
-    rows = rows.with_columns(counts=Stretch(between).holds())
-    counts, lanes = pl.col("counts"), [*columns, "clock"]
-    size = pl.when(counts).then("bytes")
-    sums = rows.group_by(columns).agg(
-        transfers=counts.sum().cast(pl.Int64),
-        unsized=(counts & pl.col("bytes").is_null()).sum().cast(pl.Int64),
-        bytes=pl.when(size.count() > 0).then(size.sum()),
-        peak_gb_s=(pl.lit(None, pl.Int64) if peak is None else pl.col(peak).first()) / _GB_S,
-    )
-    # Times on different clocks cannot be compared: what overlaps between them is not known.
-    busy = sized = union_length(_cut(rows, between), lanes)
-    if between is not None or sums["unsized"].sum():
-        sized = union_length(rows.filter(size.is_not_null()), lanes)
-    for lengths, name in ((busy, "busy_ns"), (sized, "sized_ns")):
-        each = lengths.group_by(columns).agg(pl.col("length").sum().alias(name))
-        sums = sums.join(each, on=columns, how="left", nulls_equal=True)
-    # Bytes per ns are GB/s.
-    achieved = pl.when(pl.col("sized_ns") > 0).then(pl.col("bytes") / pl.col("sized_ns"))
-    return sums.with_columns(achieved_gb_s=achieved)
-
-
 def _cut(rows: pl.DataFrame, between: tuple[int, int] | None) -> pl.DataFrame:
     """Limit the start and end times of transfers to the interval `between`."""
     if between is None:
@@ -342,39 +409,6 @@ def _cut(rows: pl.DataFrame, between: tuple[int, int] | None) -> pl.DataFrame:
     return rows.with_columns(
         pl.col("start").clip(lower_bound=begin), pl.col("end").clip(upper_bound=end)
     )
-
-
-def _with_exposed(
-    sums: pl.DataFrame,
-    rows: pl.DataFrame,
-    columns: Sequence[str],
-    between: tuple[int, int] | None,
-    computing: pl.DataFrame,
-) -> pl.DataFrame:
-    """Add exposed time: that of transfers while their GPU computes nothing."""
-    times = _cut(rows, between).select(*columns, "clock", "start", "end", device="end_device")
-    parts = exposed_parts(times.unique(), computing)
-    unknown = parts.group_by(columns).agg(is_unknown=pl.col("start").is_null().any())
-    lengths = union_length(parts.drop_nulls("start"), [*columns, "clock"]).group_by(columns)
-    for each in (lengths.agg(exposed_ns=pl.col("length").sum()), unknown):
-        sums = sums.join(each, on=columns, how="left", nulls_equal=True, maintain_order="left")
-    exposed = pl.col("exposed_ns").fill_null(0)
-    return sums.with_columns(
-        exposed_ns=pl.when(~pl.col("is_unknown").fill_null(value=False)).then(exposed)
-    )
-
-
-def _without_mixed_clocks(
-    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str]
-) -> pl.DataFrame:
-    """Set times to null for links with traffic on several clocks, whose overlap is unknown."""
-    mixed = rows.group_by(columns).agg(is_mixed=pl.col("clock").n_unique() > 1)
-    joined = sums.join(mixed, on=columns, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(
-        pl.when(~pl.col("is_mixed")).then(name).alias(name)
-        for name in ("busy_ns", "sized_ns", "achieved_gb_s", "exposed_ns")
-        if name in joined.columns
-    ).drop("is_mixed")
 
 
 def _arranged(
@@ -428,9 +462,7 @@ def traffic_window(trace: Trace) -> int:
     return int(timed.agg(pl.col("end").max() - pl.col("start").min())["end"].sum())
 
 
-def placed_share(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
-) -> dict[str, Any]:
+def placed_share(transfers: pl.DataFrame, routes: Routes) -> dict[str, int]:
     """Return numbers of transfers: in all, of known route, and of known size.
 
     Returns
@@ -438,19 +470,16 @@ def placed_share(
     ``transfers``: their number; ``routed``: number with a known route; ``sized``: number of known
     size.
     """
-    routed = with_routes(transfers, machine, place)
     return {
         "transfers": transfers.height,
-        "routed": routed["route"].count(),
+        "routed": routes.of(transfers)["route"].count(),
         "sized": transfers.select(pl.coalesce("bytes", "bytes_if").count()).item(),
     }
 
 
-def listed_transfers(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
-) -> int:
+def listed_transfers(transfers: pl.DataFrame, routes: Routes, keys: Sequence[str]) -> int:
     """Return the number of transfers that `links` counts for the keys `keys`."""
-    counted = with_routes(transfers.filter(_counts(keys)), machine, place)
+    counted = routes.of(transfers.filter(_counts(keys)))
     if "nic" in keys:
         return int(counted["route"].str.contains(_FABRIC).sum())
     return counted["route"].count() if "link" in keys else counted.height

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
 from tracekit.machine import Machine, Route
+from tracekit.model import PolarsType
 
 _ENDS = (
     "src_device", "dst_device", "via_device", "through_host", "at_switch", "is_known", "src_nic",
@@ -28,70 +29,97 @@ _HOP = {
 _FIRST_LEG, _BOTH_LEGS, _SECOND_LEG = 1, 0, 2
 
 
-def with_routes(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
-) -> pl.DataFrame:
-    """Add ``route``, ``route_type`` and ``route_bandwidth`` (bytes/s) to transfers.
+class Routes:
+    """Routes of transfers over a machine, each pair of end points looked up once.
 
     Parameters
     ----------
-    transfers
-        As in the table `TRANSFERS`.
     machine
         The machine.
     place
         Device of the run -> GPU of the machine.
-
-    Returns
-    -------
-    All transfers; the added columns are null if the route is unknown.
     """
-    marked = _marked(transfers)
-    rows = [
-        (*ends, *_described(routes)) for ends, routes in _routes(marked, machine, place) if routes
-    ]
-    found = pl.DataFrame(rows, schema={**_end_types(marked), **_ROUTE}, orient="row")
-    joined = marked.join(found, on=_ENDS, how="left", nulls_equal=True, maintain_order="left")
-    return joined.drop("through_host", "is_known")
+
+    def __init__(self, machine: Machine, place: Mapping[int, int]) -> None:
+        self.machine, self.place = machine, place
+        self._rows: dict[str, pl.DataFrame] = {}
+        self._ends: dict[str, pl.DataFrame] = {}
+
+    def of(self, transfers: pl.DataFrame) -> pl.DataFrame:
+        """Add ``route``, ``route_type`` and ``route_bandwidth`` (bytes/s) to transfers.
+
+        Parameters
+        ----------
+        transfers
+            As in the table `TRANSFERS`.
+
+        Returns
+        -------
+        All transfers; the added columns are null if the route is unknown.
+        """
+        marked = _marked(transfers)
+        found = self._looked_up("route", marked, _described, _ROUTE)
+        joined = marked.join(found, on=_ENDS, how="left", nulls_equal=True, maintain_order="left")
+        return joined.drop("through_host", "is_known")
+
+    def crossings(self, transfers: pl.DataFrame, *, is_short: bool = False) -> pl.DataFrame:
+        """Return a row per transfer and link that it crosses.
+
+        Parameters
+        ----------
+        transfers
+            As in the table `TRANSFERS`.
+        is_short
+            Whether to leave out what only tells where and when a transfer crosses a link, and
+            return texts of links as categories, which takes half the memory.
+
+        Returns
+        -------
+        The columns of `transfers`, with ``start`` and ``end`` of the copy that crosses this link;
+        and ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the direction
+        of the transfer, its type, number of bundled links (bricks), and peak per direction in
+        bytes/s.
+        """
+        marked = _marked(transfers)
+        found = self._looked_up("hop", marked, _hops, _HOP)
+        if is_short:
+            found = found.with_columns(pl.col(pl.String).cast(pl.Categorical))
+        crossed = marked.lazy().join(found.lazy(), on=_ENDS, how="inner", nulls_equal=True)
+        first, second = pl.col("leg") == _FIRST_LEG, pl.col("leg") == _SECOND_LEG
+        timed = crossed.with_columns(
+            end=pl.when(first).then(pl.coalesce("first_end", "end")).otherwise("end"),
+            start=pl.when(second).then(pl.coalesce("second_start", "start")).otherwise("start"),
+        )
+        less = _OF_ENDS if is_short else ()
+        return timed.drop("leg", "through_host", "is_known", *less).collect()
+
+    def _looked_up(
+        self,
+        what: str,
+        marked: pl.DataFrame,
+        rows_of: Callable[[list[Route]], Iterable[tuple[Any, ...]]],
+        columns: Mapping[str, PolarsType],
+    ) -> pl.DataFrame:
+        """Return the rows (`columns`) of all end points so far, those of `marked` included."""
+        types = {name: marked.schema[name] for name in _ENDS}
+        known = self._ends.get(what, pl.DataFrame(schema=types))
+        ends = marked.filter("is_known").select(_ENDS).unique(maintain_order=True)
+        fresh = ends.join(known, on=_ENDS, how="anti", nulls_equal=True, maintain_order="left")
+        schema = {**types, **columns}
+        rows = [
+            (*each, *row)
+            for each, routes in _routes(fresh, self.machine, self.place)
+            for row in rows_of(routes)
+        ]
+        made = pl.DataFrame(rows, schema=schema, orient="row")
+        self._ends[what] = pl.concat([known, fresh])
+        self._rows[what] = pl.concat([self._rows.get(what, made.clear()), made])
+        return self._rows[what]
 
 
-def crossings(
-    transfers: pl.DataFrame,
-    machine: Machine,
-    place: Mapping[int, int],
-    *,
-    is_short: bool = False,
-) -> pl.DataFrame:
-    """Return a row per transfer and link that it crosses.
-
-    Parameters
-    ----------
-    transfers, machine, place
-        As for `with_routes`.
-    is_short
-        Whether to leave out what only tells where and when a transfer crosses a link, and return
-        texts of links as categories, which takes half the memory.
-
-    Returns
-    -------
-    The columns of `transfers`, with ``start`` and ``end`` of the copy that crosses this link; and
-    ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the direction of the
-    transfer, its type, number of bundled links (bricks), and peak per direction in bytes/s.
-    """
-    marked = _marked(transfers)
-    rows = [
-        (*ends, *hop) for ends, routes in _routes(marked, machine, place) for hop in _hops(routes)
-    ]
-    found = pl.DataFrame(rows, schema={**_end_types(marked), **_HOP}, orient="row")
-    if is_short:
-        found = found.with_columns(pl.col(pl.String).cast(pl.Categorical))
-    crossed = marked.lazy().join(found.lazy(), on=_ENDS, how="inner", nulls_equal=True)
-    first, second = pl.col("leg") == _FIRST_LEG, pl.col("leg") == _SECOND_LEG
-    timed = crossed.with_columns(
-        end=pl.when(first).then(pl.coalesce("first_end", "end")).otherwise("end"),
-        start=pl.when(second).then(pl.coalesce("second_start", "start")).otherwise("start"),
-    )
-    return timed.drop("leg", "through_host", "is_known", *(_OF_ENDS if is_short else ())).collect()
+def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
+    """Return a row per transfer and link that it crosses; see `Routes.crossings`."""
+    return Routes(machine, place).crossings(transfers)
 
 
 def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
@@ -105,16 +133,11 @@ def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
-    return {name: transfers.schema[name] for name in _ENDS}
-
-
 def _routes(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
+    all_ends: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
-    """Yield each distinct pair of end points of transfers, with the route of each of its copies."""
-    known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
-    for ends in known.rows():
+    """Yield each pair of end points with a known route, and the route of each of its copies."""
+    for ends in all_ends.rows():
         src, dst, via, through_host, at_switch, _, *nics = ends
         stops = [src, dst] if via is None else [src, via, dst]
         if any(stop is not None and stop not in place for stop in stops):
@@ -127,14 +150,15 @@ def _routes(
             for leg in itertools.pairwise(gpus)
         ]
         routes = [leg for leg in legs if leg is not None]
-        yield ends, routes if len(routes) == len(legs) else []
+        if len(routes) == len(legs):
+            yield ends, routes
 
 
-def _described(routes: list[Route]) -> tuple[str, str, int | None]:
+def _described(routes: list[Route]) -> Iterator[tuple[str, str, int | None]]:
     nodes = [*routes[0].nodes, *(node for route in routes[1:] for node in route.nodes[1:])]
     links = tuple(link for route in routes for link in route.links)
     joined = Route(tuple(nodes), links)
-    return joined.name, joined.type, joined.bandwidth
+    yield joined.name, joined.type, joined.bandwidth
 
 
 def _hops(routes: list[Route]) -> Iterator[tuple[Any, ...]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -20,17 +21,18 @@ from tracekit.analysis.calls import (
 )
 from tracekit.analysis.facts import LEAST, largest, step_phases
 from tracekit.analysis.traffic._collective_transfers import (
+    AT_ONCE,
+    Modelled,
     Ranks,
     link_bounds,
     message_transfers,
-    modelled_transfers,
     rank_devices,
     sent_by_each,
     unmodelled,
     unrecorded,
 )
 from tracekit.analysis.traffic._counters import link_counters
-from tracekit.analysis.traffic._link_time import computing_times, link_timeline
+from tracekit.analysis.traffic._link_time import EVER, computing_times, link_timeline
 from tracekit.analysis.traffic._links import (
     expected_traffic,
     links,
@@ -39,12 +41,12 @@ from tracekit.analysis.traffic._links import (
     placed_share,
     traffic_window,
 )
-from tracekit.analysis.traffic._routes import crossings, with_routes
+from tracekit.analysis.traffic._routes import Routes
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.engine import iterations_in
 from tracekit.errors import UsageError
 from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus, with_nics
-from tracekit.model import Answer, Trace, with_clocks
+from tracekit.model import TRANSFERS, Answer, Stretch, Trace, with_clocks
 from tracekit.support.wording import (
     count,
     first_line,
@@ -77,6 +79,19 @@ _OFF = 0.05
 """Relative difference from a counter above which the GPU or NIC is named."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
 _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
+
+
+class _Facts(NamedTuple):
+    """Traffic by link, and what else one pass over all transfers of a run finds.
+
+    ``share``: see `placed_share`; ``choices``: possible algorithms of collectives; ``ops``: those
+    that moved something.
+    """
+
+    by_link: pl.DataFrame
+    share: Mapping[str, int]
+    choices: pl.DataFrame
+    ops: pl.Series
 
 
 @dataclass(frozen=True)
@@ -126,22 +141,48 @@ class Traffic:
         UsageError
             If the log belongs to another run.
         """
-        copies, messages = self._as_recorded()
-        modelled = modelled_transfers(unrecorded(self.calls, messages), self._known)
-        return pl.concat([copies, messages, modelled]).sort("report", "start", maintain_order=True)
+        both = pl.concat([self._recorded, self._modelled.transfers()])
+        return both.sort("report", "start", maintain_order=True)
 
-    def _as_recorded(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the transfers by copies, and the NCCL messages whose peer and size are known."""
-        messages = nccl_messages(self.trace, self.log)
-        return (
-            copy_transfers(self.trace, self.machine, self.placed.place),
-            message_transfers(messages, self.calls, self._known),
-        )
+    @cached_property
+    def _recorded(self) -> pl.DataFrame:
+        """Transfers by copies, and the NCCL messages whose peer and size are known."""
+        copies = copy_transfers(self.trace, self.machine, self.placed.place)
+        return pl.concat([copies, self._messages])
+
+    @cached_property
+    def _messages(self) -> pl.DataFrame:
+        return message_transfers(nccl_messages(self.trace, self.log), self.calls, self._known)
+
+    @cached_property
+    def _modelled(self) -> Modelled:
+        return Modelled(unrecorded(self.calls, self._messages), self._known)
+
+    def _in_turn(self) -> Iterator[tuple[pl.DataFrame, int]]:
+        """Yield all transfers, in pieces that need little memory.
+
+        Each comes with a time before which no transfer of a later piece starts.
+        """
+        recorded = self._recorded.select("start", transfers=pl.lit(1, pl.UInt32))
+        numbers = pl.concat([recorded, self._modelled.starts]).sort("start")
+        piece = numbers["transfers"].cum_sum() // AT_ONCE
+        borders = numbers.filter(piece > piece.shift(1))["start"].unique().sort()
+        if borders.is_empty():
+            yield self.all_transfers, EVER
+            return
+        for since, until in pairwise([-EVER, *borders, EVER]):
+            during = Stretch((since, until))
+            recorded = self._recorded.filter(during.holds())
+            yield pl.concat([recorded, self._modelled.transfers(during)]), until
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes(self.machine, self.placed.place)
 
     @cached_property
     def crossings(self) -> pl.DataFrame:
         """One row per transfer and link, see `crossings`."""
-        return crossings(*self._moved)
+        return self._routes.crossings(self.transfers)
 
     def sent(self) -> pl.DataFrame:
         """Return bytes that GPUs send, and least time that links allow, by collective kernel.
@@ -207,11 +248,6 @@ class Traffic:
         ranks = self._rank_devices()
         return Ranks(self.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
 
-    @property
-    def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
-        """Return transfers, machine, device -> GPU: what functions on links take as arguments."""
-        return self.transfers, self.machine, self.placed.place
-
     @cached_property
     def _reports(self) -> pl.DataFrame:
         return self.trace.read("reports")
@@ -247,16 +283,17 @@ class Traffic:
 
         With `only_measured` there are no rows of modelled transfers, and none of these are made.
         """
-        between = self.trace.stretch.between
-        keys = parse_link_keys(by)
         if only_measured:
-            transfers = pl.concat(self._as_recorded()).filter(evidence="measured")
-        else:
-            transfers = self.all_transfers
-        if between is None:
-            transfers = self._inside(transfers)
+            return self._summed(by, [(self._recorded.filter(evidence="measured"), EVER)])
+        return self._summed(by, self._in_turn())
+
+    def _summed(
+        self, by: str | Sequence[str], pieces: Iterable[tuple[pl.DataFrame, int]]
+    ) -> pl.DataFrame:
+        between, keys = self.trace.stretch.between, parse_link_keys(by)
+        inside = ((some if between else self._inside(some), until) for some, until in pieces)
         return links(
-            transfers, self.machine, self.placed.place, by=by,
+            inside, self.machine, self.placed.place, by=keys,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
             between=between, hosts=self._hosts, phases=self._phases(keys),
             groups=self._groups if {"group", "parallelism"} & {*keys} else None,
@@ -264,8 +301,23 @@ class Traffic:
         )  # fmt: skip
 
     @cached_property
-    def _by_link(self) -> pl.DataFrame:
-        return self.links()
+    def _facts(self) -> _Facts:
+        """Traffic by link, and what is told of all transfers, in one pass over them."""
+        shares: list[dict[str, int]] = []
+        choices: list[pl.DataFrame] = []
+        ops: list[pl.Series] = []
+
+        def looked_at() -> Iterator[tuple[pl.DataFrame, int]]:
+            for some, until in self._in_turn():
+                inside = self._inside(some)
+                shares.append(placed_share(inside, self._routes))
+                choices.append(inside.drop_nulls("choice").select("choice", "algorithm").unique())
+                ops.append(pl.concat([some["op"], some["second_op"]]).drop_nulls().unique())
+                yield some, until
+
+        by_link = self._summed("link", looked_at())
+        share = {name: sum(each[name] for each in shares) for name in shares[0]}
+        return _Facts(by_link, share, pl.concat(choices), pl.concat(ops))
 
     @cached_property
     def _groups(self) -> pl.DataFrame:
@@ -304,11 +356,20 @@ class Traffic:
             )
         is_of_one_host = {"nic", "hosts"} & {*keys} and len(self.machine.hosts) == 1
         nothing = _ONE_HOST if is_of_one_host else _NOTHING_MOVED
-        listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
+        listed: list[int] = []
+
+        def counted() -> Iterator[tuple[pl.DataFrame, int]]:
+            for some, until in self._in_turn():
+                listed.append(listed_transfers(self._inside(some), self._routes, keys))
+                yield some, until
+
         if counters:
             rows = self.counters()
+        elif keys == ("link",):
+            rows = self._facts.by_link
+            listed.append(self._facts.share["routed"])
         else:
-            rows = self._by_link if keys == ("link",) else self.links(keys)
+            rows = self._summed(keys, counted())
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
         meta = self.meta()
         if "nic" in keys and not counters:
@@ -316,7 +377,7 @@ class Traffic:
             meta["warnings"] = self._assumed_nics(rows) + meta["warnings"]
         return Answer(
             rows=rows,
-            meta={**meta, **listed, **expected},
+            meta={**meta, **({"listed": sum(listed)} if listed else {}), **expected},
             title="attributed against counted bytes"
             if counters
             else f"traffic by {', '.join(keys)}",
@@ -360,8 +421,9 @@ class Traffic:
 
     def _between(self, where: str) -> str | None:
         """Return a note: number of collectives of uncertain algorithm, and the text `where`."""
-        number = self.transfers["choice"].drop_nulls().n_unique()
-        names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
+        choices = self._facts.choices
+        number = choices["choice"].n_unique()
+        names = choices["algorithm"].unique().sort(descending=True)
         if not number:
             return None
         which = " or ".join(names)
@@ -383,15 +445,17 @@ class Traffic:
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
         """Return the traffic of links over time; see `link_timeline`."""
-        return link_timeline(*self._moved, bins=bins, reports=self._reports)
+        place = self.placed.place
+        return link_timeline(self.transfers, self.machine, place, bins=bins, reports=self._reports)
 
     def contradictions(self) -> tuple[str, ...]:
         """Return sentences on recorded copies that contradict the machine; see `contradictions`."""
-        return contradictions(*self._moved)
+        return contradictions(self._inside(self._recorded), self._routes)
 
     def counters(self) -> pl.DataFrame:
         """Compare measured and modelled bytes with counters; see `link_counters`."""
-        return link_counters(self.trace, *self._moved, self._hosts)
+        moved = self.transfers if self.trace.height("metrics") else TRANSFERS.empty()
+        return link_counters(self.trace, moved, self.machine, self.placed.place, self._hosts)
 
     def expected(self, parameters: int) -> dict[str, Any]:
         """Compare the bytes moved per iteration with the bytes that training must exchange.
@@ -420,11 +484,11 @@ class Traffic:
             "origin": self.placed.machine.origin,
             "placed_by": self.placed.by,
             "window_ns": self.window_ns,
-            **placed_share(*self._moved),
+            **self._facts.share,
             "collectives": nccl.height,
             "collectives_of_unknown_size": unsized,
             "collectives_on_no_link": self._off_links.height,
-            "root": traffic_root(self.transfers).to_dicts()[0],
+            "root": traffic_root(self._inside(self._recorded)).to_dicts()[0],
             "warnings": self._warnings(nccl.height, unsized),
         }
 
@@ -490,8 +554,7 @@ class Traffic:
         calls = in_stretch(self.calls, self.trace.stretch).filter(
             pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )
-        moved = pl.concat([self.all_transfers["op"], self.all_transfers["second_op"]])
-        placed = pl.col("op").is_in(moved.drop_nulls().implode())
+        placed = pl.col("op").is_in(self._facts.ops.implode())
         matched = pl.col("match").is_in(calls.filter(placed)["match"].drop_nulls().implode())
         return calls.filter(~(placed | matched.fill_null(value=False)))
 
@@ -512,7 +575,7 @@ class Traffic:
 
     def _overfull(self) -> list[str]:
         """Return warnings of links whose traffic would exceed their peak rate."""
-        table = self._by_link
+        table = self._facts.by_link
         if "least_utilisation" in table.columns:
             table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
         full = table.filter(pl.col("utilisation") > _FULL)
@@ -569,9 +632,7 @@ peaks have some percent of error.
 _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 
 
-def contradictions(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
-) -> tuple[str, ...]:
+def contradictions(transfers: pl.DataFrame, routes: Routes) -> tuple[str, ...]:
     """Return sentences on copies that are impossible on this machine, one per pair of GPUs.
 
     These are copies between two GPUs that are more than 5 % faster than the narrowest link of their
@@ -581,16 +642,14 @@ def contradictions(
     ----------
     transfers
         As in the table `TRANSFERS`.
-    machine
-        The machine.
-    place
-        Device of the run -> GPU of the machine.
+    routes
+        Routes of transfers over the machine.
     """
     copies = transfers.filter(
         pl.col("method").is_in(["p2p", "two_hop"]), pl.col("evidence") == "measured"
     ).drop_nulls(["src_device", "dst_device"])
-    routed = with_routes(copies, machine, place)
-    return (*_too_fast(routed), *_nowhere(routed, machine))
+    routed = routes.of(copies)
+    return (*_too_fast(routed), *_nowhere(routed, routes.machine))
 
 
 def _too_fast(routed: pl.DataFrame) -> list[str]:
