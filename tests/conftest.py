@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from polars.lazyframe.engine import _LocalEngine
 from polars.lazyframe.opt_flags import QueryOptFlags
 
 if TYPE_CHECKING:
+    from tracekit.model import Trace
     from tracekit.store import ReportOptions
     from tracekit.store._report import ReportMade
 
@@ -323,6 +325,41 @@ def samples_read_once(_read_once: _ReadOnce) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_jobs, "make_report", _read_once)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _facts() -> dict[tuple[Any, ...], tuple[dict[Any, Any], ...]]:
+    """What analyses have found of runs, by their content."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def facts_found_once(_facts: dict[tuple[Any, ...], tuple[dict[Any, Any], ...]]) -> Iterator[None]:
+    """Let what all questions of a run share be found once, for tests that only ask runs.
+
+    Every opening has tables of its own. Runs are the same if copied with the times of their files.
+    """
+    from tracekit.runs._opened import OpenedRun
+
+    opened = OpenedRun.trace.func
+
+    def trace(run: OpenedRun) -> Trace:
+        made = opened(run)
+        if run._rules or run._workers or len(run._reports) < len(run.record.files):
+            return made
+        folder, record = run._store.folder(run.record), run.record
+        tables = ((each.relative_to(folder), each.stat()) for each in folder.rglob("*.parquet"))
+        state = frozenset((path, told.st_size, told.st_mtime_ns) for path, told in tables)
+        key = (record.digest, record.options, record.warnings, state)
+        known = _facts.setdefault(key, (made._known, made._known_of_all))
+        for name, facts in zip(("_known", "_known_of_all"), known, strict=True):
+            object.__setattr__(made, name, facts)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenedRun, "trace", found := cached_property(trace))
+        found.__set_name__(OpenedRun, "trace")
         yield
 
 

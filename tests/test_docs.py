@@ -9,7 +9,8 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -35,7 +36,14 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
-pytestmark = pytest.mark.usefixtures("samples_read_once")
+pytestmark = pytest.mark.usefixtures("samples_read_once", "facts_found_once")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports_are_found_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(architecture, "imports", cache(architecture.imports))
+        yield
 
 
 @pytest.fixture(scope="module")

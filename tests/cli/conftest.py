@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _asked_of_samples(request: pytest.FixtureRequest) -> None:
     if "ingest" not in request.path.name:
         request.getfixturevalue("samples_read_once")
+    if not re.search("ingest|failures|memory", request.path.name):
+        request.getfixturevalue("facts_found_once")
 
 
 @pytest.fixture(scope="session")

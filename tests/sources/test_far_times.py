@@ -421,6 +421,7 @@ def test_tables_are_those_without_such_rows(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("facts_found_once")
 @pytest.mark.parametrize(
     "kind", ["nsys", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in OTHER_KINDS)]
 )
