@@ -115,8 +115,8 @@ class Thresholds:
     """Least number of fills at the start of a step that clear gradients: a single one is a new
     tensor."""
     alone_on_stream: float = 0.95
-    """Least share of a stream's ops with one stage for which its ops without a call get that stage:
-    a stray op does not make a stream one of several purposes."""
+    """Ops without a call get a stage if at least this share of the other ops of their stream has
+    that stage: a stray op does not make a stream one of several purposes."""
 
     # Which threads take turns.
 
