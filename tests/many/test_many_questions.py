@@ -125,7 +125,7 @@ def _die(_: int) -> None:
 
 def test_a_part_whose_process_is_lost_is_done_again(tmp_path) -> None:
     ask = Workers(2, None, lambda *_: None)
-    names = [f"flag{number}" for number in range(4)]
+    names = ["flag0", "flag1"]
     found = ask([partial(_die_at_first, tmp_path / name) for name in names])
     assert dict(found) == dict(enumerate(names))
     with pytest.raises(InputError, match=r"part 1 of 2 .* was ended by SIGKILL 3 times"):

@@ -229,7 +229,7 @@ def lanes_of(request: pytest.FixtureRequest) -> Callable[[tracekit.Run], RunLane
             known[id(run)] = lanes = RunLanes(run.trace)
             with pytest.MonkeyPatch.context() as patch:
                 if request.param == "made in many batches":
-                    patch.setattr(batches, "ROWS", 40)
+                    patch.setattr(batches, "ROWS", 200)
                 made = lanes.sums
             if request.param == "kept":
                 read = RunSums.unpacked(made.packed(), run.trace)

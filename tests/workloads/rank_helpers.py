@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from workloads._options import Options
     from workloads._summary import Summary
 
@@ -24,6 +26,17 @@ def with_torch() -> ForkServerContext:
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "workloads._loop"])
     return context
+
+
+@cache
+def built(name: str) -> nn.Module:
+    """Return a network that tests leave as it is: to draw its weights takes long."""
+    import torch
+
+    from workloads.networks import build
+
+    torch.manual_seed(0)
+    return build(name)
 
 
 def modules_of(options: Options) -> set[str]:

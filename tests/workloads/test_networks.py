@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import pytest
+from rank_helpers import built
 
 torch = pytest.importorskip("torch")
 
@@ -25,13 +25,6 @@ SMALL = {
 """Sides of images that are quick to compute."""
 QUICK = [name for name in NETWORKS if name != "resnet-110-imagenet"]
 """All but the largest, which is made of the same parts as ResNet-50."""
-
-
-@cache
-def _built(name: str) -> nn.Module:
-    """Return a network that tests leave as it is: to draw its weights takes long."""
-    torch.manual_seed(0)
-    return build(name)
 
 
 def _inputs(network: Network, batch: int = 2) -> torch.Tensor:
@@ -169,7 +162,7 @@ def _transformer() -> int:
     ],
 )
 def test_parameters(name: str, parameters: int, count: Callable[[], int]) -> None:
-    network = _built(name)
+    network = built(name)
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == parameters
     assert NETWORKS[name].parameters == parameters == count()
 
@@ -209,12 +202,12 @@ def test_parameters_without_auxiliary_classifiers(
 def test_layers_that_compute(name: str, layers: int) -> None:
     """Layers with weights are as many as the name says; ResNet-50 has four more in shortcuts."""
     kinds = nn.Conv2d | nn.Linear
-    assert sum(isinstance(layer, kinds) for layer in _built(name).modules()) == layers
+    assert sum(isinstance(layer, kinds) for layer in built(name).modules()) == layers
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_logits_and_gradients(name: str) -> None:
-    network, module = NETWORKS[name], _built(name)
+    network, module = NETWORKS[name], built(name)
     found = module(_inputs(network))
     logits = found if isinstance(found, tuple) else (found,)
     assert [tuple(one.shape) for one in logits] == [(2, network.classes)] * (
@@ -228,7 +221,7 @@ def test_logits_and_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_blocks_compute_what_the_network_does(name: str) -> None:
-    network, module = NETWORKS[name], _built(name).eval()
+    network, module = NETWORKS[name], built(name).eval()
     inputs = _inputs(network)
     chained = inputs
     for _, block in blocks(module):
@@ -243,7 +236,7 @@ def test_other_numbers_of_classes() -> None:
 
 
 def test_blocks_are_the_smallest_that_follow_each_other() -> None:
-    named = [name for name, _ in blocks(_built("resnet-110"))]
+    named = [name for name, _ in blocks(built("resnet-110"))]
     pairs = [f"layer{layer}.block{block}" for layer in (1, 2, 3) for block in range(1, 19)]
     stem = ["conv1.conv", "conv1.norm", "conv1.activation"]
     assert named == [*stem, *pairs, "pool3", "flatten", "fc"]
@@ -275,7 +268,7 @@ def _deviation(module: nn.Module, name: str) -> float:
 
 @pytest.mark.slow
 def test_initial_weights() -> None:
-    alexnet, resnet, inception = map(_built, ("alexnet", "resnet-50", "inception-v3"))
+    alexnet, resnet, inception = map(built, ("alexnet", "resnet-50", "inception-v3"))
     assert _deviation(alexnet, "fc7") == pytest.approx(0.01, rel=0.01)
     ones = [name for name, one in alexnet.named_parameters() if one.dim() == 1 and one.min() == 1]
     assert ones == ["conv2.bias", "conv4.bias", "conv5.bias", "fc6.bias", "fc7.bias"]
@@ -293,7 +286,7 @@ def test_a_network_of_many_blocks_begins_where_it_knows_nothing() -> None:
     torch.manual_seed(0)
     network = NETWORKS["resnet-110"]
     with torch.no_grad():
-        logits = _built("resnet-110")(torch.randn(16, 3, 32, 32))
+        logits = built("resnet-110")(torch.randn(16, 3, 32, 32))
     loss = nn.functional.cross_entropy(logits, torch.arange(16) % network.classes)
     assert loss.item() == pytest.approx(2.3, abs=0.5)
 

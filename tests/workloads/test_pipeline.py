@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_helpers import train_each
+from rank_helpers import built, train_each
 
 torch = pytest.importorskip("torch")
 
@@ -184,7 +184,7 @@ PUBLISHED = {  # 10^9 products and sums, each pair counted as one
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "resnet-110-imagenet"])
 def test_every_network_can_be_cut(name: str) -> None:
-    network = build(name)
+    network = built(name)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     known = survey(network, NETWORKS[name].input)
     costs = [block.operations for block in known]
@@ -235,7 +235,7 @@ WANTED = {
 
 def _boundary(name: str) -> int:
     """Floats of a sample that go from stage to stage."""
-    known = survey(build(name), NETWORKS[name].input)
+    known = survey(built(name), NETWORKS[name].input)
     starts = [own.start for own in cut([block.operations for block in known], STAGES)[1:]]
     return sum(torch.Size(known[start - 1].output).numel() for start in starts)
 
