@@ -375,6 +375,16 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@pytest.fixture(params=["as it stands", "compiled"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have loops run as they stand, or compiled however few rows there are."""
+    from tracekit.support import compiled
+
+    if request.param == "compiled":
+        monkeypatch.setattr(compiled, "FEW_ROWS", 0)
+    return str(request.param)
+
+
 @pytest.fixture
 def heard() -> list[str]:
     """What a page complains of, asks, or loads beside itself."""

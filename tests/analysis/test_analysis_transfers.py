@@ -18,7 +18,6 @@ from tracekit.analysis.traffic import copy_transfers
 from tracekit.analysis.traffic._transfers import traffic_root
 from tracekit.machine import Link, Machine
 from tracekit.model import TRANSFERS, Trace
-from tracekit.support import compiled as _compiled
 
 FOUND = (
     "op", "second_op", "src_device", "dst_device", "via_device", "bytes", "start", "end",
@@ -877,14 +876,6 @@ MIXES = {
     "hops": _hops(),
 }
 RING = machine_of((0, 1), (1, 2), (2, 3), (3, 0))
-
-
-@pytest.fixture(params=["as it stands", "compiled"])
-def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run loops as they stand, or compiled."""
-    if request.param == "compiled":
-        monkeypatch.setattr(_compiled, "FEW_ROWS", 0)
-    return str(request.param)
 
 
 @pytest.mark.parametrize("mix", MIXES)

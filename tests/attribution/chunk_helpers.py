@@ -6,28 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
-import pytest
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import attribute_recording
 from tracekit.model import KEYS, TABLES, Recording, Stream, Trace
-from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace
 
 ATTRIBUTED = (
     "ops", "calls", "ranges", "paths", "iterations", "verdicts", "assumptions", "opinions",
 )  # fmt: skip
 THREADS = (0, 1, 2, 10, 11)
-
-
-@pytest.fixture(params=["as it stands", "compiled"])
-def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have loops run as they stand, or compiled however few rows there are."""
-    if request.param == "compiled":
-        monkeypatch.setattr(_compiled, "FEW_ROWS", 0)
-    return str(request.param)
 
 
 class Cut:

@@ -14,7 +14,6 @@ from chunk_helpers import (
     Plan,
     assert_same_in_chunks,
     attributed_in_chunks,
-    mode,
     plans,
 )
 from effort import examples
@@ -28,8 +27,6 @@ from tracekit.attribution._arrays import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
 from tracekit.support.spool import Workspace
-
-__all__ = ["mode"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 SAMPLES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")
@@ -86,11 +83,16 @@ def test_samples_in_chunks(name: str, height: int, tmp_path: Path) -> None:
     assert_same_in_chunks(trace, whole, [height, 1, 3 * height], Workspace(folder, memory=1))
 
 
+@cache
+def _without_ranges() -> tuple[Trace, Trace]:
+    trace = _sample("ddp_4gpu")[0]
+    trace = trace.with_tables({"ranges": trace.read("ranges").clear()})
+    return trace, attribute(trace, default_rules())
+
+
 @pytest.mark.parametrize("memory", [1, 1 << 30])
 def test_processes_without_ranges_in_pieces(tmp_path: Path, memory: int) -> None:
-    trace = read(FOLDER / "ddp_4gpu.sqlite")
-    trace = trace.with_tables({"ranges": trace.read("ranges").clear()})
-    whole = attribute(trace, default_rules())
+    trace, whole = _without_ranges()
     workspace = Workspace(tmp_path, memory)
     workspace.rows = 24  # and so six times as many ops of a process, three steps, in a piece
     tables, _ = attributed_in_chunks(trace, [50], workspace)

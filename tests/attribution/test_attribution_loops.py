@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 import pytest
-from chunk_helpers import HEIGHTS, MARKER, Plan, mode, plans, stream
+from chunk_helpers import HEIGHTS, MARKER, Plan, plans, stream
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,8 +26,6 @@ from tracekit.attribution._names import classify_ranges, classify_threads, step_
 from tracekit.model import Trace
 from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace
-
-__all__ = ["mode"]
 
 QUICK = settings(
     max_examples=examples(25),

@@ -17,7 +17,6 @@ from tracekit.attribution import Rules, _nesting
 from tracekit.attribution._nesting import look_at_ranges
 from tracekit.errors import UsageError
 from tracekit.model import KEYS, Recording, Stream, Trace
-from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace
 
 Range = tuple[int, int, int]
@@ -89,14 +88,6 @@ def test_of_passes_that_repeat_the_one_around_them_one_is_told(name: str) -> Non
     stream = Recording.of(builder.trace()).streams["ranges"]
     skeleton = look_at_ranges(stream, 1, RULES, Workspace()).skeleton
     assert skeleton.select("range", "covered").rows() == [(0, False), (1, True)]
-
-
-@pytest.fixture(params=["as it stands", "compiled"])
-def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have loops run as they stand, or compiled however few rows there are."""
-    if request.param == "compiled":
-        monkeypatch.setattr(_compiled, "FEW_ROWS", 0)
-    return str(request.param)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import sys
 import termios
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner, Result
 
@@ -42,6 +44,15 @@ class Done:
 def tracekit(*arguments: str | Path) -> Result:
     """Run the command line in this process."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def document(*words: str | Path, code: int = 0) -> dict[str, Any]:
+    """Return what a command writes as JSON."""
+    done = tracekit(*words, "--format", "json")
+    assert done.exit_code == code, done.stderr
+    content = json.loads(done.stdout)
+    assert isinstance(content, dict)
+    return content
 
 
 def command(*arguments: str | Path) -> list[str]:

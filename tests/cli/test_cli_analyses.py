@@ -1,24 +1,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from cli_helpers import SAMPLE, tracekit
+from cli_helpers import SAMPLE, document, tracekit
 
 import tracekit as tk
 from tracekit.analysis.facts._keys import KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def document(*words: str | Path) -> dict[str, Any]:
-    done = tracekit(*words, "--format", "json")
-    assert done.exit_code == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert isinstance(content, dict)
-    return content
 
 
 def test_by_stage_has_the_documented_columns(stored: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-from cli_helpers import SAMPLES, TOPOLOGY, tracekit
+from cli_helpers import SAMPLES, TOPOLOGY, document, tracekit
 
 from tracekit.analysis.communication.questions import _LINK_KEYS as KEYS
 from tracekit.analysis.traffic._links import LINK_KEYS
@@ -21,14 +20,6 @@ from tracekit.support.quantities import parse_count
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "json"
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
-
-
-def document(*words: str | Path) -> dict[str, Any]:
-    done = tracekit(*words, "--format", "json")
-    assert done.exit_code == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert isinstance(content, dict)
-    return content
 
 
 def test_the_keys_are_those_of_the_analysis() -> None:

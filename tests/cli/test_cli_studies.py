@@ -7,11 +7,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
+from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, document, tracekit
 from step_recordings import write_recording
 
 import tracekit as tk
@@ -23,14 +22,6 @@ from tracekit.runs._comparisons import KEYS
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 STAR = SAMPLES / "p2p_4gpu_star.sqlite"
-
-
-def document(*words: str | Path, code: int = 0) -> dict[str, Any]:
-    done = tracekit(*words, "--format", "json")
-    assert done.exit_code == code, done.stderr
-    content = json.loads(done.stdout)
-    assert isinstance(content, dict)
-    return content
 
 
 def test_the_keys_are_those_of_the_analysis() -> None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from cli_helpers import OTHER, PIPELINE, tracekit
+from cli_helpers import OTHER, PIPELINE, document, tracekit
 
 from tracekit.cli import _output
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def document(*words: str | Path) -> dict[str, Any]:
-    done = tracekit(*words, "--format", "json")
-    assert done.exit_code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def test_stalls_of_one_run(stored: Path) -> None:

@@ -98,16 +98,6 @@ def recorded_rows(found: Projections) -> Iterator[tuple[str, ...]]:
     yield "kernels", "in no range", "", "", str(found.outside[1]), str(found.outside[0])
 
 
-def recorded() -> dict[str, list[tuple[str, ...]]]:
-    """Return the recorded rows by trace."""
-    with RECORDED.open(newline="", encoding="utf-8") as file:
-        lines = (line for line in file if not line.startswith("#"))
-        rows: dict[str, list[tuple[str, ...]]] = {}
-        for trace, *row in list(csv.reader(lines))[1:]:
-            rows.setdefault(trace, []).append(tuple(row))
-    return rows
-
-
 def _record(traces: list[Path]) -> None:
     version = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
     command = f"{' '.join(COMMAND)} --report {','.join(REPORTS)}"

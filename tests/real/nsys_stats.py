@@ -98,9 +98,9 @@ def recorded_rows(found: Stats) -> Iterator[tuple[str, ...]]:
         yield "range", name[:NAME_LENGTH], str(count), str(length), ""
 
 
-def recorded() -> dict[str, list[tuple[str, ...]]]:
+def recorded(path: Path = RECORDED) -> dict[str, list[tuple[str, ...]]]:
     """Return the recorded rows by trace."""
-    with RECORDED.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         lines = (line for line in file if not line.startswith("#"))
         rows: dict[str, list[tuple[str, ...]]] = {}
         for trace, *row in list(csv.reader(lines))[1:]:

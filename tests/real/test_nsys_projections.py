@@ -18,8 +18,8 @@ from pathlib import Path
 import nsys_projections
 import polars as pl
 import pytest
-from nsys_projections import Projections, recorded, recorded_rows, together
-from nsys_stats import NsysFailedError
+from nsys_projections import RECORDED, Projections, recorded_rows, together
+from nsys_stats import NsysFailedError, recorded
 from projections import projected_ranges
 
 import tracekit as tk
@@ -153,7 +153,7 @@ def by_nsys() -> Callable[[Path], Projections]:
 @pytest.mark.parametrize("name", TRACES)
 def test_what_ranges_hold_is_what_was_recorded_of_nsys(real_run, name):
     ours = _projections_of(real_run(name), name)
-    assert list(recorded_rows(ours)) == recorded()[name]
+    assert list(recorded_rows(ours)) == recorded(RECORDED)[name]
 
 
 @pytest.mark.slow
