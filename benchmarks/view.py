@@ -21,6 +21,7 @@ import numpy as np
 
 import tracekit
 from tracekit.present.pages import view_page
+from tracekit.support.memory import keep_small
 from tracekit.view import keep_tiles
 from tracekit.view._asked import AskedRuns
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=20, help="questions of each kind")
     parser.add_argument("--tiles", action="store_true", help="only make the tiles")
     given = parser.parse_args()
+    keep_small()  # as `tracekit view` does
     run = tracekit.open(given.run)
     asked = AskedRuns([run])
     print(f"{'ms: wall, wall 95 %, CPU, CPU 95 %':34}", " " * 35, "kB")

@@ -27,6 +27,7 @@ from tracekit.view._blocks import broken_down
 from tracekit.view._counter_lanes import SAMPLED, Counter, sampled
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Query, Refused, Turns
+from tracekit.view._sums import OF_OP
 from tracekit.view._tiles import COMMUNICATION, LOOKS
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ _LONG_RUN = 1_000_000
 of ops from which an op outside of steps is told without what it waited for."""
 _MOST_EXPORTED = 100_000
 """Largest number of ops of the steps that are handed to Perfetto."""
-_PIECES = 64
-"""The next hit is first searched in one part in 64 of a run."""
+_PIECES = 512
+"""The next hit is first searched in one part in 512 of a run."""
 _QUICK, _SLOW = 4, 2
 """Number of requests handled at once: those that read little, and those that read much."""
 
@@ -280,9 +281,9 @@ class AskedRuns:
         time = _number(query, "time", -_LAST, _LAST)
         names = seen.matching(_words(query))
         if which == "longest":
-            most = names.top_k(1, by="most")
-            ops = seen.run.trace["ops"].filter(pl.col("op").is_in(most["longest"].implode()))
-            return {"hit": next((_place(seen, row) for row in ops.collect().to_dicts()), None)}
+            most = names.top_k(1, by="most")["longest"]
+            ops = [seen.op(number) for number in most]
+            return {"hit": next((_place(seen, op.row(0, named=True)) for op in ops), None)}
         return {"hit": self._beside(seen, names["name"], time, is_after=which == "next")}
 
     def _beside(
@@ -290,7 +291,8 @@ class AskedRuns:
     ) -> dict[str, Any] | None:
         """Return the op with one of these names nearest to a time, after or before it; or None."""
         first, last = seen.lanes.edges
-        ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
+        has_name = pl.col("name").cast(pl.String).is_in(names.implode())
+        ops = seen.run.trace["ops"].filter(has_name).select("op", "start", "end", *OF_OP)
         start, reach = pl.col("start"), max((last - first) // _PIECES, 1)
         time = min(max(time, first - 1), last + 1)
         while not names.is_empty() and (time < last if is_after else time > first):
@@ -336,11 +338,7 @@ class AskedRuns:
         """Return the run and the row of the op that a request names."""
         _only(query, "run", "op")
         seen = self._seen(query)
-        number = _number(query, "op", 0, _LAST)
-        ops = seen.run.trace["ops"]
-        found = ops.slice(number, 1).collect()
-        if found["op"].to_list() != [number]:  # numbers are rows in most runs
-            found = ops.filter(pl.col("op") == number).collect()
+        found = seen.op(_number(query, "op", 0, _LAST))
         if found.is_empty():
             raise Refused(404, "unknown op")
         return seen, found
@@ -355,6 +353,14 @@ class _Seen:
     def __init__(self, run: AskedRun) -> None:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
         self._near: _Near | None = None
+
+    def op(self, number: int) -> pl.DataFrame:
+        """Return the row of an op; no row if there is none."""
+        ops = self.run.trace["ops"]
+        found = ops.slice(number, 1).collect()
+        if found["op"].to_list() == [number]:  # numbers are rows in most runs
+            return found
+        return ops.filter(pl.col("op") == number).collect()
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
         """Return all details of an op; of a long run only details found in the step around it.
@@ -414,7 +420,8 @@ class _Near:
         times = pl.concat([steps.select("start", "end"), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
         near, ranges = step_detail.around(trace, begin, end, number)
-        near = near.with_part({"iterations": steps.lazy()})
+        # Calls are found by their number: a test of their times would read more columns.
+        near = near.with_part({"iterations": steps.lazy(), "calls": trace["calls"]})
         return cls((number, step), (begin, end), ranges, near)
 
     def numbered(self, op: pl.DataFrame) -> pl.DataFrame:
