@@ -56,12 +56,9 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
         return answer
     ends = [run.breakdown.answer(by=by, between=each) for each in ends_with_work]
     inside = sums.kernels.filter(pl.col("part").is_between(first, behind - 1))
-    kept = _measures(inside, by) if by == _KERNEL else _rows(sums, by, where)
+    kept = _measures(_added(inside, by), by) if by == _KERNEL else _rows(sums, by, where)
     parts = [kept, *(_measures(each.rows, by) for each in ends)]
-    least, most = (pl.col(f"^{name}$") for name in _DURATIONS)
-    rows = pl.concat(parts, how="diagonal").group_by(_COLUMNS.get(by, by)).agg(
-        least.min(), most.max(), pl.exclude(*_DURATIONS).sum()
-    )  # fmt: skip
+    rows = _added(pl.concat(parts, how="diagonal"), by)
     windows = {
         gpu: min(end, done) - max(start, begun)
         for gpu, (begun, done) in sums.gpus.items()
@@ -77,6 +74,14 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     first_end: Answer = ends[0]
     more = [_NO_MEDIANS] if by == _KERNEL else []
     return replace(first_end, rows=rows, meta=meta).warning([*first_end.warnings, *more])
+
+
+def _added(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Add up the measures of rows with the same values of the key `by`."""
+    least, most = (pl.col(f"^{name}$") for name in _DURATIONS)
+    return rows.group_by(_COLUMNS.get(by, by)).agg(
+        least.min(), most.max(), pl.exclude(*_DURATIONS).sum()
+    )
 
 
 def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:

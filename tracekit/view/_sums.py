@@ -115,6 +115,7 @@ class RunSums:
             pl.col("ops").sum(), _LONGEST, total=pl.col("total_ns").sum(),
             most=pl.col("max_ns").max(),
         )  # fmt: skip
+        sums = sums.cast({"name": pl.String})
         return sums.sort("total", "name", descending=[True, False])
 
     @classmethod
@@ -267,7 +268,7 @@ def _columns(
 def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFrame:
     """Read the sums by name and kind of op from cached bytes."""
     height = _integers([header["kernels"]], 1)[0]
-    texts = pl.Series([None, *header["names"]], dtype=pl.String)
+    texts = pl.Series([None, *header["names"]], dtype=pl.Categorical)
     bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
     sums = _columns(read, height, _KERNELS, bounds)
     if len(texts) != len({0, *sums["name"].unique()}):
@@ -275,7 +276,7 @@ def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFra
     there = pl.when(pl.col("ops") > 0)
     return sums.with_columns(
         texts.alias("name").gather(sums["name"]),
-        pl.Series("kind", KINDS, pl.String).gather(sums["kind"]),
+        pl.Series("kind", KINDS, pl.Enum(KINDS)).gather(sums["kind"]),
         pl.col("part", "ops").cast(pl.Int64),
         *(there.then(pl.col(each)).alias(each) for each in ("min_ns", "max_ns", "longest")),
     )
@@ -288,12 +289,12 @@ def _few(
     height = _integers([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
-    texts = pl.Series([None, *header["texts"]], dtype=pl.String)
+    texts = pl.Series([None, *header["texts"]], dtype=pl.Categorical)
     bounds = {"lane": len(lanes) - 1, "look": len(LOOKS) - 1, "name": len(texts) - 1}
     few = _columns(read, height, _FEW, bounds)
     few = few.with_columns(
         pl.col("start", "end") + first,
-        pl.Series("stage", LOOKS, pl.String).gather(few["look"]),
+        pl.Series("stage", LOOKS, pl.Enum(LOOKS)).gather(few["look"]),
         texts.alias("name").gather(few["name"]),
     )
     parts = few.partition_by("lane", as_dict=True, maintain_order=True)

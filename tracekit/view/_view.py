@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from tracekit._version import __version__
+from tracekit.analysis import step_detail
 from tracekit.errors import UsageError
 from tracekit.present.pages import view_page
 from tracekit.view._asked import AskedRun, AskedRuns
@@ -25,8 +26,9 @@ IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Compute and cache the sums from which a run's charts are drawn, so that it opens at once."""
+    """Compute and cache what charts, steps and breakdowns of a run need, to open it at once."""
     _ = RunLanes(run.trace, run.kept).lanes
+    step_detail.step_spans(run.trace)
 
 
 class View:
