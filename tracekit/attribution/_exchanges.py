@@ -267,32 +267,32 @@ def _explained(found: pl.DataFrame) -> pl.DataFrame:
     """
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
-    place = _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside)
-    return found.select("op", "process", place=place).drop_nulls()
+    # One expression of all would be computed anew wherever it is used.
+    for columns in _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside):
+        found = found.with_columns(**columns)
+    return found.select("op", "process", "place").drop_nulls()
 
 
 @cache
-def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
-    """Return an expression for a collective's stage by the layers around it; null if unclear.
+def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Expr]]:
+    """Return columns to add in turn to collectives; the last is their stage by the layers around.
 
-    `both_passes` is the least ratio of a collective's occurrences between layers of one pass
-    (forward, backward) to those of the other; `at_most_beside` the largest share that may overlap
-    kernels of the compute stream.
+    That stage, ``place``, is null if it is unclear. `both_passes` is the least ratio of a
+    collective's occurrences between layers of one pass (forward, backward) to those of the other;
+    `at_most_beside` the largest share that may overlap kernels of the compute stream.
     """
     passes = ["FP", "BP"]
-    between = (
+    is_between = (
         pl.col("own").is_in(passes)
         & (pl.col("before") == pl.col("own")) & (pl.col("after") == pl.col("own"))
     ).fill_null(value=False)  # fmt: skip
+    between, forward, backward = pl.col("between"), pl.col("forward"), pl.col("backward")
     reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
-    forward, backward = (between & (pl.col("own") == stage) for stage in passes)
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
     stream, alike = ["line", "on"], ["line", "on", "symbol"]
     # Both passes hold what belongs to them; else a pass may be called what it is not.
-    counts = [each.sum().over(alike) for each in (forward, backward)]
-    most, least = pl.max_horizontal(counts), pl.min_horizontal(counts)
+    most, least = (each("forwards", "backwards") for each in (pl.max_horizontal, pl.min_horizontal))
     often = (least > 0) & (least >= both_passes * most)
-    reduced_forward = (forward & reduces & often).any().over(stream)
     waited = computes | (
         (between & beside).sum().over(stream) <= at_most_beside * between.sum().over(stream)
     )
@@ -315,14 +315,24 @@ def _by_place(both_passes: float, at_most_beside: float) -> pl.Expr:
     ends = (pl.col("own") == "FP") & (pl.col("before") == "FP")
     edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
     is_of_pass = (
-        (between | (edges & reduced_forward)) & waited
-        & ((reduces & often) | (gathers & reduced_forward)
+        (between | (edges & pl.col("reduced_forward"))) & waited
+        & ((reduces & pl.col("often")) | (gathers & pl.col("reduced_forward"))
            | (gathers & computes & ~shards))
     )  # fmt: skip
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
     )
-    return pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))
+    return [
+        {"between": is_between},
+        {
+            "forward": between & (pl.col("own") == "FP"),
+            "backward": between & (pl.col("own") == "BP"),
+        },
+        {"forwards": forward.sum().over(alike), "backwards": backward.sum().over(alike)},
+        {"often": often},
+        {"reduced_forward": (forward & reduces & pl.col("often")).any().over(stream)},
+        {"place": pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))},
+    ]
 
 
 def find_handing(
