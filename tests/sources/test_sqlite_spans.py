@@ -23,6 +23,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read small files page by page as well."""
+    monkeypatch.setattr(_spans, "SMALL_FILE_BYTES", 0)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Note the conditions under which SQLite is asked for rows."""

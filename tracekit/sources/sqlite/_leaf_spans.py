@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 20_000
 """Number of rows below which SQLite is faster than loading the compiled loops."""
-SMALL_FILE_BYTES = 1 << 18
-"""Size of a file below which its tables have no more rows than that."""
+SMALL_FILE_BYTES = 1 << 21
+"""Size of a file below which hardly a table has more rows than that: a row takes about 100 bytes,
+and looking for the pages of all tables takes as long as reading them."""
 SPAN_BYTES = 1 << 22
 """Bytes of pages that a thread reads at once."""
 CHECKED_LEAVES = 8
