@@ -102,15 +102,22 @@ class RangeTally:
             compiled(add_launched, known.height)(
                 tuple(given(column) for column in known), numbers, tuple(self.launched)
             )
-        crowded = launched.filter("crowded").join(
-            self.tree.ranges.select("range", "node"), on="range", maintain_order="left"
-        )
+        crowded = self._with_nodes(launched.filter("crowded"))
         paths = union_length(crowded, ["node"])
         sums = crowded.group_by("node").agg(total=_LENGTH.sum())
         self._sums.append(
             paths.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
         )
         self._count_twice(crowded)
+
+    def _with_nodes(self, launched: pl.DataFrame) -> pl.DataFrame:
+        """Add ``node`` of each op's range; drop ops of start/end ranges."""
+        ranges = self.tree.ranges
+        rows = ranges["range"].search_sorted(launched["range"])
+        found = ranges.select("node", own="range").select(
+            pl.all().gather(rows.set(rows == ranges.height, None))
+        )
+        return launched.hstack(found).filter(pl.col("own") == pl.col("range")).drop("own")
 
     def _count_twice(self, crowded: pl.DataFrame) -> None:
         tree, twice = self.tree, np.zeros(len(self.tree), np.int64)

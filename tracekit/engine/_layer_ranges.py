@@ -107,8 +107,8 @@ def range_layers(trace: Trace) -> RangeLayers:
 def _ranges(trace: Trace) -> _Ranges:
     """Read the ranges and classify each by name: operator, autograd marker or module."""
     read = trace["ranges"].filter(pl.col("style") == "push_pop").select(
-        "range", "process", "thread", "start", "end", "parent", "stage", "name", "domain",
-        path=path_number(),
+        "range", "process", "thread", "start", "end", "parent", "stage",
+        pl.col("name", "domain").cast(pl.Categorical(pl.Categories.random())), path=path_number(),
     ).collect()  # fmt: skip
     table = _by_name(read if read["range"].is_sorted() else read.sort("range"))
     parents = parent_rows(table)
@@ -116,7 +116,7 @@ def _ranges(trace: Trace) -> _Ranges:
     marks = around.to_numpy().copy()
     compiled(mark_around, parents.size)(parents, marks)
     around = pl.Series("around", marks, dtype=pl.Boolean)
-    table = _with_sequences(table, parents).with_columns(around)
+    table = _with_sequences(table.drop("thread", "end", "parent"), parents).with_columns(around)
     return _Ranges(
         table.with_columns(module=~pl.col("operator") & ~pl.col("marker") & ~pl.col("around")),
         parents,
@@ -146,10 +146,9 @@ def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
-    """Evaluate expressions on texts, once per distinct text; return one row for each of `texts`."""
-    coded = texts.cast(pl.Categorical(pl.Categories.random()))
-    distinct = coded.unique()
-    codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (coded, distinct))
+    """Evaluate expressions on texts (categorical), once per distinct one; return all rows."""
+    distinct = texts.unique()
+    codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (texts, distinct))
     places = np.empty(
         int(text_codes.max(initial=-1)) + 2, np.int64
     )  # the last one is that of null, -1
@@ -184,9 +183,9 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
     Of the operators with the marker's sequence number that began before it, this is the last one:
     the earlier ones merely show the number that is due next, or enclose the operator.
     """
-    inside = ranges.innermost(pl.col("marker"))
-    rows = ranges.table.with_columns(row=pl.int_range(pl.len()), inside=pl.Series(inside) >= 0)
-    rows = rows.drop_nulls("sequence").sort("start", "row")
+    inside = pl.Series(ranges.innermost(pl.col("marker"))) >= 0
+    rows = ranges.table.select("process", "sequence", "start", "marker", inside=inside)
+    rows = rows.with_row_index("row").drop_nulls("sequence").sort("start", "row")
     key = ["process", "sequence"]
     forward = rows.filter(~pl.col("inside")).select(*key, "start", found="row")
     markers = rows.filter("marker").select(*key, "start", "row").join_asof(

@@ -153,7 +153,8 @@ def path_tree(trace: Trace) -> PathTree:
     columns = trace["ranges"].filter(pl.col("style") == "push_pop").select(
         "range", "process", "start", "end", "parent", path=path_number()
     )  # fmt: skip
-    ranges = columns.drop_nulls("path").sort("range").collect()
+    read = columns.drop_nulls("path").collect()
+    ranges = read if read["range"].is_sorted() else read.sort("range")
     paths = _above(ranges)
     parents = given(paths["above"])
     # A range lies in one that began before it, so paths come after those that are above them.
@@ -173,7 +174,9 @@ def path_tree(trace: Trace) -> PathTree:
 def _above(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return ``path, above``: each path, by first occurrence, and the row of its parent or -1."""
     firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
-    of_ranges = ranges.select(parent="range", above="path")
+    of_ranges = ranges.filter(pl.col("range").is_in(firsts["parent"].implode())).select(
+        parent="range", above="path"
+    )
     rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
     return (
         firsts.join(of_ranges, on="parent", how="left", maintain_order="left")
