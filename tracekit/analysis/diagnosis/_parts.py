@@ -22,7 +22,7 @@ from tracekit.analysis.idle_account import (
 )
 from tracekit.engine import cut, range_layers, union_length
 from tracekit.model import Frames, Trace
-from tracekit.support.batches import in_batches
+from tracekit.support.batches import at_least_one
 
 LENGTH = pl.col("end") - pl.col("start")
 MEMBER = ["process", "device"]
@@ -50,6 +50,7 @@ _WORK = [
     "op", "process", "device", "start", "end", "name", "kind", "bytes", "host_memory", "range",
     "launch_thread", "launch_start", "launch_end", "launch_size", "stage",
 ]  # fmt: skip
+_TIMES = ["end", "launch_start", "launch_end"]
 _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "time": pl.Int64})
 
 
@@ -80,10 +81,14 @@ class Part:
     def ops(self) -> pl.LazyFrame:
         """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
 
-        The frame is in memory; it is lazy so that readers copy only needed columns.
+        The frame is in memory, with integers in as few bytes as they need; it is lazy so that
+        readers copy and widen only needed columns.
         """
-        work = in_batches(self.trace["ops"].select(_WORK))
-        return pl.concat([self._placed(batch) for batch in work]).lazy()
+        work = self.trace["ops"].select(_WORK)
+        schema = self._placed(work.clear().collect()).schema
+        some = [_narrow(self._placed(batch)) for batch in at_least_one(work)]
+        held = pl.concat(some, how="vertical_relaxed").lazy()
+        return held.cast(dict(schema)).with_columns(pl.col(_TIMES) + pl.col("start"))
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut ops to steps that are neither cold nor outliers; add ``iteration, counts, share``.
@@ -230,6 +235,12 @@ class Part:
         layers = found.layers.str.replace(_REPEATED, "${1}")
         layer = layers.gather(found.of_range.gather(around["range"]))
         return around.select("range", name=pl.coalesce(layer, "around"))
+
+
+def _narrow(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ops with times as differences to the start, and integers as small as they fit."""
+    ops = ops.with_columns(pl.col(_TIMES) - pl.col("start"))
+    return ops.with_columns(each.shrink_dtype() for each in ops if each.dtype.is_integer())
 
 
 Measure = Callable[..., Frames]
