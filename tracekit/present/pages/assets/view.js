@@ -637,7 +637,7 @@ class RunChart extends Chart {
     const from = this.begin + Math.floor((this.from - this.begin) / grain) * grain;
     const to = this.begin + Math.ceil((this.to - this.begin) / grain) * grain;
     const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
-    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed; idle by cause.`;
+    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy time is the sum over stages, on lanes of GPUs of their exposed time; idle time, over causes.`;
     this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
       if (lane.samples) return valuesRow(lane, from, to);
       const { busy, count, longest } = inSight(lane, from, to, this.data.stages);
@@ -648,7 +648,7 @@ class RunChart extends Chart {
       const own = ["stages", "exposed", "idle"].includes(lane.kind) ? ["", ""] : [size(count), count ? timeText(longest) : ""];
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
-      row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join("; ")));
+      row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name}\u00a0${timeText(ns).replace(" ", "\u00a0")}`).join("; ")));
       this.legend(Object.keys(busy));
       return row;
     }));
