@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracekit.analysis import step_detail
@@ -117,17 +118,17 @@ class _Drawn(Spans):
         names = ("start", "end", "look", "name", "number", "hatched")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def during(self, start: int, end: int) -> Ints:
+    def during(self, start: int, end: int) -> npt.NDArray[np.bool_]:
         """Return the mask of spans that overlap an interval of time."""
         return (self.start < end) & (self.end > start)
 
     def as_json(self, names: dict[str, int]) -> dict[str, Any]:
         """Return the spans as JSON for the page: starts as differences, names as indices."""
         numbers = np.zeros(len(self.texts), np.int64)
-        for used in np.flatnonzero(np.bincount(self.name)):
+        for used in np.flatnonzero(np.bincount(self.name)).tolist():
             numbers[used] = names.setdefault(self.texts[used], len(names))
         return {
-            "start": _differences(self.start),
+            "start": _differences(self.start).tolist(),
             "length": (self.end - self.start).tolist(),
             "name": numbers[self.name].tolist(),
             "stage": self.look.tolist(),
@@ -515,11 +516,11 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
 _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
-def _differences(values: Ints) -> list[int]:
+def _differences(values: Ints) -> Ints:
     """Return the first value, and each further value less the one before."""
     steps = values.copy()
     steps[1:] -= values[:-1]
-    return steps.tolist()
+    return steps
 
 
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
@@ -531,7 +532,7 @@ def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]
     return {
         "width": level.width,
         "begin": tiles.origin,
-        "bin": _differences(first + kept),
+        "bin": _differences(first + kept).tolist(),
         "count": count[kept].tolist(),
         "longest": level.longest[first:last][kept].tolist(),
         "busy": {look: values for look, each in busy.items() if any(values := each[kept].tolist())},
