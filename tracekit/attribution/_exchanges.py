@@ -527,7 +527,8 @@ class Returned:
     def add(self, ops: pl.DataFrame) -> None:
         """Add the large copies in a chunk of the table of ops."""
         kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
-        copies = ops.filter(pl.col("bytes") > _LARGE, kind.is_in(_HALVES)).select(
+        large = ops.filter(pl.col("bytes") > _LARGE)
+        copies = large.filter(kind.is_in(_HALVES)).select(
             "bytes", kind, stage, by_place=source == "structure", ns=pl.col("end") - pl.col("start")
         )  # fmt: skip
         brings = copies.filter(kind == "h2d", stage == "IO")
@@ -572,9 +573,8 @@ class Split:
     def add(self, ops: pl.DataFrame) -> None:
         """Add the steps in a chunk of the table of ops that copy between GPUs."""
         kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
-        copies = ops.filter(
-            kind.is_in(_PEER), source == "gradient_exchange", pl.col("iteration").is_not_null()
-        )
+        peers = ops.filter(pl.col("kind").is_in(pl.Series(_PEER, dtype=KIND).implode()))
+        copies = peers.filter(source == "gradient_exchange", pl.col("iteration").is_not_null())
         if copies.is_empty():
             return
         step = ["process", "iteration"]

@@ -288,16 +288,15 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
         "steps": facts.number if facts.has_steps else 0,
         "devices": facts.steps["device"].n_unique(),
         **({} if facts.last_ns is None else {"last_step_ns": round(facts.last_ns)}),
-        **({"median_step_ns": round(facts.median_ns)} if _is_of_few(facts) else {}),
+        **(
+            {"median_step_ns": round(facts.median_ns)}
+            if facts.step_ns > _LONGER * facts.median_ns
+            else {}
+        ),
         "findings": findings,
         "asked": asked,
         **({"wins": _TOGETHER} if findings > 1 else {}),
     }
-
-
-def _is_of_few(facts: Facts) -> bool:
-    """Test whether few long steps decide the mean, and so the findings."""
-    return facts.has_steps and facts.step_ns > _LONGER * facts.median_ns
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
