@@ -186,7 +186,7 @@ class Speed:
         kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
         if self.stage is not None:
             return kernels & (pl.col("stage") == self.stage)
-        return kernels & pl.col("name").cast(pl.String).str.contains(f"(?i){self.name}")
+        return kernels & _has_name(f"(?i){self.name}")
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return the new time of the chosen kernels."""
@@ -315,7 +315,7 @@ class Host:
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):
             return changed
-        launches = pl.col("name").cast(pl.String).str.contains(_LAUNCHES).fill_null(value=False)
+        launches = _has_name(_LAUNCHES).fill_null(value=False)
         is_short = (pl.col("kind") == "call") | (pl.col("weight") <= _LAUNCHING_NS)
         is_launch = (launches & is_short) | (pl.col("kind") == "launch")
         meets = (pl.col("op_kind").cast(pl.String) == "collective").any()
@@ -354,6 +354,16 @@ class Overlap:
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return a negative length, by which the edges delay nothing."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
+
+
+def _has_name(pattern: str) -> pl.Expr:
+    """Return whether names match a pattern; each different name is looked at once."""
+
+    def matches(names: pl.Series) -> pl.Series:
+        known = names.unique().cast(pl.String)
+        return names.is_in(known.filter(known.str.contains(pattern)).implode())
+
+    return pl.col("name").map_batches(matches, return_dtype=pl.Boolean)
 
 
 def _times(factor: float) -> str:

@@ -277,23 +277,16 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
       either, nor the copy whose bytes the call waits for.
     """
     edges, kind = job.edges, pl.col("kind")
-    time = pl.Series("lag", job.graph.time)
-    lag = time.gather(edges["target"]) - time.gather(edges["source"])
     if slowest:
-        paces = job.found.batches.paced.select("before", "target", "pace")
-        pace = edges.join(
-            paces, left_on=["source", "target"], right_on=["before", "target"], how="left",
-            maintain_order="left",
-        )["pace"]  # fmt: skip
-        paced = edges.with_columns(weight=pl.when(kind == "pace").then(pace).otherwise("weight"))
-        return _met(job, paced)
+        paces = job.found.batches.paced.select("target", source="before", weight="pace")
+        paced = _rows(edges, kind == "pace").drop("weight").join(paces, on=["source", "target"])
+        return _met(job, _with_lengths(edges, paced))
     if not job.found.batches.asleep:
         loaded = edges.filter(kind == "loader")["target"].unique().implode()
-        own = (kind == "wait") & pl.col("target").is_in(loaded)
-        edges = edges.with_columns(
-            weight=pl.when(own).then(lag).when(kind == "loader").then(HOLDS_NOTHING)
-            .otherwise("weight")
-        )  # fmt: skip
+        own, time = _rows(edges, (kind == "wait") & pl.col("target").is_in(loaded)), job.graph.time
+        lag = pl.Series(time[own["target"]] - time[own["source"]])
+        free = pl.when(kind == "loader").then(HOLDS_NOTHING).otherwise("weight")
+        edges = _with_lengths(edges, own.with_columns(weight=lag)).with_columns(weight=free)
     waits = edges.filter(kind.is_in(["return", "block", "queue"]))
     waiting = (kind == "call") & pl.col("target").is_in(waits["target"].unique().implode())
     edges = edges.with_columns(
@@ -312,16 +305,24 @@ def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     GPUs share links to the host: at another time a copy may compete with others.
     """
     like = ["op_kind", "bytes", "link"]
-    sized = edges.join(
-        job.trace["ops"].select("op", "bytes").collect(), on="op", how="left", maintain_order="left"
-    )
     is_copy = pl.col("op_kind").is_in(["h2d", "d2h"]) & pl.col("kind").is_in(["work", "transfer"])
-    by_device = sized.filter(is_copy).group_by(*like, "device").agg(pl.col("weight").median())
+    sizes = job.trace["ops"].select("op", "bytes").collect()
+    copies = _rows(edges, is_copy).join(sizes, on="op", how="left")
+    by_device = copies.group_by(*like, "device").agg(pl.col("weight").median())
     of_several = by_device.filter(pl.len().over(like) > 1).group_by(like)
     longest = of_several.agg(longest=pl.col("weight").max().cast(pl.Int64))
-    known = sized.join(longest, on=like, how="left", maintain_order="left", nulls_equal=True)
-    met = pl.when(is_copy).then(pl.max_horizontal("weight", "longest")).otherwise("weight")
-    return edges.with_columns(weight=known.select(weight=met)["weight"])
+    known = copies.join(longest, on=like, nulls_equal=True)
+    return _with_lengths(edges, known.with_columns(weight=pl.max_horizontal("weight", "longest")))
+
+
+def _rows(edges: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
+    """Return some edges with their ``row``."""
+    return edges.with_row_index("row").filter(which)
+
+
+def _with_lengths(edges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return edges of which those with the numbers ``row`` have the new lengths ``weight``."""
+    return edges.with_columns(edges["weight"].clone().scatter(rows["row"], rows["weight"]))
 
 
 def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
