@@ -137,7 +137,7 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 
     Returns
     -------
-    ``step, kind`` (of edge), ``process, stage``, `columns`, ``cause, start, end``.
+    The columns of `Dependencies.paths` and `described`, with ``cause``.
     """
     about = described(job.trace, job.moments, job.traffic, columns)
     # Where nothing is input, who is away while the GPU works waits for none.
@@ -145,6 +145,7 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     has_input = any(rows.collect().height for rows in fed)
     kind, is_work = pl.col("kind"), pl.col("cause").is_in(["gpu", "comm"])
     waits = (_IS_INPUT | (kind == "host")) & (pl.col("cause") != "unexplained")
+    is_pause = waits & (_LENGTH > _PAUSE_NS)
     until, pauses = pl.col("start") + pl.col("explained"), []
     for segments in job.found.paths(job.bounds):
         known = segments.with_columns(about.select(pl.all().gather(segments["target"] // 2)))
@@ -154,11 +155,9 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         late = known.filter(pl.col("explained") < _LENGTH).with_columns(
             start=until, cause=pl.lit("unexplained", _CAUSE)
         )
-        both = pl.concat([explained, late]).with_columns(
+        parts = pl.concat([explained, late]).with_columns(
             pl.when(is_work).then(name).alias(name) for name in columns if name != "device"
         )
-        parts = both.select("step", "kind", "process", "stage", *columns, "cause", "start", "end")
-        is_pause = both.select(waits & (_LENGTH > _PAUSE_NS)).to_series()
         pauses.append(parts.filter(is_pause))
         yield parts.filter(~is_pause)
     yield _named(job.trace, pl.concat(pauses))

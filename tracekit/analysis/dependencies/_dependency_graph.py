@@ -21,6 +21,7 @@ from tracekit.analysis.dependencies._edges import (
     moments_of,
     near,
     same_lane,
+    with_last_done,
 )
 from tracekit.analysis.dependencies._sweeps import (
     NEAR,
@@ -60,7 +61,7 @@ _MOST_THREADS = 64
 TOLERATED_NS = 20_000
 """Tolerance, ns: a larger unexplained delay of a moment is kept in replays."""
 _ROUNDS = 3
-BATCH = 1 << 19
+BATCH = 1 << 18
 """Number of segments of critical paths that are described at a time."""
 _PATH = {
     "target": np.uint32, "kind": np.uint8, "step": np.uint32,
@@ -94,7 +95,7 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
     alone = np.ones(ops.height, np.bool_)
     alone[(together["begin"].to_numpy() - moments.first_of_ops) // 2] = False
     others = [
-        edges(_after_any(lone, ops), "before", "begin", "order"),
+        edges(with_last_done(lone, "start", ops), "done", "begin", "order"),
         edges(together, "other", "finish", "transfer", "weight"),
     ]
     return pl.concat(others), {
@@ -103,17 +104,6 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
         "alone": alone,
         "work": 1 + given(ops["work"].to_physical()),
     }
-
-
-def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return an edge to each op of `lone` from the op of its process that ended last before it."""
-    done = near(ops, "end", lone["start"], LANE)
-    ends = done.select("process", time="end", before="finish").sort("time")
-    return (
-        lone.sort("start")
-        .join_asof(ends, left_on="start", right_on="time", by="process", check_sortedness=False)
-        .drop_nulls("before")
-    )  # fmt: skip
 
 
 def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
@@ -214,22 +204,15 @@ def _of_host(
     asleep = waits.join(rhythmic.select("target", chained=True), on="target", how="left").join(
         handed.select("target"), on="target", how="anti"
     ).with_columns(weight=pl.when("chained").then(free).otherwise("length"))  # fmt: skip
-    ops = near(moments.ops, "end", asleep["end"], LANE)
-    done = ops.select("process", time="end", work="finish").sort("time")
     # What the GPU had done by then comes first as well: a loader rests until batches are taken.
-    after = (
-        asleep.sort("end")
-        .join_asof(done, left_on="end", right_on="time", by="process", check_sortedness=False)
-        .drop_nulls("work")
-        .with_columns(
-            weight=pl.when("chained").then(free).otherwise(pl.col("end") - pl.col("time"))
-        )
+    after = with_last_done(asleep, "end", moments.ops).with_columns(
+        weight=pl.when("chained").then(free).otherwise(pl.col("end") - pl.col("done_at"))
     )
     found = pl.concat(
         [
             edges(handed, "giver", "target", "handover", "lag"),
             edges(asleep.drop_nulls("source"), "source", "target", "wait", "weight"),
-            edges(after, "work", "target", "wait", "weight"),
+            edges(after, "done", "target", "wait", "weight"),
             edges(rhythmic, "first", "target", "loader", "since"),
             edges(batches.paced.with_columns(weight=free), "before", "target", "pace", "weight"),
         ]
@@ -404,16 +387,11 @@ class Dependencies:
     contradicted: int
     batches: Batches
 
-    @property
-    def time(self) -> Array:
-        """Recorded time of each node, ns."""
-        return self.net.time
-
     def graph(self) -> Graph:
         """Return the graph as a table of its edges."""
         rows, late = _listed(self.net, self.usual, self.number)
-        _, order, _ = ordered(rows, self.time.size)
-        return Graph(rows, self.time, late, order)
+        _, order, _ = ordered(rows, self.net.time.size)
+        return Graph(rows, self.net.time, late, order)
 
     def paths(self, bounds: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Yield the critical paths of steps in batches of segments, as `follow_back` lists them.
@@ -425,7 +403,7 @@ class Dependencies:
         ``target, kind, step, start, end, explained``, without gaps from start to end of each step;
         `target` and `kind` are null before a node that waits for nothing.
         """
-        follow, found = compiled(follow_back, self.time.size), _room(self.net)
+        follow, found = compiled(follow_back, self.net.time.size), _room(self.net)
         ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
         at, count = np.array([0, -1]), BATCH
         while count == BATCH:
@@ -462,6 +440,8 @@ def dependencies_of(trace: Trace) -> Dependencies:
             net, further.filter(~(instant & further["target"].is_in(circular.implode())))
         )
         usual, number = _fitted(net)
+    used = ["correlation", "launch_start"]  # no longer needed, and a tenth of all columns
+    moments = Moments(moments.calls.drop(used[:1]), moments.ops.drop(used))
     return Dependencies(moments, net, usual, number, every - number, batches)
 
 

@@ -47,8 +47,8 @@ class Moments:
     Parameters
     ----------
     calls
-        ``process, thread, start, end, name, correlation, begin, finish``, by thread and start;
-        `begin` and `finish` are indices of nodes.
+        ``process, thread, start, end, name, begin, finish``, by thread and start; `begin` and
+        `finish` are indices of nodes. While edges are found, also `correlation`.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether
         the op is a copy), ``called`` (whether its launching call is known), ``work`` (what an op
@@ -162,6 +162,19 @@ def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -
     back = (pl.col(time) < pl.col(time).shift()).fill_null(value=False)
     begins = rows.select(new | back).to_series() | pl.Series(np.diff(turn, prepend=-1) != 0)
     return rows.filter(begins | begins.shift(-1, fill_value=True)).drop_nulls(time)
+
+
+def with_last_done(rows: pl.DataFrame, at: str, ops: pl.DataFrame) -> pl.DataFrame:
+    """Add the op of its process that ended last before the time `at`; leave out rows without one.
+
+    The new columns are ``done`` (node), ``done_at`` and ``launched``, its end and launch.
+    """
+    ends = near(ops, "end", rows[at], LANE).select(
+        "process", launched="launch_start", done_at="end", done="finish"
+    )
+    return rows.sort(at).join_asof(
+        ends.sort("done_at"), left_on=at, right_on="done_at", by="process", check_sortedness=False
+    ).drop_nulls("done")  # fmt: skip
 
 
 def _launches(launched_by: pl.Series, calls: pl.DataFrame) -> pl.Series:

@@ -107,7 +107,7 @@ class Job:
     @cached_property
     def bounds(self) -> pl.DataFrame:
         """Start and end of each step as recorded."""
-        return self.steps(self.found.time)
+        return self.steps(self.found.net.time)
 
     @property
     def has_steps(self) -> bool:
@@ -140,7 +140,7 @@ def job_of(
     every = _step_marks(alike, found.moments, first)
     if iterations is not None:
         every = every.filter(pl.col("iteration").is_between(*iterations))
-    bounds = _step_bounds(every, pl.Series(found.time))
+    bounds = _step_bounds(every, pl.Series(found.net.time))
     marks = every.filter(bounds["end"] > bounds["start"])
     if (between := trace.stretch.between) is not None:
         begin, end = between
@@ -148,7 +148,7 @@ def job_of(
         marks = marks.filter((bounded["start"] >= begin) & (bounded["end"] <= end))
         if marks.is_empty():
             raise MissingDataError("no complete step is in that time", "give --between more of it")
-    if marks.is_empty() and not found.moments.ops["launch_start"].count():
+    if marks.is_empty() and not found.moments.ops["launch_end"].count():
         raise MissingDataError(
             "no launch is known, and so no work of a step", how_to_record(trace, "launching calls")
         )

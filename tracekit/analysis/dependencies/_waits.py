@@ -14,6 +14,7 @@ from tracekit.analysis.dependencies._edges import (
     edges,
     near,
     same_lane,
+    with_last_done,
 )
 from tracekit.analysis.idle_account import covered, merged, plain_name
 from tracekit.engine import host_marks
@@ -134,14 +135,9 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target``: the last op of the process to end during a call that waits."""
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
-    ops = near(moments.ops, "end", waits["ended"], LANE)
-    done = ops.select("process", "launch_start", time="end", source="finish").sort("time")
-    return (
-        waits.sort("ended")
-        .join_asof(done, left_on="ended", right_on="time", by="process", check_sortedness=False)
-        .filter((pl.col("time") > pl.col("start")) & (pl.col("launch_start") <= pl.col("start")))
-        .select("source", "target")
-    )
+    inside = (pl.col("done_at") > pl.col("start")) & (pl.col("launched") <= pl.col("start"))
+    done = with_last_done(waits, "ended", moments.ops).filter(inside)
+    return done.select(source="done", target="target")
 
 
 def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
