@@ -83,15 +83,8 @@ def _announced(trace: Trace) -> pl.DataFrame:
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
     """Return ``process, communicator, rank`` of communicators created while recording."""
-    return trace.once(_made_communicators, reads=_READ)
-
-
-def _made_communicators(trace: Trace) -> pl.DataFrame:
-    rows = (
-        trace.once(_announced, reads=_READ)
-        .filter("is_made")
-        .select("process", "communicator", "rank")
-    )
+    made = trace.once(_announced, reads=_READ).filter("is_made")
+    rows = made.select("process", "communicator", "rank")
     return rows.drop_nulls().unique().filter(pl.len().over("process", "communicator") == 1)
 
 

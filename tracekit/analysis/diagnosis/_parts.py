@@ -88,7 +88,7 @@ class Part:
         schema = self._placed(work.clear().collect()).schema
         some = [_narrow(self._placed(batch)) for batch in at_least_one(work)]
         held = pl.concat(some, how="vertical_relaxed").lazy()
-        return held.cast(dict(schema)).with_columns(pl.col(_TIMES) + pl.col("start"))
+        return held.cast(schema).with_columns(pl.col(_TIMES) + pl.col("start"))
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut ops to steps that are neither cold nor outliers; add ``iteration, counts, share``.

@@ -155,7 +155,8 @@ def _narrow(column: pl.Series, most: int) -> tuple[pl.Series, int]:
     """Return an integer from 0 for each value, and a number above all of them, at most `most`."""
     codes = column.rank("dense") if column.dtype == pl.String else column.to_physical()
     codes = codes.cast(pl.Int64)
-    low, high = (int(codes.fill_null(0).min() or 0), int(codes.max() or 0))
+    known = given(codes, null=0)
+    low, high = int(known.min(initial=0)), int(known.max(initial=0))
     if high - low > most - 2:
         codes, low, high = codes.rank("dense").cast(pl.Int64), 1, codes.n_unique()
     return (codes - low).fill_null(high - low + 1), high - low + 2

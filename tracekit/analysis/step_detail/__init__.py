@@ -382,7 +382,7 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
         inside_steps(merged(batch, [*_OWNER, "layer"]), ordered) for batch in at_least_one(ops)
     )
     numbered = ordered.with_row_index("window")
-    lengths = layered_lengths(pieces, "layer", _LAYER.categories, ("window",))
+    lengths = layered_lengths(pieces, "layer", _LAYER.categories.to_list(), ("window",))
     found = lengths.filter(layer="communication").select(
         "window", "exposed_ns", communication_ns="busy_ns"
     )
