@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
 
-_BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
+_BLANKS = r"\s*([*&<>,()\[\]:])\s*"
 OUTSIDE = (
     "a_outside_steps_ns",
     "b_outside_steps_ns",
@@ -45,17 +44,17 @@ def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
 
     Compilers write ``double *`` or ``double*``; the first spelling in sorted order is kept.
     """
-    known = sorted({name for run in runs for name in _kernels(run)})
-    spelled: dict[str, str] = {}
-    alike = {name: spelled.setdefault(_BLANKS.sub(r"\1", name), name) for name in known}
-    changed = {name: first for name, first in alike.items() if name != first}
+    known = pl.concat([_kernels(run) for run in runs]).unique().sort().to_frame()
+    alike = pl.col("name").str.replace_all(_BLANKS, "${1}")
+    first = known.with_columns(first=pl.col("name").first().over(alike))
+    changed = dict(first.filter(pl.col("name") != pl.col("first")).iter_rows())
     return [_renamed(run, changed) for run in runs] if changed else list(runs)
 
 
-def _kernels(trace: Trace) -> list[str]:
+def _kernels(trace: Trace) -> pl.Series:
     is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
     names = trace["ops"].filter(is_kernel).select(pl.col("name").unique()).collect()["name"]
-    return names.cast(pl.String).drop_nulls().to_list()
+    return names.cast(pl.String).drop_nulls()
 
 
 def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
