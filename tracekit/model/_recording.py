@@ -66,7 +66,7 @@ class Stream:
         self._key = key
         self._rows = rows
         self._makers = columns or {}
-        self._absent = {c.name: pl.Series([c.absent], dtype=c.dtype) for c in self._table.columns}
+        self._absent = {c.name: c.absent for c in self._table.columns}
         self.heights = list(rows.heights)
         self.first = [0, *itertools.accumulate(self.heights)][: len(self.heights)]
         """Number of the first row of each chunk."""
@@ -116,7 +116,7 @@ class Stream:
         elif name in raw.columns:
             made = raw[name]
         else:
-            made = self._absent[name].new_from_index(0, height)
+            made = pl.Series([self._absent[name]], dtype=dtype).new_from_index(0, height)
         if isinstance(made, pl.Expr):
             made = raw.select(made).to_series()
         return self._typed(made.alias(name), dtype)

@@ -523,7 +523,6 @@ class TraceWriter:
         conformed = TABLES[table].conform(frame)
         if conformed.is_empty():
             return
-        coded = [column for column in frame if column.dtype == pl.Categorical]
         with self._lock:
             rows = self._rows[table]
             number = len(rows)
@@ -534,7 +533,7 @@ class TraceWriter:
                 self._short.pop(table, None)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        check = _write(conformed, path, coded)
+        check = _write(conformed, path, frame)
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
 
@@ -556,11 +555,15 @@ class TraceWriter:
             self.close()
 
 
-def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> Check:
-    """Write a part of a table; return the size and checksum of its file; see `parquet.write`."""
+def _write(frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None) -> Check:
+    """Write a part of a table; return the size and checksum of its file; see `parquet.write`.
+
+    `source` has the same rows, with texts that may still be categories.
+    """
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
+        coded = () if source is None else [c for c in source if c.dtype == pl.Categorical]
         return Check.of(path, parquet.write(frame, path, coded))
     # Polars takes twice as long to write a small file itself, and may not say why it cannot.
     content = io.BytesIO()

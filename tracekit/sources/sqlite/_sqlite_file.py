@@ -272,9 +272,9 @@ def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
 
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
     """Return all `columns`; those that `frame` lacks become null."""
-    present = {column.name: column for column in frame}
-    if list(present) == list(columns):
+    if frame.columns == list(columns):
         return frame
+    present = {column.name: column for column in frame}
     return pl.DataFrame(
         [present.get(name, _nulls(name, kind, frame.height)) for name, kind in columns.items()]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -105,6 +106,7 @@ def is_utf8(header: bytes) -> bool:
     return int.from_bytes(header[56:60], "big") in _UTF_8
 
 
+@lru_cache(1 << 10)
 def same_case(name: str) -> str:
     """Return a name with ASCII letters in lower case, as SQLite compares names."""
     return name.translate(_SMALL)
