@@ -9,18 +9,17 @@ from typing import Any
 
 import polars as pl
 import pytest
+from test_analysis_clock_messages import HERE, arrivals, counted
 from trace_builder import TraceBuilder
 
 import tracekit as tk
 from tracekit.analysis.calls import nccl_messages as nccl_calls
 from tracekit.analysis.clocks import clock_evidence
-from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
 from tracekit.analysis.clocks._matches import (
     _NCCL_LANE,
     _is_clear,
     messages,
     nccl_messages,
-    passed,
 )
 from tracekit.model import Clock, Trace
 
@@ -28,7 +27,6 @@ SAMPLE = (
     Path(__file__).resolve().parents[2] / "sample_traces" / "simulated" / "pipeline_nccl.sqlite"
 )
 ID = 0xF001
-HERE = Clock("")
 Message = tuple[str, int, int]
 """Send or receive, the peer, and when the kernel starts, which runs for 1 us."""
 
@@ -59,18 +57,6 @@ def test_a_call_that_launched_several_kernels_is_no_clear_message() -> None:
          "start": [0, 10, 20], "end": [5, 15, 25]}
     ).with_columns(pl.lit(0).alias(name) for name in _NCCL_LANE if name != "peer")  # fmt: skip
     assert calls.select(_is_clear()).to_series().to_list() == [True, True, False]
-
-
-def arrivals(own: pl.DataFrame, others: pl.DataFrame, clock: Clock) -> Fit:
-    """How messages arrive under a clock."""
-    return held_to(Pairs.none(), passed(own, others), clock)
-
-
-def counted(one: Trace, other: Trace, clock: Clock = HERE) -> tuple[int, int] | None:
-    """How many messages match, and how many of these are early."""
-    own, others = messages([one, other])
-    found = arrivals(own, others, clock)
-    return (found.messages, found.early) if found.messages else None
 
 
 SENDS = (("ncclSend", 1, 10_000), ("ncclRecv", 1, 20_000), ("ncclSend", 1, 30_000))

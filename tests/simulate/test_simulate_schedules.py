@@ -79,19 +79,21 @@ def test_a_copy_between_gpus_and_what_waits_for_it() -> None:
     assert world.links.traffic["GPU0>GPU1"].intervals == [(18_500, 28_500)]
 
 
+def _each_on_its_stream(
+    main: Thread, ops: list[Op], streams: list[Stream]
+) -> Iterator[simpy.Event]:
+    for op, stream in zip(ops, streams, strict=True):
+        yield from main.launch(op, stream)
+    for stream in streams:
+        yield from main.synchronise([stream], "cudaStreamSynchronize_v3020")
+
+
 def test_copies_of_two_streams_share_a_link() -> None:
     world = plain_world()
     process = world.process()
     main, streams = process.thread("main"), [process.stream(0) for _ in range(2)]
     ops = [peer_ops(world, 0, 1, 250_000, Purpose("WU", 0))[0][1] for _ in streams]
-
-    def program() -> Iterator[simpy.Event]:
-        for op, stream in zip(ops, streams, strict=True):
-            yield from main.launch(op, stream)
-        for stream in streams:
-            yield from main.synchronise([stream], "cudaStreamSynchronize_v3020")
-
-    run(world, program())
+    run(world, _each_on_its_stream(main, ops, streams))
     # Bytes move from 8,000 and from 13,000. By then 125,000 are over; the rest goes at half speed
     # until 23,000, and what is left of the second at full speed.
     assert [_times(op) for op in ops] == [(7_000, 23_000), (12_000, 28_000)]
@@ -104,14 +106,7 @@ def test_one_engine_for_copies_to_the_host() -> None:
     route = ("GPU0>PCIe0", "PCIe0>CPU0")
     ops = [Op("copy", Purpose("ME", 0), Moving(), "MEMCPY", 157_538, 2, route=route)
            for _ in streams]  # fmt: skip
-
-    def program() -> Iterator[simpy.Event]:
-        for op, stream in zip(ops, streams, strict=True):
-            yield from main.launch(op, stream)
-        for stream in streams:
-            yield from main.synchronise([stream], "cudaStreamSynchronize_v3020")
-
-    run(world, program())
+    run(world, _each_on_its_stream(main, ops, streams))
     # 10,000 ns at 15.7538 bytes per ns, one after the other: the second one starts at once.
     assert [_times(op) for op in ops] == [(7_000, 18_000), (18_000, 29_000)]
 
