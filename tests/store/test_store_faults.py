@@ -81,11 +81,6 @@ def disk(root: Path, failing: int, number: int) -> Iterator[Disk]:
         patch.undo()
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def assert_whole(store: Store, before: int) -> None:
     """All that the store lists is there, nothing half is, and the next ingest leaves nothing."""
     assert before <= len(store.runs()) <= before + 1
