@@ -112,7 +112,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileOrRoom(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return next((room for room in ONE_PROCESS if file.startswith(room)), file)
+            return ONE_PROCESS[0] if file.startswith(ONE_PROCESS) else file
 
     return ByFileOrRoom(config, log)
 
