@@ -21,7 +21,7 @@ from tracekit.engine._sweep_loops import (
     Marks,
     group,
 )
-from tracekit.model import STAGE, STAGES
+from tracekit.model import STAGE, STAGES, Stretch
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
@@ -58,7 +58,8 @@ def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
 
 
 def _groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
-    found = trace.sums_of_parts([partial(_of_part, part) for part in trace.parts()])
+    whole = trace.limited_to(Stretch())  # so that questions about any time share the cache
+    found = whole.sums_of_parts([partial(_of_part, part) for part in whole.parts()])
     return [each["groups"] for each in found]
 
 
