@@ -283,7 +283,10 @@ def _ends_inside(line: _Line) -> bool:
 
 
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
-    """Return measured points, the line through them, and its interval as a whisker."""
+    """Return the measured points, the line through them, and an error bar at the line's end.
+
+    The error bar is the confidence interval of the largest batch's memory.
+    """
     colour, group = SERIES_COLOURS[place % len(SERIES_COLOURS)], str(place)
     points = line.points.select("batch", "training_bytes")
     traces = [

@@ -60,8 +60,8 @@ def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the most important notes, and whether others were left out.
 
     Left out are notes on how the values were found, if they report the usual case: all launches are
-    known, all processes train. Warnings, weak evidence and cuts are never left out; of many
-    warnings the first are shown, with the number of the others.
+    known, all processes train. Notes on weak evidence and on rows that are not shown stay. So do
+    the first warnings; one line counts the others.
     """
     unusual = {key: value for key, value in meta.items() if not _is_usual(key, value)}
     lines = [line for line in notes(unusual) if not line.startswith(_HOW)]
