@@ -567,7 +567,7 @@ def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence: number, mean and longest of steps; cold ones (to `last_cold`) apart."""
+    """Return a sentence: number, mean and longest of steps, and of cold ones (to `last_cold`)."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -1,4 +1,4 @@
-"""Extract the rows about communication and ranks from each recorded file (report) of a run."""
+"""Extract the rows about communication and ranks from each trace file (report) of a run."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Excerpt:
     host
         Host calls of MPI, and calls with a known rank; may include other calls.
     active
-        ``report, process``: the processes that ran GPU ops, and the recorded file of each.
+        ``report, process``: the processes that ran GPU ops, and the trace file of each.
     edges
-        ``report, start, end``: start of the first and end of the last GPU op of each recorded file,
+        ``report, start, end``: start of the first and end of the last GPU op of each trace file,
         ns.
     """
 

@@ -276,7 +276,7 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     members
-        Result of `group_members`, for all recorded files of a run.
+        Result of `group_members`, for all trace files of a run.
     """
     name = pl.col("communicator")
     groups, nccl = (members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL))

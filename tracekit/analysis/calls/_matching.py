@@ -61,7 +61,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
         call_sequence, ranks, correlation, graph_node``. A participant is a device, or a process
         where that is null.
     reports
-        The canonical table ``reports``: one row per recorded file, with its clock.
+        The canonical table ``reports``: one row per trace file, with its clock.
     notes
         List to which a sentence is added if the search for groups stopped early.
 
@@ -92,7 +92,10 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the error between files' clocks, ns: the largest 5th or 95th percentile residual."""
+    """Return the error between files' clocks, ns: the largest residual that alignment left.
+
+    A file's residual is the 5th or 95th percentile of differences between ends of matched calls.
+    """
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
@@ -138,10 +141,11 @@ def _end_together(between_clocks: int) -> pl.Expr:
 
 
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Return communicators whose sequence numbers match calls that do not overlap, on one clock.
+    """Return communicators whose sequence numbers are wrong: calls of one number do not overlap.
 
-    That is over 5 percent of 8 or more matched collectives that no rank leaves before all arrive.
-    Numbers that were counted are wrong from the first call on that a recording lost.
+    Tested are collectives that no rank leaves before all arrive, with participants on one clock: of
+    8 or more, over 5 percent do not overlap. Numbers that a profiler counted by itself are wrong
+    from the first call on that the recording lost.
     """
     calls = (
         rows.filter(pl.col("kind").is_in(_SYMMETRIC))

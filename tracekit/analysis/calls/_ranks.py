@@ -62,7 +62,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
     communicator that it created or used, unless that has fewer ranks than the job states; the rank
-    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of its recorded file
+    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of its trace file
     that ran GPU ops (or the only process), the rank in the program's environment or in the trace,
     else the number after ``rank`` or ``worker`` in the file name. The node is the machine's host
     name.

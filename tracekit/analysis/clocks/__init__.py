@@ -1,4 +1,4 @@
-"""Put the clocks of several recorded files on one time base, with the evidence for it."""
+"""Put the clocks of several trace files on one time base, with the evidence for it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Put the clocks of several recorded files (reports) on one time base, by ranked evidence.
+"""Put the clocks of several trace files (reports) on one time base, by ranked evidence.
 
 1. Clock offsets that the user gives.
 2. Reports of one machine (same host name, or a GPU UUID in both) share its clock: start times of
@@ -39,7 +39,7 @@ _Match = tuple[Fit, Pairs] | str
 
 @dataclass(frozen=True)
 class Alignment:
-    """Clock correction of one recorded file (report), and the report that it was compared with.
+    """Clock correction of one trace file (report), and the report that it was compared with.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def align(
     user_clocks: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
-    """Return each recorded file's (report's) clock correction, to the first's clock where possible.
+    """Return each trace file's (report's) clock correction, to the first's clock where possible.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def aligned(
     user_clocks: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Trace]:
-    """Return a run's recorded files (reports), with aligned clocks in their tables ``reports``."""
+    """Return a run's trace files (reports), with aligned clocks in their tables ``reports``."""
     if len(traces) == 1 and not user_clocks:
         return list(traces)
     clocks = [each.clock for each in align(traces, user_clocks, calls)]

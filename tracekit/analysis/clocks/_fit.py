@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Start and end times (ns) of matched collective calls in each of two recorded files."""
+    """Start and end times (ns) of matched collective calls in each of two trace files."""
 
     start: Ints
     end: Ints
@@ -68,7 +68,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Messages:
-    """Send and receive times, ns, of messages between two recorded files, in both directions."""
+    """Send and receive times, ns, of messages between two trace files, in both directions."""
 
     sent: Ints
     other_received: Ints
@@ -86,7 +86,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fit:
-    """Clock correction between two recorded files, and how well calls and messages then agree.
+    """Clock correction between two trace files, and how well calls and messages then agree.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Match calls and messages between two recorded files where the match is certain.
+"""Match calls and messages between two trace files where the match is certain.
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
 in which they were sent. So if both sides were recorded from MPI_Init on, the n-th message sent is
@@ -72,7 +72,7 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Collective calls of one recorded file that can align clocks (`joint_calls`), in two tables.
+    """Collective calls of one trace file that can align clocks (`joint_calls`), in two tables.
 
     Parameters
     ----------
@@ -108,12 +108,12 @@ class Calls:
 
     @cached_property
     def named(self) -> frozenset[str]:
-        """Names, as ``nccl 0x...``, of the communicators with a known id in this recorded file."""
+        """Names, as ``nccl 0x...``, of the communicators with a known id in this trace file."""
         return frozenset(name for name in self.groups if name.startswith("nccl 0x"))
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """``group, lane, place, stream, len``: number of calls per lane."""
+        """``group, lane, place, stream, len``: number of calls per lane (participant or stream)."""
         lanes = self.lanes.group_by("group", "lane", "place", "stream", maintain_order=True)
         return lanes.agg(pl.len())
 
@@ -142,7 +142,7 @@ def named_alike(
 
 
 def clock_calls(trace: Trace) -> Calls:
-    """Return one recorded file's calls from which its clock offset to others can be computed."""
+    """Return one trace file's calls from which its clock offset to others can be computed."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
     counts = not (made_communicators(trace).is_empty() and from_the_start(trace).is_empty())
@@ -190,7 +190,7 @@ def _is_numbered() -> pl.Expr:
 
 
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group`` (of ranks), ``lane`` and ``size`` to the `joint_calls` of a recorded file.
+    """Add ``group`` (of ranks), ``lane`` and ``size`` to the `joint_calls` of a trace file.
 
     ``group`` is the NCCL communicator; for MPI, whose handles are valid in one process only, its
     number of ranks; else ``unknown``. ``lane`` numbers the participants (process, GPU) of a known
@@ -359,7 +359,7 @@ def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return the MPI messages of each recorded file, numbered per sender, receiver and tag.
+    """Return the MPI messages of each trace file, numbered per sender, receiver and tag.
 
     There are none if a rank of the job is missing or was not recorded from MPI_Init on, or if a
     process receives from any source or any tag, sends and receives in one call, starts persistent
@@ -382,7 +382,7 @@ def passed(senders: pl.DataFrame, others: pl.DataFrame) -> Messages:
     Parameters
     ----------
     senders, others
-        Two of the tables from `messages`, one per recorded file.
+        Two of the tables from `messages`, one per trace file.
     """
     if senders.is_empty() or others.is_empty():
         return Messages.none()
@@ -448,7 +448,7 @@ def _calls(trace: Trace) -> pl.DataFrame:
 
 
 def nccl_messages(trace: Trace) -> pl.DataFrame:
-    """Return the numbered NCCL messages that the processes of one recorded file send and receive.
+    """Return the numbered NCCL messages that the processes of one trace file send and receive.
 
     Only communicators created during the recording count; otherwise the first message is unknown. A
     communicator is left out in a process where a send or receive lacks a peer or size, has several

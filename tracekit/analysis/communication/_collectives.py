@@ -313,7 +313,10 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return library -> number of participants of a collective of all ranks; empty if some lack."""
+    """Return library -> number of participants of a collective of all ranks of the job.
+
+    It is empty if some ranks of the job were not recorded.
+    """
     if unrecorded_ranks(trace):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()

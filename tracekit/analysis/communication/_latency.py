@@ -72,7 +72,7 @@ def latency(
     calls
         The run, or its `collective_calls` with all times on one clock.
     library, measure
-        As declared; ``span`` and ``active`` are known for matched collectives only.
+        As for the command `latency`; ``span`` and ``active`` exist for matched collectives only.
     buckets
         ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
         (up to 8 KiB), medium (up to 512 KiB), large; ``mixed`` for a power of two across classes.

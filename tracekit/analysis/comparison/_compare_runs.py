@@ -76,7 +76,7 @@ _FEW = 4
 
 
 def _phase_rows(found: Prepared) -> pl.DataFrame:
-    """Return one row per phase of training, with the mean time of its steps in runs A and B.
+    """Return one row per phase (such as training), with its mean step time in runs A and B.
 
     Each step has one phase, so the rows do not add up to the mean step. Intervals and p values are
     adjusted for the number of phases that both runs have (Bonferroni). Steps of unknown phase, or
@@ -127,8 +127,8 @@ def _only(run: Measured, steps: pl.DataFrame) -> Measured:
 def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
     """Compare a phase's steps in A and B: mean time, difference, interval and verdict.
 
-    Intervals are adjusted for the number of `phases`; one run only: no comparison, nulls for the
-    other.
+    Intervals are adjusted for the number of `phases`. If only one run has the phase, the columns of
+    the other run and of the comparison are null.
     """
     sides = {"a": a, "b": b}
     counts = {
@@ -304,7 +304,7 @@ def _readable(table: pl.DataFrame) -> pl.DataFrame:
 def _notes(
     found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
-    """Return notes on two runs: outliers, dependent steps, missing data, host ranges while idle."""
+    """Return notes on two runs: outliers, dependent steps, missing data, ranges in idle time."""
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),
@@ -459,14 +459,14 @@ def _steps(run: Measured) -> int:
 
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
-    """Return the distinct groups (values of `columns`) of all runs, numbered; paths as text."""
+    """Return the distinct groups (values of `columns`) of all runs, numbered, with text columns."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups).with_columns(pl.col(pl.Categorical).cast(pl.String))
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Return a run's mean op count and bytes per step and group, and its sums outside of steps."""
+    """Return, by group, mean op count and bytes per step, and time and ops outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)

@@ -115,7 +115,10 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Return a clause, long to short: whether the change is significant, a caveat on few steps."""
+    """Return versions of a clause, longest first: whether the change is significant.
+
+    It has a caveat if steps are few.
+    """
     if step["verdict"] is None:
         return ["no verdict"]
     if step.get("reason"):

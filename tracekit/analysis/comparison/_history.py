@@ -262,7 +262,10 @@ def _can_show(points: int) -> bool:
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return per row the split whose sides' mean ranks differ most, and its test statistic."""
+    """Return, for each row of centred ranks, the best split of the row and its test statistic.
+
+    It is the split with the largest difference in mean rank between both sides.
+    """
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]
@@ -315,7 +318,7 @@ def _drift(rows: pl.DataFrame) -> str:
 
 
 def _far_off(rows: pl.DataFrame) -> str:
-    """Return a clause that names the points far from their level; neighbours as one range."""
+    """Return a clause naming points far from their level; consecutive ones as `first to last`."""
     off = (rows["step_ns"] / rows["level_ns"] - 1).to_numpy()
     size = np.abs(off)
     signs = np.sign(off) * (size > max(_FAR * 1.4826 * float(np.median(size)), _FAR_SHARE))

@@ -154,7 +154,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Split outliers off the steps, and name them; none if too few steps would be left."""
+    """Separate and name the outliers of the steps; keep them if too few steps would be left."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -210,7 +210,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
     """Return B's excess over the limit (A's time times `factor`), by means of recordings.
 
-    A side with a single recording gets the other's scatter.
+    A side with a single recording is assumed to scatter as the recordings of the other side do.
     """
     column = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{column}"], step[f"b_{column}"]

@@ -284,7 +284,7 @@ def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[st
 
 
 def _with_names_alike(traces: Sequence[Trace], options: Asked) -> Sequence[Trace]:
-    """Return runs with unified names of kernels and ranges."""
+    """Return runs in which equal kernels have equal names, and equal range paths equal ids."""
     if options.match_names:
         traces = [with_normalised_names(each) for each in traces]
     elif "kernel" in options.keys:
@@ -334,7 +334,7 @@ def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a note on what runs do if not all only train, or if a recording is cut off."""
+    """Return a note on each run's activity if any run does not only train, or is cut off."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -382,8 +382,10 @@ def comparability(
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
     Reasons are: different number or model of GPUs, different number of ranks, different labels
-    `network`, `batch` or `gpus`, iterations in one run only, and that launches (for comparisons by
-    stage: stages) are known for a much smaller share of one run, or from other sources.
+    `network`, `batch` or `gpus`; iterations in one run only; and that in one run the launching
+    calls of a much smaller share of ops are known. By stage or step, reasons are also that stages
+    are known for a much smaller share of one run's GPU time, or that a stage is known from ranges
+    or the order of launches in one run, and inferred from the ops alone in the other.
 
     Raises
     ------
@@ -454,7 +456,10 @@ def _world(trace: Trace) -> str:
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Return text pairs (A, B): stages known from ranges in one run, inferred in the other."""
+    """Return text pairs (A, B) on stages with unlike sources of evidence in both runs.
+
+    Unlike are sources that look at an op alone (`_INFERRED`), and others (ranges, launch order).
+    """
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")
@@ -464,9 +469,10 @@ def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
 
 
 def _main_sources(trace: Trace) -> dict[str, str]:
-    """Return the main source of evidence: stage -> source, for stages with a notable share of time.
+    """Return stage -> source of evidence by which most of its GPU time was assigned to it.
 
-    Time is the sum of ops' durations.
+    Left out are stages with at most 5 % of the summed duration of all ops, and stages of which no
+    source assigned more than half.
     """
     length = (pl.col("end") - pl.col("start")).sum().alias("length")
     text = [pl.col("stage").cast(pl.String), pl.col("stage_source").cast(pl.String)]

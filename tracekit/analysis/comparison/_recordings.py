@@ -61,9 +61,9 @@ _ONE_PERCENT = 1.0
 
 
 def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return 95 % intervals (lower, upper ends) and p values of differences, mean of b less of a.
+    """Return 95 % intervals (lower, upper ends) and p values of ``mean(b) - mean(a)``, per row.
 
-    By Welch's t test; intervals and p values are adjusted for the number of rows.
+    They are of Welch's t test, and adjusted for the number of rows.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def enough_recordings(spreads: tuple[float, float], change: float) -> int | None
 
     Returns
     -------
-    None if no practical number would.
+    The number, or None if no practical number would.
     """
     return least_enough(
         lambda number: reach_of(spreads, (number, number), LEVEL) < change, 2, _MOST
@@ -469,7 +469,10 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Return a sentence: recordings per side needed to show `least`, or the change seen, or 1 %."""
+    """Return a sentence: how many recordings per side are needed to show a change.
+
+    The change is `least`; without it the measured change or, if that is significant or 0, 1 %.
+    """
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

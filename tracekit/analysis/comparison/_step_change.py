@@ -119,9 +119,9 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return the verdict by the interval (``low_ns, high_ns``): faster, slower, or not shown.
+    """Return the verdict by the interval (``low_ns, high_ns``) of a change: faster or slower.
 
-    It is not shown if the interval contains 0.
+    If the interval contains 0, the verdict is that neither is shown (`NOT_SHOWN`).
     """
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))

@@ -65,7 +65,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
     Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A merged
     all-reduce starts when its last part started, and takes the total time of its parts, less the
-    constant time (of 0 bytes) of all but one; whatever waited for any part waits for it. Larger
+    fixed cost (time of 0 bytes) of all but one; whatever waited for any part waits for it. Larger
     all-reduces are not split, since the sizes of their tensors are not recorded.
 
     Parameters
@@ -97,7 +97,11 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Give edges `done` merged all-reduces' lengths; edges `waits` then start at the merged end."""
+    """Return edges after merging all-reduces, from the columns ``bucket`` and ``later``.
+
+    Edges selected by `done` (within an all-reduce) get the length ``bucket``; edges selected by
+    `waits` (from its end) start at the node ``later``, the end of the merged all-reduce.
+    """
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -118,8 +122,8 @@ def _sized(job: Job) -> pl.DataFrame:
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
     """Return ``finish, last, length`` per all-reduce of known size: how to merge it.
 
-    ``finish`` is the node of its end, ``last`` the node of the end of the merged all-reduce,
-    ``length`` (ns) the time of the merged one if both are the same, else 0.
+    ``finish`` is the node of its end, ``last`` the node at which the all-reduce ends into which it
+    is merged. ``length`` (ns) is the time of that one if both nodes are the same, else 0.
     """
     sized = _sized(job)
     took = (
@@ -227,7 +231,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Loader:
-    """Change: a data loader prepares batches faster, by a factor that may be a range."""
+    """Change: a data loader prepares batches faster, by `factor` (or by `least` to `factor`)."""
 
     factor: float
     least: float | None = None
@@ -246,9 +250,10 @@ class Loader:
         return waits | (pl.col("loads") & self._is_work() & (pl.col("weight") > 0))
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return lengths divided by the factor; if it is above 1, recorded waits delay nothing.
+        """Return lengths divided by the factor, ns; if it is above 1, waits delay nothing instead.
 
-        Host time of threads that only load is changed for one bound, as they may rest in it.
+        Threads that only load may rest in their host time, so that only one bound changes it: the
+        lower one if the loader gets faster, else the upper one, which alone stretches waits, too.
         """
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
@@ -266,15 +271,16 @@ class Loader:
 
 @dataclass(frozen=True)
 class Workers:
-    """Change: a data loader has `count` workers; `known` turns it into a factor."""
+    """Change: a data loader has `count` workers; `known` converts this to a faster `Loader`."""
 
     count: int
 
     def known(self, workers: int | None) -> Loader:
         """Return the change to a faster loader, for a run recorded with `workers` workers.
 
-        The factor is a range: from half the ratio of the new to the old number of workers, as
-        workers slow each other down, to the whole ratio.
+        For more workers the factor is a range: from half the ratio of the new to the old number of
+        workers (at least 1), as workers slow each other down, to the whole ratio. For fewer workers
+        it is the ratio.
 
         Raises
         ------
@@ -309,8 +315,9 @@ class Host:
         """Return changed durations, ns, for the upper bound of steps if `slowest`, else the lower.
 
         With a faster host the lower bound changes all host work. The upper bound changes launches
-        and short gaps before them, as longer gaps may be other work; and nothing if GPUs wait for
-        each other in collectives. With a slower host the two bounds are exchanged.
+        and short gaps before them, as longer gaps may be other work; it changes nothing in a run
+        with collectives, in which GPUs wait for each other. With a slower host the two bounds are
+        exchanged.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):

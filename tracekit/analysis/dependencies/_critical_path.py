@@ -101,7 +101,7 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         start.
     spans
         ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
-        or in which loader work is inferred.
+        or in which a data loader is inferred to work (kinds ``loader`` and ``pace``).
     """
     columns = [name for name in ("device", "name", "link") if name in keys]
     groups = ["step", "cause", "stage", "process", *columns]
@@ -133,7 +133,8 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     Parameters
     ----------
     columns
-        Further columns, of ``device, name, link``; only work and transfers have the last two.
+        Further columns to return, from ``device, name, link``; the last two are null except in time
+        in which an op runs.
 
     Returns
     -------
@@ -164,7 +165,7 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 
 
 def _cause(of_input: str) -> pl.Expr:
-    """Return the cause of the time of an edge; waits for input have the cause `of_input`."""
+    """Return an edge's cause: ``gpu``, ``comm``, ``host``, ``latency``, `of_input` if for input."""
     moves = pl.col("work").is_in(["comm", "host_copy"])
     return (
         pl.when(pl.col("kind").is_in(_DONE))
@@ -276,11 +277,11 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
 
 
 def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
-    """Return how long, ns, GPUs work while the host makes no calls on the path: possible waits.
+    """Return how long, ns, GPUs work in host time without calls on the path: possible waits.
 
-    `host` has the intervals without calls, `busy` those in which ops of each process run, merged.
-    The second value is whether any synchronisation was recorded: if so, only long times count
-    that end just after the end of all launched work, as a wait does.
+    `host` has the intervals of the path without calls, `busy` those in which ops of each process
+    run, merged. The second value is whether any synchronisation was recorded: if so, an interval of
+    `host` counts only if it is long and ends just after the GPUs ran out of work, as a wait does.
     """
     moments = job.moments
     waits = job.trace["syncs"].filter(pl.col("type") != "stream_wait_event")
@@ -296,7 +297,10 @@ def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int,
 
 
 def _loaded_beside(job: Job, spans: pl.DataFrame, busy: pl.DataFrame) -> int:
-    """Return how long, ns, GPUs work (`busy`) while the path is in loader work (`spans`)."""
+    """Return how long, ns, GPUs work (`busy`) in loader work of the path (`spans`).
+
+    Recorded waits for a batch do not count.
+    """
     waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")
     )

@@ -83,10 +83,10 @@ _CROSSING = (
 
 
 def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Array]]:
-    """Return the edges into ops that are listed one by one, and the arrays of `Net` for all others.
+    """Return the edges into ops that need a list, and the arrays of `Net` that imply all others.
 
-    Listed are edges into ops that have no launch and come first on a stream, and those between
-    participants of a matched collective.
+    Listed are edges into ops without a recorded launch that come first on a stream, and edges
+    between participants of a matched collective.
     """
     ops = moments.ops
     follows = ops.select(same_lane().fill_null(value=False)).to_series()
@@ -132,7 +132,10 @@ def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends_together() -> pl.Expr:
-    """Return whether the calls matched as one collective share a clock and end together."""
+    """Return whether the ops matched as one collective share a clock and end together.
+
+    They do if they end within `TOGETHER_NS` of each other, and after all have started.
+    """
     apart = pl.col("end").max() - pl.col("end").min()
     return (
         (pl.col("op").n_unique() > 1) & (pl.col("clock").n_unique() == 1)
@@ -150,7 +153,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _full_queues(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: the op whose end freed a full launch queue, and the launch."""
+    """Return ``source, target``: op end that freed a full launch queue, end of the held-up call."""
     is_slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
     is_queued = ~pl.col("copies") & (pl.col("start") >= pl.col("launch_end"))
     slow = moments.ops.filter(is_slow & is_queued).drop_nulls("launch")
@@ -172,7 +175,7 @@ def _full_queues(moments: Moments) -> pl.DataFrame:
 def _of_host(
     trace: Trace, moments: Moments, events: pl.DataFrame
 ) -> tuple[pl.DataFrame, Array, Batches]:
-    """Return the edges between threads and from the data loader, call gaps, and the input batches.
+    """Return edges between threads and from the data loader; host time before calls; batches.
 
     A call depends on the previous call of its thread; the time between both is host work (second
     result: ns per call). But if a thread stops making calls and then another, so far silent thread
@@ -231,7 +234,7 @@ def _gaps(moments: Moments) -> pl.DataFrame:
 
 
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return ``target, giver, lag``: hand-overs from one thread to another that made no calls.
+    """Return ``target, giver, lag``: hand-overs of the host's work to a so far silent thread.
 
     `giver` is the node where the last call of the first thread ends, `target` where the call of the
     other thread begins, `lag` the time between, ns. Threads that only load input never hand over:
@@ -321,7 +324,7 @@ class Graph:
     time
         Recorded time of each node, ns.
     carried
-        How much later than its edges require each node was recorded, ns; 0 if within a tolerance.
+        How much later than its edges require each node was recorded, ns; 0 up to `TOLERATED_NS`.
     order
         The nodes in topological order: each after the nodes that it waits for.
     """
@@ -371,7 +374,7 @@ class Dependencies:
     net
         The graph, of which `graph` makes a table.
     usual
-        Fitted length of the edges of each group, ns.
+        Fitted length of the edges of each group (kind of edge, and of op), ns.
     number
         Number of edges.
     contradicted
@@ -400,8 +403,9 @@ class Dependencies:
 
         Returns
         -------
-        ``target, kind, step, start, end, explained``, without gaps from start to end of each step;
-        `target` and `kind` are null before a node that waits for nothing.
+        ``target, kind, step, start, end, explained``: the segments of a step leave no gap from its
+        start to its end. `target` and `kind` are null for a segment that ends at a node without
+        dependencies.
         """
         follow, found = compiled(follow_back, self.net.time.size), _room(self.net)
         ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
@@ -446,7 +450,7 @@ def dependencies_of(trace: Trace) -> Dependencies:
 
 
 def _with_further(net: Net, rows: pl.DataFrame) -> Net:
-    """Add to a graph the edges `rows`, sorted by target, that do not follow from nodes' numbers."""
+    """Add edges, `rows` sorted by target, to a graph whose other edges node numbers imply."""
     columns = (
         given(rows["target"]), given(rows["source"]), given(rows["kind"].to_physical()),
         given(rows["weight"], np.int64, null=0),
@@ -456,7 +460,7 @@ def _with_further(net: Net, rows: pl.DataFrame) -> Net:
 
 
 def _circular(net: Net, number: int) -> pl.Series | None:
-    """Return the nodes on or behind a cycle (that wait for themselves); None if there are none.
+    """Return the nodes on a cycle of edges, or reached from one; None if there is no cycle.
 
     Only edges whose source and target were recorded at the same time (coarse clocks) form cycles.
     """
@@ -476,7 +480,10 @@ def _circular(net: Net, number: int) -> pl.Series | None:
 
 
 def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
-    """Return a table of all edges, and each node's delay beyond its edges and a tolerance, ns."""
+    """Return a table of all edges, and each node's unexplained delay, ns (0 up to `TOLERATED_NS`).
+
+    It is by how much the node was recorded later than its edges require.
+    """
     source, target = (np.empty(number, np.uint32) for _ in range(2))
     kind, weight = np.empty(number, np.uint8), np.empty(number, np.int64)
     late = np.empty(net.time.size, np.int64)
@@ -489,7 +496,7 @@ def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
 
 
 def _room(net: Net) -> Array:
-    """Return working space for the edges into a node."""
+    """Return an empty array for the edges into a node, as `edges_into` fills it in."""
     targets = net.further[0]
     most = int(np.bincount(np.unique(targets, return_inverse=True)[1]).max(initial=0))
     return np.empty((4, most + 2), np.int64)

@@ -145,7 +145,7 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 def described(
     trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Describe the calls and ops, in order of their nodes: row ``node // 2`` is that of a node.
+    """Describe calls and ops: row ``node // 2`` is that whose start or end the node is.
 
     Returns
     -------
@@ -167,9 +167,9 @@ def described(
 def described_edges(
     trace: Trace, moments: Moments, traffic: Traffic, rows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add the description of the call or op that waits or runs to edges; see `described`.
+    """Add to each edge the description (see `described`) of the call or op of its target node.
 
-    Also add ``of_source``, the ``work`` of the op for which the edge waits.
+    Also add ``of_source``: if the source is the end of an op, the ``work`` of that op, else null.
     """
     columns = ["op", "device", "op_kind", "name", "link", "others_use"]
     about = described(trace, moments, traffic, columns)

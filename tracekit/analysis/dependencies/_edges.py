@@ -122,7 +122,7 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
-    """Read rows sorted by the columns `lines` (those of a thread or stream), start and end."""
+    """Read rows sorted by the columns `lines` (which identify a thread or stream), start, end."""
     rows = wanted.collect(engine="streaming")
     turns = rows.select(*lines, turn=pl.int_range(pl.len(), dtype=pl.UInt32)).group_by(
         lines, maintain_order=True
@@ -144,17 +144,22 @@ def same_lane() -> pl.Expr:
 
 
 def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows that could be the last before, or the first after, any of few times.
+    """Preselect rows for a search by time: those next to any of the few times `marks`.
+
+    Among the rows returned are, for each group by some of the columns `keys`, the last row before
+    and the first row after each of the times.
 
     Parameters
     ----------
     rows
         Mostly in order of the column `time` among neighbours with the same `keys`; rows without a
         time are left out.
+    time
+        Name of the column of times.
     marks
-        The times.
+        The times to look for.
     keys
-        Columns, some of which the asker compares.
+        Columns such as process and stream, by all or some of which the caller then searches.
     """
     at, ordered = given(rows[time], null=-1), marks.unique().sort().to_numpy()
     turn = np.searchsorted(ordered, at) + np.searchsorted(ordered, at, "right")

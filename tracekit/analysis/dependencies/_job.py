@@ -178,8 +178,8 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     last step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
     nodes: the earliest node counts, for the end of the last step the latest node.
 
-    Steps cut by an end of the recording are left out, as are skipped ones. A run without iterations
-    is one step.
+    Steps that begin before or end after the recording are left out, as are skipped ones. A run
+    without iterations is one step.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty():

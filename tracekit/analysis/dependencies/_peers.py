@@ -57,7 +57,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work, all of it or one value of `by` at a time."""
+    """Change: ranks take equally long for equal work, all of it or by rank, stage, ... (`by`)."""
 
     by: str
 
@@ -127,9 +127,10 @@ def _kinds(job: Job) -> list[Alike]:
 
 
 def _links(job: Job) -> pl.DataFrame:
-    """Return communicators whose collectives take longer than their peers', the longest first.
+    """Return communicators whose collectives take longer than equal ones of other communicators.
 
-    Times count from the arrival of the last participant. Columns: ``communicator``; ``who``, its
+    The slowest comes first. Peers are collectives of the same name and position in a step. Times
+    count from the arrival of the last participant. Columns: ``communicator``; ``who``, its
     ranks; ``times``, its time over its peers'; ``next``, that ratio of the second slowest
     communicator; ``slow``, in how many of ``steps`` it is slow; ``links``, number of communicators
     compared; ``is_sized``, whether all exchange equally many bytes; ``computing``, the highest
@@ -254,7 +255,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return warnings: shares of work without peers, and of waits, that the changes leave as is."""
+    """Return warnings: how much work without peers, and how many waits, no change alters."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

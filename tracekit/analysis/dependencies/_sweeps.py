@@ -50,8 +50,8 @@ _SOURCE, _KIND, _GROUP, _LENGTH = range(4)
 class Net(NamedTuple):
     """A dependency graph that stores no edges along threads and streams: node numbers imply them.
 
-    Nodes come in pairs, begin and finish of a call or op, calls first; by thread and stream in
-    order of time.
+    Nodes come in pairs, start and end of a call or op: first all calls, by thread and time, then
+    all ops, by stream and time.
     """
 
     time: Array
@@ -74,7 +74,10 @@ class Net(NamedTuple):
 
 @inner
 def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Array) -> int:
-    """Append an edge (``source, kind, length``) unless backward in time; return the new `count`."""
+    """Append an edge (``source, kind, length``) to `found`; return the new `count` of edges.
+
+    An edge whose source was recorded after its target is left out.
+    """
     source, kind, length = edge
     if net.time[source] > net.time[node]:
         return count
@@ -92,7 +95,7 @@ def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Arr
 
 @inner
 def edges_into(net: Net, node: int, found: Array) -> int:
-    """Write ``source, kind, group, length`` of a node's edges to `found`; return their number."""
+    """Write ``source, kind, group, length`` of edges into a node to `found`; return how many."""
     calls, row, ends = len(net.host), node // 2, node % 2 == 1
     is_call, count, waits = row < calls, 0, False
     if is_call and not ends and net.host[row] != NONE:
@@ -125,8 +128,9 @@ def edges_into(net: Net, node: int, found: Array) -> int:
 def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
     """Set in `found` the length of each edge; return the edge that delays the node most, or -1.
 
-    It is the first of those with the latest source plus length. Lengths are fitted ones (`usual`),
-    or recorded ones, at most the recorded lag.
+    That edge has the latest time of source plus length (of several, the first one). The length is
+    `usual` of the edge's group if it has a group, else the recorded length, but at most the time
+    from source to target.
     """
     chosen, least = -1, 0
     for edge in range(count):
@@ -142,7 +146,9 @@ def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
 def find_lengths(
     net: Net, usual: Array, holding: tuple[Array, Array], tolerated: int, found: Array
 ) -> int:
-    """Sum lags (target - source) of edges that bind a node, by group; return the number of edges.
+    """Sum the lags (time of target - source) of binding edges by group; return number of all edges.
+
+    Binding are the edges into a node with the latest time of source plus length.
 
     Parameters
     ----------
@@ -151,7 +157,7 @@ def find_lengths(
     usual
         Current length of the edges of each group, ns; unused for group 0, of recorded lengths.
     holding
-        By group, sum and number of lags of binding edges (latest source plus length); updated.
+        By group, sum and number of lags of binding edges; updated.
     tolerated
         Largest lag that counts, ns.
     found
@@ -198,7 +204,10 @@ def list_edges(
 
 
 def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
-    """List edges whose source and target have equal times, while there is room; return how many."""
+    """List the edges whose source and target have equal times; return the number of all these.
+
+    `source` and `target` are filled as far as they reach; of length 0, edges are only counted.
+    """
     row = 0
     for node in range(len(net.time)):
         for edge in range(edges_into(net, node, found)):
@@ -230,15 +239,17 @@ def follow_back(
     found
         Working space for the edges into a node.
     at
-        Index of the step to go on with, and the node (-1: its end); updated.
+        Where to continue: index of the step, and the node (-1: the end of the step). Updated, so
+        that the next call goes on from there.
     path
-        ``target, kind, step, start, end, explained`` of the segments, filled as far as there is
-        room, those of a step last one first. `explained` is the part of a segment that the length
-        of its edge explains. Before a node that waits for nothing, `target` is `NO_NODE`.
+        ``target, kind, step, start, end, explained`` of segments, from the end of a step backwards.
+        `explained` is the part of a segment that the length of its edge explains, ns. For a segment
+        that ends at a node without edges into it, `target` is `NO_NODE`.
 
     Returns
     -------
-    Number of segments; less than there is room for at the end of the last path.
+    Number of segments written. If it is below the length of the arrays `path`, all steps are done;
+    else call again.
     """
     last, since = ends
     target, kind, step, start, end, explained = path

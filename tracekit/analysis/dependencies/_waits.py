@@ -120,7 +120,10 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: op, and call that waits for it, as only the call's name shows."""
+    """Return ``source, target``: op, and call that waits for it as far as its name shows.
+
+    These are synchronising calls for which the profiler did not record what they wait for.
+    """
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
@@ -218,7 +221,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Add to waits for an event the last earlier call that recorded this event, and its stream."""
+    """Add, to waits for an event, the last call that recorded the event before, and its stream."""
     records = trace["event_records"].drop_nulls("correlation").select(
         "process", "event", record="correlation", record_device="device",
         record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
@@ -231,7 +234,7 @@ def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op launched before an event's recording; the wait for it.
+    """Return ``source, target``: last op launched before an event was recorded; who waits for it.
 
     Parameters
     ----------
@@ -336,10 +339,11 @@ class Batches:
     taken
         ``process, thread, target, source, end, length, loading, signed, own, lag, waited, before,
         between`` sorted by thread and time. The call that takes the batch begins at `end` (node
-        `target`), and copies it if `own`; before it the thread made no call for `length`, and
-        waited for `loading` of that if `waited`, where ranges of input or sleep show it for
-        `signed`. `lag` is the time since the previous batch, which was taken
-        at `before`; `between` is the number of batches since the last wait. Times in ns.
+        `target`); `own` is whether it copies the batch to the GPU. Before it the thread made no
+        call for `length` (since node `source`). Of that, it may have waited for the batch for
+        `loading`, and was in ranges of input or asleep for `signed`; `waited` is whether `loading`
+        is long enough to count as a wait. `lag` is the time since the previous batch, taken at node
+        `before`; `between`, the number of batches since the last wait. Times in ns.
     workers
         Number of loader workers: the processes forked before the first batch, or the batches
         between two waits. None if neither is recorded.
@@ -348,7 +352,7 @@ class Batches:
     asleep
         Whether the operating system recorded that the thread slept in these waits.
     most_ns
-        Longest time from one batch to the next, by the wait for the first batch, ns.
+        Upper bound of a loader's time per batch, estimated from the wait for the first batch, ns.
     slept_is_known
         Whether calls of the operating system were recorded.
     trace
@@ -367,7 +371,7 @@ class Batches:
     def doubt(self) -> str:
         """Reason why time taken for waits for a loader may be other work; empty if there is none.
 
-        Most of it lies in other ranges, in one wait, or where the thread does not sleep.
+        Doubtful is time mostly in ranges other than input, in one wait, or without sleep.
         """
         if elsewhere := _elsewhere(self.trace, self.taken.filter("waited")):
             return (
@@ -396,10 +400,10 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits for a loader that is busy without pause, with ``first`` and ``since``.
+        """Waits for a loader that has been busy without pause, with ``first`` and ``since``.
 
-        The loader starts a new batch whenever one is taken. The batch that a wait is for is ready
-        ``since`` ns after node ``first``, at which the first batch of that busy period was taken.
+        The loader starts a new batch whenever one is taken. The batch for which the thread waits is
+        ready ``since`` ns after node ``first``, at which the busy period's first batch was taken.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
@@ -413,9 +417,10 @@ class Batches:
 
     @property
     def paced(self) -> pl.DataFrame:
-        """All batches but the first, with ``pace``: the longest time since the previous batch, ns.
+        """All batches but the first, with ``pace``: upper bound of the loader's time for each, ns.
 
-        Only threads that copy the input themselves: of others, batches without a wait are unknown.
+        Only for threads that copy the input themselves: of other threads, batches without a wait
+        are unknown.
         """
         most = pl.lit(self.most_ns, pl.Int64)
         pace = pl.when("waited").then("lag").otherwise(pl.min_horizontal("lag", most))
@@ -521,10 +526,11 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
 
 
 def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
-    """Return ``forks, wait`` of first batches: loader processes forked before; time per batch, ns.
+    """Return, for each thread's first batch, the loader processes and their time per batch.
 
-    Each process makes one batch, so ``wait`` is the time from the last fork to the batch, divided
-    by their number; without forked processes it is the whole time without calls.
+    ``forks`` is the number of processes forked before the batch. Each makes one batch, so ``wait``
+    is the time from the last fork to the batch over ``forks``, ns; without forked processes it is
+    the whole time in which the thread made no calls.
     """
     forks = trace["host"].filter(
         (pl.col("group") == "child") & (pl.col("name") == "fork")
@@ -563,7 +569,10 @@ def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
 
 
 def _elsewhere(trace: Trace, waits: pl.DataFrame) -> str:
-    """Return names of ranges, not of input, with most of the waiting time between steps; or ""."""
+    """Return names of ranges (other than input) that cover most of the waiting time; else "".
+
+    Only ranges between annotated steps count.
+    """
     gaps = _between(trace.read("iterations")).rename({"start": "since", "end": "until"})
     ranges = trace["ranges"].filter(pl.col("stage").ne_missing("IO"), pl.col("end") > 0).join(
         waits.lazy().select("thread").unique(), on="thread", how="semi"

@@ -577,7 +577,7 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     """Return a sentence on the change that saves most, no more precise than its range allows.
 
-    It is called the largest only if it saves at least more than any other may save at most.
+    It is called the largest saving only if its lower bound exceeds the upper bound of all others.
     """
     base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
     known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")

@@ -185,7 +185,7 @@ class Facts:
 
     @cached_property
     def _whole(self) -> Part | None:
-        """The run as a single `Part`, if all its recorded files belong to one part; else None."""
+        """The run as a single `Part`, if all its trace files belong to one part; else None."""
         parts = self.trace.parts(with_paths=True)
         return None if len(parts) > 1 else Part(parts[0], *self._of(parts[0]))
 
@@ -235,9 +235,9 @@ class Facts:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Sums of idle time in usual steps, ns: ``process, device, iteration, cause, ..., time``.
+        """Sums of idle time in usual steps by step, GPU, cause and evidence; ``time`` is in ns.
 
-        The columns are those of ``sums`` from the function `idle`.
+        The columns are those of the table ``sums`` of the function `idle`.
         """
         found = self.found(idle)
         last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])

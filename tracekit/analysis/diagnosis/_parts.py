@@ -1,4 +1,4 @@
-"""Ops and idle time of one part of a run (some of its recorded files), summed for `diagnose`."""
+"""Ops and idle time of one part of a run (some of its trace files), summed for `diagnose`."""
 
 from __future__ import annotations
 
@@ -394,13 +394,14 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time, and apart the gaps whose cause may lie in other parts of the run.
+    """Return sums of idle time; and, not summed, gaps whose cause GPUs of other parts may show.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch
     delays in the gap take up to 1 ms, or more; ``is_slow``: whether those before a call take more
-    than 100 us; ``is_tiny``, whether a kernel from a sequence of
-    tiny kernels ends it; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`.
+    than 100 us; ``is_tiny``, whether a kernel from a sequence of tiny kernels ends it; ``time``
+    (ns). ``gaps``: numbers of gaps, see `Facts.gaps`. ``last_pieces, last, blocks``: the gaps at
+    the end of a GPU's step in which another GPU still works; see `OwnPieces`.
     """
     own, last = part.idle, part.found.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())

@@ -76,8 +76,8 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     that some ranks do more often than others, such as the update at the root of a reduction or the
     layers of a pipeline stage: a rank that is late because it has more work is not slow. If the
     rank `is_it` runs at least 5 % more kernels than the median of the others, idle time does not
-    count: its host has more to launch, while launches of those that wait for it are queued. Copies
-    are not compared, as a rank that fetches the loss does the same work otherwise.
+    count: its host has more to launch, while launches of those that wait for it are queued. Numbers
+    of copies are not compared: a rank that copies the loss to the host has no more other work.
     """
     same = ["kind", "name"]
     known = facts.found(work_by_name)
@@ -193,7 +193,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and GPU: length, waits for others, the rest, and how often it came last."""
+    """Return per step and GPU: length, wait for other GPUs, the rest, and how often it was last."""
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -264,7 +264,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return per group of ranks how long others wait for each rank, or only for its worst, ns."""
+    """Return by communicator how long others wait for each rank or, without key rank, its worst."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]

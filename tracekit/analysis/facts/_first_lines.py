@@ -32,7 +32,7 @@ def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
 
 
 def leading_keys(rows: pl.DataFrame) -> list[str]:
-    """Return the columns with which a table begins that are keys, such as stage, of its rows."""
+    """Return those first columns of a table that are grouping keys, such as stage."""
     columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
     keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]

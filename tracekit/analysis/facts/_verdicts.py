@@ -215,7 +215,7 @@ def is_message() -> pl.Expr:
 
 
 def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
-    """Test whether `passes` (ops of FP and BP) include NCCL sends or receives of no collective."""
+    """Test if ops of FP and BP (`passes`) have NCCL sends or receives outside of collectives."""
     collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
     sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
     if sending.is_empty():
@@ -322,7 +322,7 @@ _KNOWN = (
 
 
 def identify(trace: Trace) -> dict[str, str | None]:
-    """Return file, format, profiler version and host of a run's recorded files.
+    """Return file, format, profiler version and host of a run's trace files.
 
     Returns
     -------

@@ -42,7 +42,7 @@ class _Ops(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """Per timeline (GPU, or process on a GPU): latest op, latest end and more, of the ops read."""
+    """State of each timeline (GPU, or process on a GPU) after the ops read: latest op and end."""
 
     ends: Array
     """Latest end of any op."""

@@ -95,7 +95,7 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause, as far as one part (some recorded files) of a run shows it.
+    """Idle time by cause, as far as one part (some trace files) of a run shows it.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
 
 
 def _kept(_: Trace) -> list[tuple[pl.DataFrame, OwnPieces]]:
-    """Return room for the last result of `own_pieces`, beside the GPUs that it was asked with."""
+    """Return a list, one per trace, that keeps the last result of `own_pieces` and its `ending`."""
     return []
 
 
@@ -381,9 +381,10 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Set late launches after a host wait to the cause waiting, at most for the wait's length.
+    """Set the cause of late launches to an earlier wait of the host, up to the wait's length.
 
-    So is short host work between steps: without the wait it would have run while the GPU was busy.
+    The wait, for the GPU before the gap, is the ``credit`` of `waited_before`. The same is done for
+    short host work between steps: without the wait it would have run while the GPU was busy.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")

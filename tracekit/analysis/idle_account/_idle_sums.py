@@ -1,4 +1,4 @@
-"""Idle time of a run by cause, summed over its recorded files, possibly in several processes."""
+"""Idle time of a run by cause, summed over its trace files, possibly in several processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IdleSums:
     gaps
         The keys and ``gaps``: number of gaps with idle time in the group.
     longest
-        The longest gaps of each recorded file, split by cause and range, with sampled functions,
+        The longest gaps of each trace file, split by cause and range, with sampled functions,
         and ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for.
     """
 
@@ -58,7 +58,7 @@ def idle_sums(
     longest: int = 0,
     of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
-    """Sum the GPUs' idle time inside of windows by keys and cause, one recorded file at a time.
+    """Sum the GPUs' idle time inside of windows by keys and cause, one trace file at a time.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def idle_sums(
 
 
 def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frames:
-    """Compute tables on each part (one or some recorded files) of a run, and concatenate them.
+    """Compute tables on each part (one or some trace files) of a run, and concatenate them.
 
     `work_on` returns a part's computation, still to be run. Files of GPUs that copy to each other
     are joined into one part.
@@ -113,14 +113,14 @@ def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frame
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Drop the rows on GPUs of the run that are not in its `part` (some recorded files)."""
+    """Drop the rows on GPUs of the run that are not in its `part` (some trace files)."""
     devices, listed = (each.read("devices").select("device") for each in (trace, part))
     others = devices.join(listed, on="device", how="anti")
     return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return `keys`, ``rank`` replaced by ``process``: a single recorded file shows no ranks."""
+    """Return `keys`, ``rank`` replaced by ``process``: a single trace file shows no ranks."""
     return ["process" if key == "rank" else key for key in keys]
 
 
@@ -145,7 +145,7 @@ def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
 
 @dataclass(frozen=True)
 class _IdleOfPart:
-    """Sums the idle time of one part (some recorded files) of a run by the columns `keys`."""
+    """Sums the idle time of one part (some trace files) of a run by the columns `keys`."""
 
     keys: tuple[str, ...]
     longest: int

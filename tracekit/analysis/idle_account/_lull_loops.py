@@ -28,9 +28,10 @@ def find_lulls(
     lines, starts, ends
         Line, start and end of each op, sorted by start on each line; ops on line -1 are ignored.
     reached
-        Latest end of the ops of each line, or the begin of the search, ns; updated.
+        For each line (process on a GPU), the latest end of its ops so far, or the begin of the
+        search, ns; updated.
     latest
-        Start of the latest op of each line, ns; updated.
+        For each line, the start of the latest op so far, ns; updated.
     found
         Output arrays, with room for one lull per op.
 

@@ -285,7 +285,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
-    """Return how to record data that would explain the idle time still unexplained; with `more`."""
+    """Return how to record data that would explain idle time without a cause; hints `more` too."""
     queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():

@@ -104,7 +104,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
 
 def _training_begins(trace: Trace) -> pl.DataFrame:
-    """Return ``device, report, clock, begins``: start of training in the recorded file's time, ns.
+    """Return ``device, report, clock, begins``: start of training in the trace file's time, ns.
 
     It is the start of the first training kernel, or of the first iteration if that is earlier.
     """
@@ -192,7 +192,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
 def _placed(
     samples: pl.DataFrame, devices: pl.DataFrame, reports: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return ``device, time, used``, ... of samples on the run's GPUs, and other GPUs' indices."""
+    """Return the memory samples of the run's GPUs with ``device``, and indices of other GPUs."""
     rows = samples.select(
         "time",
         pl.col("gpu").cast(pl.Int32),

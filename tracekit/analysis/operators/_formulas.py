@@ -200,7 +200,7 @@ def times(*factors: pl.Expr) -> pl.Expr:
 
 
 def size(shape: pl.Expr) -> pl.Expr:
-    """Return the number of elements of a tensor."""
+    """Return the number of elements of a tensor, the product of the sizes in the list `shape`."""
     # Each use of a long expression is computed anew, so the list is read once.
     each = pl.element()
     is_known = (each.is_not_null() & (each >= 0)).all()

@@ -110,7 +110,7 @@ def of_input(name: pl.Expr) -> pl.Expr:
 
 
 def precision_by_name(name: pl.Expr) -> pl.Expr:
-    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null if unknown."""
+    """Return a kernel's precision by its name: ``fp64, fp32, tf32, fp16, bf16, fp8``, or null."""
     return pl.coalesce(
         pl.when(name.str.contains(pattern)).then(pl.lit(precision))
         for precision, pattern in _BY_NAME

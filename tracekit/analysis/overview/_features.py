@@ -87,7 +87,7 @@ def features(trace: Trace) -> pl.DataFrame:
     -------
     Rows by command, then rows by kind of data: ``command`` (null for a kind of data), ``feature``
     (what the command can find out, or the kind of data), ``available`` (``yes``; ``partly`` if some
-    data is missing, or missing in some recorded files; ``none`` if it was recorded and nothing of
+    data is missing, or missing in some trace files; ``none`` if it was recorded and nothing of
     the kind ran; ``no``), ``found`` (in words) and ``record_with`` (how to record the missing data
     with the profiler in use; null if nothing is missing).
     """
@@ -111,7 +111,7 @@ def _row(
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:
-    """Return a row per kind of data: whether the run's recorded files have it, and how much."""
+    """Return a row per kind of data: whether the run's trace files have it, and how much."""
     contents = (
         trace.read("contents")
         .group_by("feature", maintain_order=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Run(model.Run, Protocol):
-    """A run, with the tables of each report (recorded trace file) that it was ingested from."""
+    """A run, with the tables of each report (trace file) that it was ingested from."""
 
     @property
     def reports(self) -> "Sequence[Trace]":

@@ -1,4 +1,4 @@
-"""Differences of means, and of typical steps, between two samples, with confidence intervals.
+"""Differences of means, and of typical (median) steps, between two runs, with intervals.
 
 Student's t distribution is computed here, since importing scipy.special takes longer than a whole
 comparison.
@@ -75,9 +75,9 @@ def differences(
     related
         Whether to adjust p values and intervals for the number of rows.
     regular
-        The slow steps of each run that come at regular intervals, or None. With them, a mean's
-        variance counts only deviations within slow and within usual steps, as the share of each
-        kind is known.
+        For each run, the slow steps if every n-th step is slow, else None. If given, the variance
+        of a mean comes from the deviations of slow steps from the mean slow step, and of other
+        steps from the mean other step: the share of slow steps is known to be 1 / n.
     tables
         Number of tables that are tested together; p values and intervals are adjusted for it
         (Bonferroni).
@@ -117,7 +117,7 @@ def _errors(
     ``apart`` is the mean of `b` minus that of `a`, with its ``variance`` and degrees of
     ``freedom``; ``off``, the part of it that may come from recording one regularly slow step more
     or less; ``is_same``, whether `a` and `b` agree in each step; ``is_unknown``, whether a sample
-    drifts.
+    drifts (see `LongRun`), so that no test is possible.
     """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, kinds) for each, kinds in zip((a, b), regular, strict=True)
@@ -186,14 +186,15 @@ def _adjusted(p_values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Shift:
-    """Difference in length between typical steps of run B and run A.
+    """By how much steps of run B are typically longer than steps of run A (Hodges-Lehmann).
 
     Parameters
     ----------
     value
-        The median of the differences between all steps of B and all of A (Hodges, Lehmann 1963).
+        Median over all pairs of a step of B and a step of A of their difference in length, B - A
+        (Hodges, Lehmann 1963).
     interval
-        Its confidence interval; None for too few steps, or if steps depend on each other too much.
+        Its confidence interval; None for fewer than `ENOUGH` steps, or if the steps of a run drift.
     """
 
     value: float
@@ -201,9 +202,9 @@ class Shift:
 
 
 def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> Shift:
-    """Estimate the difference between typical steps of `b` and `a`.
+    """Estimate by how much steps of run B are typically longer than steps of run A.
 
-    The estimate is the median of all pairwise differences; the interval contains the shifts that a
+    The estimate is the median of b - a over all pairs of steps; the interval has the shifts that a
     Wilcoxon-Mann-Whitney test would not reject (normal approximation, with the standard error of
     ranks from `long_run` and Student's quantile).
 
@@ -239,10 +240,10 @@ def _thinned(steps: Numbers | Floats) -> Numbers | Floats:
 
 
 def _error(steps: Numbers | Floats) -> float:
-    """Return the variance of the steps' mean rank over that of a single rank; NaN if steps drift.
+    """Return the variance of the mean rank of steps, as a multiple of the variance of one rank.
 
-    It is at least 0.5 / n, half that of n independent steps, since a lower value, as of alternating
-    steps, shows little about a median.
+    NaN if steps drift. It is at least 0.5 / n, half that of n independent steps: a lower value, as
+    long and short steps in turn give, shows little about a median.
     """
     ordered = np.sort(steps)
     ranks = np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right")
@@ -345,8 +346,8 @@ def _gauss_legendre() -> tuple[Floats, Floats]:
 def _exact(free: Floats, far: Floats) -> Floats:
     """Return Student's tail probability: half of the regularised incomplete beta function.
 
-    Its arguments are x = f / (f + t²), a = f / 2 and b = 1 / 2; it is a continued fraction times
-    `_front`.
+    The beta function's arguments are x = f / (f + t²), a = f / 2 and b = 1 / 2, for f degrees of
+    freedom; it is computed as a continued fraction times `_front`.
     """
     square = far * far
     low, high = free / (free + square), square / (free + square)  # x, and 1 - x without a loss

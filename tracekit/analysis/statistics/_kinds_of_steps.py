@@ -66,7 +66,7 @@ class Regular:
 def within_kinds(
     sample: Numbers | Floats, regular: Regular | None
 ) -> tuple[Numbers | Floats, Floats]:
-    """Split the scatter of step times: within slow and within usual steps, and by their shares.
+    """Split the scatter of step times into that within slow or other steps, and that between both.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def within_kinds(
 
     Returns
     -------
-    Each step's deviation from the mean of its kind (slow or usual), scaled by Bessel's correction;
-    and how far each row's mean is off because the sample's share of slow steps is not exactly one
-    per period. Without `regular`, the sample itself, and zeros.
+    Each step's deviation from the mean of its kind (slow, or not slow), scaled by Bessel's
+    correction; and how far each row's mean is off because the sample's share of slow steps is not
+    exactly one per period. Without `regular`, the sample itself, and zeros.
     """
     if regular is None:
         return sample, np.zeros(len(sample))
@@ -115,9 +115,9 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Group steps by mode of their length, else into usual and regularly slow ones.
+    """Return step lengths grouped by mode; with one mode, as regularly slow and all other steps.
 
-    Empty if all are alike.
+    Empty if there are neither several modes nor regularly slow steps.
     """
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
@@ -141,7 +141,8 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
 def _lattice(places: list[int], number: int) -> Regular | None:
     """Return the slow steps (at `places`) if these are equally spaced over all `number` steps.
 
-    None unless three or more are equally spaced; per three of these one other may come by chance.
+    None unless at least three slow steps are equally spaced. For every three of these, one further
+    slow step between them is tolerated, as chance.
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
@@ -211,9 +212,9 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 
     A cold step is far from the median of the steps after the first third, in units of the median
     absolute deviation of these, which warm-up does not affect. The usual criterion (MSER, White
-    1997: least error of the mean) finds cold steps in the noise of most runs; this one in hardly
-    any. The first of regularly slow steps is not cold, however rare these are. With only four or
-    five steps, the first is cold if it is far longer than each of the others.
+    1997: least error of the mean) takes noise at the beginning of most runs for cold steps, this
+    criterion hardly ever. If every n-th step is slow, the first of them is not cold, however large
+    n. With only four or five steps, the first is cold if it is far longer than each other step.
     """
     lengths = np.asarray(steps, np.float64)
     if _ANY <= len(lengths) - 1 < _FEWEST:
@@ -251,7 +252,7 @@ def before_a_short_end(lengths: Sequence[float]) -> float | None:
 
 
 def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> bool:
-    """Test if the slow step `at` and other steps about as long are equally spaced."""
+    """Test if step `at` and all steps about as long (at least `fence`) are equally spaced."""
     is_as_long = lengths >= max(_NEARLY * lengths[at], fence)
     found = _lattice(np.flatnonzero(is_as_long).tolist(), len(lengths))
     return found is not None and bool(found.is_slow[at])

@@ -55,7 +55,7 @@ class KeySums:
     whole
         Sums by stage over each GPU's whole recording; None if not computed.
     windows
-        The time windows per GPU: ``window`` (number), ``process, device, start, end``, ...
+        The time windows per GPU: ``window`` (number), ``process, device, start, end`` and others.
     with_durations
         Whether durations of single ops were kept, from which medians can be computed.
     """
@@ -147,7 +147,7 @@ def sums_by_keys(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which sums to compute for each part (one or some recorded files) of a run.
+    """Which sums to compute for each part (one or some trace files) of a run.
 
     Parameters
     ----------

@@ -117,8 +117,8 @@ def profiler_overhead(trace: Trace) -> pl.DataFrame:
     -------
     ``name`` (kind of overhead), ``times`` (number), ``total_ns`` (sum of durations), ``busy_ns``
     (length of their union over all threads) and ``share`` (busy_ns over the time from the first to
-    the last call, op or overhead); both are summed over recorded files. The last row, named
-    ``all``, is of all kinds together. No rows if no overhead was recorded.
+    the last call, op or overhead); both times are summed over the run's trace files. The last row,
+    named ``all``, is of all kinds together. No rows if no overhead was recorded.
     """
     rows = (
         trace["host"]
@@ -142,7 +142,7 @@ def _overheads(rows: pl.DataFrame, window: int) -> pl.DataFrame:
 
 
 def _window(trace: Trace, overheads: pl.DataFrame) -> int:
-    """Return the time from the first to the last record of each recorded file, summed, ns."""
+    """Return the time from a trace file's first to last record, summed over all files, ns."""
     edges = [
         trace[name].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
         for name in ("ops", "calls")

@@ -118,9 +118,9 @@ def project_architectures(
 
     Returns
     -------
-    The columns of `step_times`, with ``to`` (the architecture) and ``workers`` (their number
-    there); ``speedup``, old over new step time; ``throughput_speedup``, new over old samples per
-    second of all workers.
+    The columns of `step_times`, with ``to`` (the architecture) and ``workers`` (number of replicas
+    on it); ``speedup``, old over new step time; ``throughput_speedup``, new over old samples per
+    second of all replicas together.
 
     Raises
     ------

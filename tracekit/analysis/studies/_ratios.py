@@ -30,11 +30,13 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
     Returns
     -------
-    ``step_low_ns`` and ``step_high_ns``, the ends of Student's interval (not below 0), with the
-    variance by `long_run`; ``step_se_ns``, the standard error; ``step_effective``, the number of
-    independent steps whose mean would be as certain; all None for fewer than 5 steps, or if step
-    times drift. ``slow_every`` is n if every n-th step is slow, else None: the error is then that
-    within slow and within usual steps, plus the effect of one slow step more or less.
+    ``step_low_ns`` and ``step_high_ns``, the ends of Student's interval (not below 0);
+    ``step_se_ns``, the standard error, which allows for neighbouring steps being alike
+    (`long_run`); ``step_effective``, the number of independent steps whose mean would be as
+    certain; all None for fewer than 5 steps, or if step times drift. ``slow_every`` is n if every
+    n-th step is slow, else None. If it is n, the standard error comes from the scatter of slow
+    steps around their own mean and of other steps around theirs, and the interval is widened by
+    what the mean changes if the recording has not exactly one slow step in n.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
     steps, devices = steps_of(found), max(1, found.devices)

@@ -171,7 +171,7 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs (time per data set, but for a common factor) of steps and stages.
+    """Add ``time_ns``, and costs of steps and stages: times proportional to that per data set.
 
     Speedups are ratios of costs. The cost of an epoch is its time; that of a step is its time
     divided by its images and, for weak scaling, multiplied by the number of GPUs, as data sets grow

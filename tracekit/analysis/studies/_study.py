@@ -139,8 +139,9 @@ def study_row(
     null if a single device exchanges with an unknown number of peers, or if a rank between recorded
     ranks is missing. ``method`` is the label, else inferred from the ops: ``nccl`` (its
     kernels), ``collective`` (kernels of other libraries), ``p2p``, ``staged`` or ``mpi`` (copies
-    between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval by `long_run`; null for
-    fewer than 5 steps, or if they depend on each other too much. ``fp_bp_ns``, the other
+    between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval of the mean step, allowing
+    for dependent steps (`long_run`); null for fewer than 5 steps, or if step times drift. The
+    exposed time ``fp_bp_ns`` of forward and backward pass, the other
     exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_steps_ns``
     (idle while it is in none) add up to ``step_ns``. Each participant of a collective counts with
     an equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
@@ -242,7 +243,7 @@ def name_of_one() -> pl.Expr:
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Warn of runs that are in no mean of runs with equal labels, as they may be other programs.
+    """Warn of runs that are not pooled with runs of equal labels, as they may be other programs.
 
     With `apart` every run is shown by itself, and none is left out.
     """

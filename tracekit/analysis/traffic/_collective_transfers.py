@@ -126,7 +126,7 @@ class Modelled:
 
     If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
     and NVLS, with ``choice`` and ``bytes_if`` in place of bytes. Collectives with unknown
-    participants have no rows. The rows are made when they are asked for, as many times as that.
+    participants have no rows. Rows are computed anew each time that they are asked for.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process``: GPU, and process, if all its collectives ran in that one."""
+    """Return ``owner``, a GPU, and ``sole_process``, which ran all its collectives; else null."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 

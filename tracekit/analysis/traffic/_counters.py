@@ -43,8 +43,8 @@ def link_counters(
     including traffic of other programs. Samples of GPUs are in percent of the machine's peak.
     Only traffic during the sampled time is compared. NICs are matched with the machine by host and
     name; if the machine (topology) names no NIC of a host, the sum over its NICs forms one row,
-    compared with the traffic of the host. If several recorded files have samples of one GPU or NIC,
-    the one with most samples counts.
+    compared with the traffic of the host. If several trace files of the run have samples of one GPU
+    or NIC, the one with most samples counts.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add samples of NICs that the machine lacks once more, with null ``nic``, to sum per host."""
+    """Repeat samples of NICs that the topology lacks with null ``nic``, to be summed per host."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     hosts = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -127,7 +127,7 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return sum and number of each counter's samples, from the recorded file with most of them."""
+    """Return sum and number of each counter's samples, from the trace file with most of them."""
     value = pl.col("value")
     counted = samples.group_by(*_LINE, "unit").agg(
         samples=pl.len().cast(pl.Int64),
@@ -181,7 +181,7 @@ def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return, per recorded file and counter, the share of the time with ops that samples cover."""
+    """Return, per trace file and counter, the share of the time with ops that samples cover."""
     inside = pl.min_horizontal("time", "end") - pl.max_horizontal("before", "start")
     window = (pl.col("end") - pl.col("start")).first()
     timed = spans.join(windows, on="clock").group_by(_LINE)

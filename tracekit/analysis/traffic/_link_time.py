@@ -37,8 +37,8 @@ def link_timeline(
     """Return the traffic of each link over time, in each direction.
 
     The bytes of a transfer are spread evenly over its time, so a bin can contain a fraction of
-    them. Left out are recorded files on another clock than the first one with traffic, and
-    transfers of unknown size, or of collectives of unknown algorithm.
+    them. Left out are transfers from trace files on another clock than the first file with traffic,
+    transfers of unknown size, and transfers of collectives of unknown algorithm.
 
     Parameters
     ----------
@@ -108,9 +108,10 @@ class Covered:
     by
         Columns that define a group.
     groups
-        Columns `by` and ``length``: of the time before which no later interval starts.
+        Columns `by` and ``length``, ns: that of the union up to a time t before which no interval
+        starts that is still to be added.
     beyond
-        Parts of the intervals after that time.
+        The intervals, or parts of them, after t.
     """
 
     by: Sequence[str]

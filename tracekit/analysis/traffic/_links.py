@@ -109,7 +109,7 @@ def links(
     window_ns
         Time over which ``share`` is computed (its divisor), ns; None: ``share`` is null.
     reports
-        Canonical table ``reports`` (recorded files), by which clocks are compared; None: all
+        Canonical table ``reports`` (trace files), by which clocks are compared; None: all
         differ.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
@@ -210,7 +210,7 @@ class _Sums:
         self._add_choices(rows.filter(either), transfers.filter(either))
 
     def _add_up(self, name: str, rows: pl.DataFrame) -> None:
-        """Add rows, or sums of rows, to the sums by columns."""
+        """Add rows (or partial sums) to the table of sums named `name`, grouped by the keys."""
         known = self._sums.get(name)
         both = rows if known is None else pl.concat([known, rows])
         self._sums[name] = both.group_by(self._columns).agg(_TOTALS[name])
@@ -332,7 +332,7 @@ def _of_network(
 
 
 def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return NIC (``node``), direction and GPU where data pass through host memory in between."""
+    """Return ``node`` (NIC), ``direction``, GPU of pairs whose data pass through host memory."""
     rows = [
         (nic, direction, device, "host")
         for device, gpu in place.items()
@@ -380,7 +380,11 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
 
 
 def _bounded(sums: pl.DataFrame) -> pl.DataFrame:
-    """Put the numbers of collectives of unknown algorithm in place of those of their transfers."""
+    """Correct sums that contain collectives which may have run one of several algorithms.
+
+    ``transfers`` becomes the number of these collectives. Bytes are known if least and most bytes
+    are equal; ``busy_ns`` is null unless each algorithm moves bytes there.
+    """
     is_one = pl.col("least_bytes") == pl.col("most_bytes")
     of_choices = pl.col("collectives").is_not_null()
     return sums.with_columns(

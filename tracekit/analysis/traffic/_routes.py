@@ -100,7 +100,10 @@ class Routes:
         rows_of: Callable[[list[Route]], Iterable[tuple[Any, ...]]],
         columns: Mapping[str, PolarsType],
     ) -> pl.DataFrame:
-        """Return the rows (`columns`) of all end points so far, those of `marked` included."""
+        """Return a cached table of rows (`columns`) by pair of end points.
+
+        Pairs in `marked` that are new are looked up and added to it.
+        """
         types = {name: marked.schema[name] for name in _ENDS}
         known = self._ends.get(what, pl.DataFrame(schema=types))
         ends = marked.filter("is_known").select(_ENDS).unique(maintain_order=True)

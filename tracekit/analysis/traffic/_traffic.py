@@ -302,7 +302,7 @@ class Traffic:
 
     @cached_property
     def _facts(self) -> _Facts:
-        """Traffic by link, and what is told of all transfers, in one pass over them."""
+        """Traffic by link and the other fields of `_Facts`, from one pass over all transfers."""
         shares: list[dict[str, int]] = []
         choices: list[pl.DataFrame] = []
         ops: list[pl.Series] = []

@@ -98,7 +98,7 @@ def copy_transfers(
 
     Returns
     -------
-    The table `TRANSFERS`, sorted by recorded file and start. `stage` and `iteration` of a row with
+    The table `TRANSFERS`, sorted by trace file and start. `stage` and `iteration` of a row with
     two copies are those of the first copy.
     """
     copies = _with_mpi(trace, _driver_staged(_copies(trace)))
