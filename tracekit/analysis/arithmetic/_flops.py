@@ -112,7 +112,10 @@ def measured(
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
-    """Return the steps after the first `skip`: ``process, device, iteration, step_ns`` (length)."""
+    """Return the steps after the first `skip`: ``process, device, iteration, step_ns`` (length).
+
+    For a run without iterations there are no rows, or a `UsageError` if steps are `needed`.
+    """
     iterations = trace.read("iterations")
     if iterations.is_empty() and not needed:
         return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
@@ -188,9 +191,9 @@ def _ideal() -> pl.Expr:
 
 
 def _ideal_of_model() -> pl.Expr:
-    """Return the time, ns, of FLOPs at the peak rate without those of recomputation; or null.
+    """Return the time, ns, that the model's FLOPs take at the peak rate; null if unknown.
 
-    Recomputation: forward operators run again by activation checkpointing.
+    FLOPs of forward operators that activation checkpointing runs again do not count.
     """
     model_ns = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
     return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(model_ns)
@@ -292,7 +295,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Return the answer of the command `roofline`: operators' bounds, and time beyond these."""
+    """Return the answer of `roofline`: least times of operators, and kernel time beyond these."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)

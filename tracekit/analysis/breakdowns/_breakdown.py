@@ -159,7 +159,7 @@ def _joined_by(found: RangeLayers) -> Named:
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per layer: ops and busy time in all, of FP (columns ``fp_...``), and of BP."""
+    """Return a row per layer: ops and busy time in all, in FP (``fp_ops`` and so on), and in BP."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -370,7 +370,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return metadata: `length` (step time less FP, BP) as weight update time, or why unknown."""
+    """Return metadata: `length`, step time less FP and BP, as time of WU; else why it is not."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -428,7 +428,7 @@ def _between(found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Per inference phase: steps, requests and tokens, and mean time per step and token."""
+    """Return steps, requests, tokens, and time per step and token, by phase of inference."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(window_keys).agg(length=_LENGTH.sum())
     requests = steps.group_by(window_keys).agg(
@@ -530,7 +530,7 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return percentile -> its column; names have a prefix if kernel durations have columns too."""
+    """Return percentile -> name of its column, prefixed if kernel durations have columns, too."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
 

@@ -400,7 +400,7 @@ def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted_bytes() -> pl.Expr:
-    """Return the size S from which nccl-tests computes bandwidth (its PERFORMANCE.md)."""
+    """Return a collective's size S in bytes, as nccl-tests defines it (its PERFORMANCE.md)."""
     collective, size = pl.col("collective"), pl.col("message_bytes")
     by_sends = (collective == "all_to_all") & (pl.col("called") == "send_recv")
     # Of an all_to_all that skips a rank, be it its own, the whole size is not known.
@@ -642,7 +642,7 @@ def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the size S of nccl-tests for an MPI call; null if this rank's bytes do not tell it."""
+    """Return an MPI call's size S, as in nccl-tests; null if the caller's bytes do not tell it."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")

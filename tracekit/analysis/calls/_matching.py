@@ -432,7 +432,7 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
-    """Count, for each stream, the leading stream's calls between the stream's first and last."""
+    """Count, for each stream, the calls of stream `leading` between its first and last call."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")

@@ -64,7 +64,10 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
 
 def _announced(trace: Trace) -> pl.DataFrame:
-    """Return the rows of `communicators`, with duplicates, and whether the range creates it."""
+    """Return rows as of `communicators`, one per range that creates one or tells its size.
+
+    ``is_made`` is whether the NCCL call of that range creates the communicator.
+    """
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
     is_made = pl.col("name").str.contains(_MAKES_COMMUNICATOR).alias("is_made")
     known = trace.once(_nccl_ranges, reads=_READ).with_columns(is_made, ranks=ranks)
@@ -277,7 +280,10 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop unnumbered ranges of NCCL calls that advanced tracing recorded too, numbered."""
+    """Drop ranges without sequence number in NCCL groups that have ranges with such numbers.
+
+    NCCL's advanced tracing records the same calls once more, with their numbers.
+    """
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -494,7 +500,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 @lru_cache
 def _libraries(names: tuple[tuple[str, str | None], ...]) -> pl.DataFrame:
-    """Return ``library, algorithm, part`` of short and whole names, which reports often share."""
+    """Return ``library, algorithm, part`` of kernels by (short, whole) name; results are cached."""
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
     name, whole = pl.col("kernel_name"), pl.col("whole_name")

@@ -253,7 +253,10 @@ _Part = tuple[Ints, NDArray[Any]]
 
 
 def _parts(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Part]:
-    """Split matched calls, sorted by time, wherever the clock difference `apart` (ns) jumps."""
+    """Split matched calls at times at which the clock difference `apart` (ns) jumps.
+
+    Each of the two parts of a split may be split again, up to `steps` times.
+    """
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
     if len(times) < 2 * _IN_A_PIECE or not steps:

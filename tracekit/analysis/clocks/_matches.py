@@ -119,7 +119,7 @@ class Calls:
 
     @cached_property
     def by_lane(self) -> dict[tuple[object, ...], pl.DataFrame]:
-        """Calls of each lane; the keys are tuples of one number."""
+        """Calls of each lane (participant or stream); a key is its id, as a tuple of one number."""
         return self.lanes.partition_by("lane", as_dict=True)
 
 

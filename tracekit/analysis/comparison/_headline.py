@@ -181,7 +181,11 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
 
 
 def _against(ends: tuple[float, float], bound: float) -> str:
-    """Return ``slower`` or ``faster`` (interval beyond +/- `bound`), ``same`` or ``unknown``."""
+    """Judge the interval `ends` of a change by a least change, `bound`.
+
+    It is ``slower`` if wholly above `bound`, ``faster`` if wholly below -`bound`, ``same`` if
+    between the two, else ``unknown``.
+    """
     low, high = ends
     if low > bound:
         return "slower"

@@ -274,7 +274,10 @@ def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
 
 
 def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFrame:
-    """Add each point's level (median between change points), and its change to the last level."""
+    """Add each point's level, the median between two change points, and the level's change.
+
+    ``change_percent`` is the change from the level before, at the first point of each level.
+    """
     begins = {change.place: change.p_value for change in changes}
     place = pl.int_range(pl.len())
     levelled = points.with_columns(

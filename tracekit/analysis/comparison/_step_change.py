@@ -282,7 +282,7 @@ def _typical(
 
 
 def has_typical(steps: Numbers) -> bool:
-    """Test whether a typical step exists: all or nearly all steps are of one kind (mode)."""
+    """Test whether a typical step exists: all or nearly all step lengths are of one mode."""
     return max(map(len, kinds_of(steps)), default=len(steps)) >= _TYPICAL * len(steps)
 
 

@@ -189,7 +189,7 @@ def _named(trace: Trace, pauses: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_step(sums: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, part, path_ns`` for figures; a part is a cause, or a stage's GPU work."""
+    """Return ``iteration, part, path_ns`` for figures; GPU work is split into parts by stage."""
     staged = pl.coalesce(pl.format("gpu, {}", "stage"), "cause")
     part = pl.when(pl.col("cause") == "gpu").then(staged).otherwise("cause")
     found = sums.group_by("iteration", part=part).agg(

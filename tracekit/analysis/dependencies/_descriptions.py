@@ -79,8 +79,8 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
     """Add ``op``, the copy that crosses the link, to each row of a transfer and link of its route.
 
-    A transfer through host memory consists of two copies. Links between CPUs get a row for both
-    copies: it is unknown to which CPU the memory belongs.
+    A transfer through host memory consists of two copies. Links between CPUs get a row for each of
+    the first and the second copy: it is unknown to which CPU the memory belongs.
     """
     first = crossed.filter(
         pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))

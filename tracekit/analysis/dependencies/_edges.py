@@ -95,7 +95,7 @@ class Moments:
         return self.ops.filter("copies").drop_nulls("launch")
 
     def launching(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Return the call that launched each of `ops`, which all have one (``launch``)."""
+        """Return the calls that launched `ops`, one per op; each must have a recorded launch."""
         return self.calls[ops.select(pl.col("launch") // 2).to_series()]
 
     @cached_property

@@ -94,7 +94,8 @@ class Stragglers:
 def _ranks(job: Job) -> list[Alike]:
     """Return a change for each rank whose work takes longer than the mean, longest first.
 
-    It cuts the rank's work to the median over ranks; shorter work stays: it may have waited less.
+    Work of the rank that is longer than the median of the same work over ranks is shortened to it.
+    Shorter work is left as it is: it may have waited less.
     """
     alone = job.edges.drop_nulls("median")
     processes = alone["process"].n_unique()
@@ -232,7 +233,7 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, ``place`` among equal operations of a rank's step, and their ``number``.
+    """Add ``iteration``, ``place`` among a rank's ops of equal name in the step, their ``number``.
 
     The iteration of a call is that of the next op that its thread launches.
     """

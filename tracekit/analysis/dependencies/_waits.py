@@ -169,7 +169,7 @@ def _begun(moments: Moments) -> pl.DataFrame:
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: the op for which a call that frees memory waited, and the call."""
+    """Return ``source, target``: last op to end in a long call that frees memory, and the call."""
     frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")
@@ -182,9 +182,9 @@ def _frees(moments: Moments) -> pl.DataFrame:
 def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``source, target`` of ops that wait for events, and ``target, lag, giver`` of calls.
 
-    First table: the next op on the waiting stream waits for the last op before the event on the
-    stream that recorded it. Second table: the call that makes the stream wait (target) comes after
-    the call of another thread that recorded the event (giver).
+    First table: the next op on the waiting stream (target) waits for the last op before the event
+    on the stream on which the event was recorded (source). Second table: the call that makes the
+    stream wait (target) comes after the call of another thread that recorded the event (giver).
     """
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event").with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1),

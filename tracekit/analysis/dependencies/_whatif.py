@@ -192,7 +192,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with changes, once with unknown lengths smallest, once with largest."""
+    """Replay a job's graph with changes: with the least, and with the greatest unknown lengths."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -465,7 +465,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 
 def _waited_for_input(batches: Batches) -> str:
-    """Return a warning if no wait for a loader is known, or one wait is most of all their time."""
+    """Return a warning if no wait for a data loader is known, or these may be other work."""
     if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it show it, or calls of the operating "

@@ -227,7 +227,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Test if a win is worth listing even though GPUs then wait longer for host and input."""
+    """Test if what is left of a win is worth listing, as GPUs then wait longer for the host."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)

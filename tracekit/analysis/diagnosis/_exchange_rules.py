@@ -327,7 +327,7 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _matches(facts: Facts, each: pl.DataFrame) -> pl.Series:
-    """Return the number of the collective of each call, null if its participants are unknown."""
+    """Return the id of the collective to which each op belongs; null if it was not matched."""
     return facts.collectives.join(each.select("op"), on="op", how="semi")["match"]
 
 

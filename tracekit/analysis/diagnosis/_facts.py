@@ -309,7 +309,7 @@ class Facts:
         return Lost(*(float(mean or 0) for mean in means))
 
     def won(self, lost: Lost) -> float:
-        """Return by how much a step could get shorter if GPUs did not lose the time `lost`, ns.
+        """Return by how much a step could get shorter, ns, if GPUs did not lose the time `lost`.
 
         If GPUs wait for each other in collectives, it is the loss of the GPU that loses least:
         with larger gains the other GPUs would wait for it. Else it is the mean loss.
@@ -422,7 +422,7 @@ def counted(number: float, noun: str, plural: str = "") -> str:
 
 
 def rounded(number: float, digits: int = 3) -> str:
-    """Round a number to a number of significant digits, at most to an integer."""
+    """Round to `digits` significant digits, but keep all digits before the decimal point."""
     whole = f"{number:,.0f}"
     return whole if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
 

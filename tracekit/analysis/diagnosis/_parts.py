@@ -169,10 +169,10 @@ class Part:
         return ordered["row"], ordered.select(anew).to_series()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the copies and collectives that `own` selects, with time when no other op runs.
+        """Return the copies and collectives that `own` selects, with their exposed time, ns.
 
-        ``exposed``, ns. While several selected ops run at once, the time is exposed time of the
-        first one.
+        ``exposed`` is the time of an op in which none but selected ops run on its GPU. While
+        several of these run at once, the time is exposed time of the first one.
         """
         chosen = self._asked_about.filter(own).collect().sort("start", "op")
         if chosen.is_empty():
@@ -238,7 +238,7 @@ class Part:
 
 
 def _narrow(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ops with times as differences to the start, and integers as small as they fit."""
+    """Return ops with the columns `_TIMES` relative to ``start``, and integers as small as fit."""
     ops = ops.with_columns(pl.col(_TIMES) - pl.col("start"))
     return ops.with_columns(each.shrink_dtype() for each in ops if each.dtype.is_integer())
 

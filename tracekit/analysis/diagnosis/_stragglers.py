@@ -45,7 +45,7 @@ _WORST = {
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle time, ``held`` (ns), caused by waiting for another GPU, ``by``, per step."""
+    """Return, per step, idle time ``held`` (ns) of a GPU that waits for another GPU, ``by``."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
     return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")

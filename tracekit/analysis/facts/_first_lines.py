@@ -24,7 +24,10 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the largest `by`, if it and `others` are not null; None without one."""
+    """Return the row with the largest value in column `by` of those with no null in `others`.
+
+    None if there is no such row.
+    """
     if not {by, *others} <= {*rows.columns}:
         return None
     known = rows.drop_nulls([by, *others]).sort(by, descending=True)

@@ -215,7 +215,10 @@ def _ordered(rows: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """Return dump group and shift in order at which one rank's calls fit; no row if unclear."""
+    """Return the process group of the dumps whose entries fit one rank's calls, and at which shift.
+
+    With shift d the n-th call is the (n + d)-th entry. No row if no group and shift fit best.
+    """
     same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
     tried = (
         lane.join(entries, on=["rank", "kind"], suffix="_said")
@@ -234,7 +237,7 @@ def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Drop pairs (call, dump entry) of streams where any size or the median time disagrees."""
+    """Drop all pairs (call, dump entry) of a stream if a size, or the median time, disagrees."""
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

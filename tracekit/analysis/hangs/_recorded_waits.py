@@ -296,7 +296,10 @@ def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.D
 
 
 def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``at``: when a call without kernel launched its work; else the begin of an open call."""
+    """Add ``at``: when a call without a recorded kernel launched its work.
+
+    For a call that launched nothing and has not returned, ``at`` is its begin; else it is null.
+    """
     inside = calls.filter(~pl.col("is_ended")).select("range", "thread", "start", "until").join(
         launches.select("thread", at="start"), on="thread"
     )  # fmt: skip
@@ -309,7 +312,7 @@ def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> list[Problem]:
-    """Return problems: sends or receives that hang while the peer's matching call does not."""
+    """Return problems: sends or receives that hang for want of the peer's matching call."""
     hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
     made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
     ranks = made.join(ends, on="process")

@@ -206,7 +206,7 @@ def with_pairs(gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
-    """Return busy intervals of the last GPUs to work (`ending`), from when others wait for them."""
+    """Return busy intervals of GPUs that end steps (`ending`), from when other GPUs are done."""
     if ending.is_empty():
         return pl.DataFrame(schema=_BLOCKS)
     since = int(ending.select(pl.col("since").min()).item())
@@ -218,7 +218,7 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of gaps (`last`) until another GPU's last op to that GPU's activity in them."""
+    """Set the cause of the gaps `last`, in which another GPU ends the step, to its activity."""
     activity = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(activity, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
@@ -427,7 +427,10 @@ def _behind(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; time queued beyond `QUEUED_NS` is unexplained."""
+    """Return the columns of `idle_pieces`; a launched op's queueing above a limit is unexplained.
+
+    The limit is `QUEUED_NS`.
+    """
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch_latency")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)

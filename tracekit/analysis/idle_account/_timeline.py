@@ -142,7 +142,7 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def _numbered(keys: pl.DataFrame) -> tuple[Array, int]:
-    """Return a number from 0 for each row, equal for equal rows, and a number above all of them."""
+    """Return a number from 0 for each row, equal for equal rows only, and one above the largest."""
     most = max(4 * keys.height, _FEW_GROUPS)
     number, count = pl.zeros(keys.height, pl.Int64, eager=True), 1
     for key in keys:
@@ -152,7 +152,10 @@ def _numbered(keys: pl.DataFrame) -> tuple[Array, int]:
 
 
 def _narrow(column: pl.Series, most: int) -> tuple[pl.Series, int]:
-    """Return an integer from 0 for each value, and a number above all of them, at most `most`."""
+    """Map values to integers from 0 (null to the largest); also return one above the largest.
+
+    If values span a range above `most`, their ranks are used.
+    """
     codes = column.rank("dense") if column.dtype == pl.String else column.to_physical()
     codes = codes.cast(pl.Int64)
     known = given(codes, null=0)

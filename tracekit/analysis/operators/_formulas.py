@@ -333,10 +333,10 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension before a tensor's last dimensions, which `axes` counts."""
+    """Return the size of the dimension of a tensor before its last `axes` dimensions."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:
-    """Return a stride, padding or dilation along dimension `place`; a single one is for all."""
+    """Return the stride, padding or dilation along dimension `place`; one value applies to all."""
     return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))

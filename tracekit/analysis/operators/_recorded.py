@@ -258,7 +258,7 @@ def _of_kineto(key: str) -> pl.Expr:
 
 
 def _size_field(column: str, key: str) -> pl.Expr:
-    """Return field `column` after the sizes in a range's name; else the payload's field `key`."""
+    """Return field `column`, which follows the sizes in a range's name, or payload field `key`."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 

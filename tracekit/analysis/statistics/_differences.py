@@ -255,7 +255,10 @@ def _error(steps: Numbers | Floats) -> float:
 
 
 def _outside(steps: list[int], errors: list[float], level: float) -> int:
-    """Return how many sorted pairwise differences the interval of `shift` cuts off on each side."""
+    """Return how many of the sorted differences lie outside of `shift`'s interval on each side.
+
+    `steps` are the runs' numbers of steps, `errors` their results of `_error`.
+    """
     of_a, of_b = (np.array([each]) for each in errors)
     free = np.full(1, float(COSINES))
     variance, freedom = welch_error((of_a, of_b), (free, free))

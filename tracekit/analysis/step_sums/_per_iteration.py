@@ -191,7 +191,7 @@ def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
 
 
 def numbering_meta(trace: Trace, keys: Sequence[str]) -> dict[str, bool]:
-    """Return metadata for a table by iteration if processes give one step different numbers."""
+    """Return a metadata flag if, in a table by iteration, processes number steps differently."""
     is_apart = "iteration" in keys and numbered_alike(trace) is not trace
     return {"numbered_apart": True} if is_apart else {}
 

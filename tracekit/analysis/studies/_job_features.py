@@ -258,7 +258,7 @@ def job_features(
 
 
 def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
-    """Return the architecture (``1w1g`` or an all-reduce); None if the trace does not show it."""
+    """Return ``1w1g`` (one GPU), ``AllReduce-Local`` or ``AllReduce-Cluster``; None if unknown."""
     if row["gpus"] == 1:
         return "1w1g"
     hosts = trace.read("reports")["host"]
@@ -295,7 +295,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return mean busy time, s, per step and device by component (input, compute, memory, ...)."""
+    """Return mean busy time, s, per step and device: of input, compute, memory and weights."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))

@@ -65,7 +65,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
 def memory_rows(
     table: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    """Return one of the tables (use, extra, ...) on the memory of GPUs; see `tracekit.memory`."""
+    """Return the table on GPU memory named `table`, such as ``extra``; see `tracekit.memory`."""
     by = [name for name in _KEYS if name in points.columns]
     match table:
         case "use":

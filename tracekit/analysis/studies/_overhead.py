@@ -202,7 +202,10 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(name: str, end: str) -> pl.Expr:
-    """Return minimum (`end` ``low``) or maximum over pooled runs; null for a single run."""
+    """Return the minimum (`end` ``low``) or maximum of column `name` over pooled runs.
+
+    Null for a single run.
+    """
     value = pl.col(name).min() if end == "low" else pl.col(name).max()
     return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 

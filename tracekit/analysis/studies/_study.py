@@ -316,7 +316,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
-    """Return one end (`name`) of a step time's interval: a single run's, else `of_several`."""
+    """Return the end `name` (``low, high``) of a single run's step interval, else `of_several`."""
     of_one = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
     return pl.coalesce(of_one, of_several)
 
@@ -531,7 +531,7 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Add to an answer, for its figure, the names of its runs, and whether host or GPU is timed."""
+    """Add to an answer the names of its runs and whether times are of host or GPU, for figures."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 

@@ -168,7 +168,7 @@ class Modelled:
         return found.sort("report", "start", maintain_order=True)
 
     def _moved(self, groups: pl.DataFrame) -> pl.DataFrame:
-        """Return the transfers of some collectives."""
+        """Return the transfers of the collectives in `groups`."""
         found = (
             groups.join(self._edges, on="plan")
             # What a switch hands to a GPU is of the call of that one.

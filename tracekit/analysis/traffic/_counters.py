@@ -174,7 +174,7 @@ def _spans(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the first start and the last end of ops on each clock."""
+    """Return the time span of a run's ops (first start, last end) on each clock."""
     edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
     timed = with_clocks(edges.collect(), reports).group_by("clock")
     return timed.agg(pl.col("start").min(), pl.col("end").max())

@@ -396,7 +396,7 @@ def _bounded(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return each collective's ``least, most`` bytes over its algorithms (``seen``: number)."""
+    """Return each collective's ``least, most`` bytes over its ``seen`` (number) algorithms."""
     moved = pl.col("moved")
     return (
         rows.drop_nulls("choice")

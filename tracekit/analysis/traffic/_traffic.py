@@ -84,8 +84,8 @@ _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and
 class _Facts(NamedTuple):
     """Traffic by link, and what else one pass over all transfers of a run finds.
 
-    ``share``: see `placed_share`; ``choices``: possible algorithms of collectives; ``ops``: those
-    that moved something.
+    ``share``: see `placed_share`; ``choices``: possible algorithms of collectives; ``ops``: the ops
+    that moved bytes.
     """
 
     by_link: pl.DataFrame
@@ -159,9 +159,9 @@ class Traffic:
         return Modelled(unrecorded(self.calls, self._messages), self._known)
 
     def _in_turn(self) -> Iterator[tuple[pl.DataFrame, int]]:
-        """Yield all transfers, in pieces that need little memory.
+        """Yield all transfers, in batches of rows that need little memory.
 
-        Each comes with a time before which no transfer of a later piece starts.
+        Each batch comes with a time before which no transfer of a later batch starts.
         """
         recorded = self._recorded.select("start", transfers=pl.lit(1, pl.UInt32))
         numbers = pl.concat([recorded, self._modelled.starts]).sort("start")
@@ -414,7 +414,7 @@ class Traffic:
     def timeline_note(self) -> str | None:
         """Note on what `timeline` leaves out: trace files on other clocks, some collectives.
 
-        These are collectives whose algorithm is unknown. None if it leaves out nothing.
+        The collectives left out have an unknown algorithm. None if nothing is left out.
         """
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
