@@ -149,9 +149,8 @@ def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
     """Evaluate expressions on texts (categorical), once per distinct one; return all rows."""
     distinct = texts.unique()
     codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (texts, distinct))
-    places = np.empty(
-        int(text_codes.max(initial=-1)) + 2, np.int64
-    )  # the last one is that of null, -1
+    # The last place is that of null, -1.
+    places = np.empty(int(text_codes.max(initial=-1)) + 2, np.int64)
     places[text_codes] = np.arange(text_codes.size)
     rows: pl.DataFrame = distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
     return rows

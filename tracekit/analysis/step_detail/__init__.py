@@ -386,12 +386,6 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     found = lengths.filter(layer="communication").select(
         "window", "exposed_ns", communication_ns="busy_ns"
     )
-    return (
-        numbered.join(found, on="window", how="left", maintain_order="left")
-        .select(
-            *_STEP,
-            pl.col("communication_ns", "exposed_ns").fill_null(0),
-            step_ns=pl.col("end") - pl.col("start"),
-        )
-        .select(*_STEP, "step_ns", "communication_ns", "exposed_ns")
+    return numbered.join(found, on="window", how="left", maintain_order="left").select(
+        *_STEP, _LENGTH.alias("step_ns"), pl.col("communication_ns", "exposed_ns").fill_null(0)
     )
