@@ -103,7 +103,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
     Returns
     -------
     The table with `LAYER_COLUMNS`, and metadata: for FP and BP the share of ops' time that could be
-    assigned to a layer, by method; and the reason, where that share is less than half.
+    assigned to a layer, by method (NVTX range, sequence number); and why, if it is below half.
     """
     found = range_layers(work.trace)
     keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}

@@ -1,4 +1,4 @@
-"""Groups of ranks that run collectives together: members, and parallelism (data, tensor, ...).
+"""Groups of ranks that run collectives together: members, and parallelism (such as data, tensor).
 
 Where communicators are not recorded, groups are inferred from the starts and ends of calls.
 
@@ -330,7 +330,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     One row per communicator: ``communicator``; ``group``, its name in the program; ``parallelism``
-    (data, tensor, ...), by words in that name (several are joined by ``and``; null without any);
+    (such as data or tensor), by words in that name (several joined by ``and``; null without any);
     ``members``, the recorded ranks of the job that called it, such as ``0-3, 8`` (null if the rank
     of any caller is unknown).
     """

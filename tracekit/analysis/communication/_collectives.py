@@ -61,7 +61,7 @@ def collectives(
     by: str | Sequence[str] = _DEFAULT,
     sent: pl.DataFrame | None = None,
 ) -> Answer:
-    """Return the answer of the command `collectives`: cost of collectives by group of `by`.
+    """Return the answer of the command `collectives`: cost of collectives, by the keys `by`.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. If only one was found in the run, it is that participant's kernel time, which

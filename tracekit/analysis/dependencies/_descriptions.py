@@ -145,7 +145,7 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 def described(
     trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Describe calls and ops: row ``node // 2`` is that whose start or end the node is.
+    """Describe each call and op: row ``node // 2`` is of the call or op to which a node belongs.
 
     Returns
     -------

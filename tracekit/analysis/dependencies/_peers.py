@@ -51,13 +51,13 @@ class Alike:
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the typical length of the peers (column `usual`)."""
+        """Return the peers' typical length, ns: the column of edges whose name is `usual`."""
         return pl.col(self.usual)
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work, all of it or by rank, stage, ... (`by`)."""
+    """Change: ranks take equally long for equal work; all work, or each value of `by` alone."""
 
     by: str
 

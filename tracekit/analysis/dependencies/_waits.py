@@ -95,7 +95,7 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op launched on a stream, and the call that waits for it.
+    """Return ``source, target``: last op launched on a stream before a call waits; and the call.
 
     Parameters
     ----------

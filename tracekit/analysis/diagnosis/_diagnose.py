@@ -158,9 +158,9 @@ def diagnose(
     """Apply rules to a run, and list the problems that they find (findings).
 
     ``docs/diagnose.md`` defines the rules, and the win of a finding: the time by which a step would
-    get shorter. The largest win is first. Findings of rules that were wrong more than once in
-    twenty are marked ``perhaps``, listed last and not among the first 5. The table ``findings``
-    contains all findings.
+    get shorter. The largest win is first. Findings of rules that were wrong in more than a
+    twentieth of their tests are marked ``perhaps``, listed last and not among the first 5. The
+    table ``findings`` contains all findings.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Test if what is left of a win is worth listing, as GPUs then wait longer for the host."""
+    """Test if a win is worth listing after GPUs lose a part of it to longer waits for the host."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)

@@ -306,8 +306,8 @@ def _has_stages(facts: Facts) -> bool:
 def _split_cost(facts: Facts) -> float:
     """Return the least cost per step, ns, of splitting all kernels in two (as micro-batches do).
 
-    Twice as many kernels cost their constant time again (that of the shortest quarter of kernels),
-    and waits for launches again.
+    Each additional kernel costs the constant time of a kernel, that of the shortest quarter of all
+    kernels; and GPUs wait for launches as long again as they did.
     """
     lengths = facts.found(kernels)["lengths"]
     number, least = float(lengths["number"].sum()), quantile_of(lengths, _FIXED) or 0.0

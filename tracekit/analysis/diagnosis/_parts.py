@@ -93,8 +93,8 @@ class Part:
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut ops to steps that are neither cold nor outliers; add ``iteration, counts, share``.
 
-        ``counts`` is true for one of the pieces of an op; ``share`` is the piece's share of its
-        time.
+        An op that reaches over a border of steps becomes several rows: ``counts`` is true for one
+        of these; ``share`` is the row's share of the op's duration.
         """
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
         step = self.steps["iteration"].gather(pieces["window"])

@@ -148,10 +148,10 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, root, or order if ranks run
-    the same collectives in a different order), ``field`` (column that differs), ``ranks`` (which
-    differ from the majority; all if there is none), ``waiting`` (the other ranks), ``usual`` (most
-    frequent value) and ``other`` (the other values).
+    ``party``, ``sequence``, ``turn`` (see `group_calls`); ``problem`` (type, size, dtype, root, or
+    order if ranks run the same collectives in a different order), ``field`` (column that differs),
+    ``ranks`` (which differ from the majority; all if there is none), ``waiting`` (the other ranks),
+    ``usual`` (most frequent value) and ``other`` (the other values).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
     begun = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))

@@ -55,9 +55,9 @@ def find_hang_in_run(trace: Trace) -> Answer:
 
     Calls of a communicator are numbered (from 1) on each rank, and aligned at the last collective
     that was matched on most of its ranks (at the first call, if its creation was recorded). A call
-    whose launch has no recorded kernel hangs if its file has later records: by a second or more,
-    and by twice the run's longest time from launch to end of an op. If only the recording, but no
-    record, goes on so long, the role is ``unknown``: the profiler may have stopped.
+    whose launch has no recorded kernel hangs if its file has records later than it by at least a
+    second and twice the run's longest time from launch to end of an op. If the recording went on
+    for so long, but has no such record, the role is ``unknown``: the profiler may have stopped.
 
     Returns
     -------

@@ -368,7 +368,7 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
 
 
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: what GPU ``held_by``, for which another GPU waits, did most of that time.
+    """Add ``behind``: main activity of GPU ``held_by`` while another GPU (``device``) waits for it.
 
     If that GPU itself waits for a third one meanwhile, the third one's activity counts: the first
     micro-batch of a pipeline reaches the last stage through all others. Null if known activities

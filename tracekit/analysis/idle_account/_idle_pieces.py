@@ -104,7 +104,8 @@ class OwnPieces:
     last
         Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``.
     blocks
-        Busy intervals of those GPUs of this part that end steps: ``held_by, what, start, end``.
+        Busy intervals of those GPUs of this part that end steps: ``held_by`` (GPU), ``what``
+        (activity), ``start, end``.
     """
 
     gaps: pl.DataFrame

@@ -55,8 +55,8 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
         The run.
     samples
         Samples of nvidia-smi: ``time`` (Unix ns), ``gpu`` (its index), ``uuid`` (may be null) and
-        ``memory_used`` (bytes). Samples outside of the recording are ignored, unless
-        all samples of a GPU are.
+        ``memory_used`` (bytes). Samples outside of the recording are ignored, unless all samples of
+        a GPU lie outside.
 
     Returns
     -------

@@ -248,12 +248,14 @@ _SCHEMA = {
 def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     """Find the batch or network size at which a method overtakes the baseline (``--crossover``).
 
-    The overhead is interpolated linearly over the logarithm of the size, between neighbouring
-    points with an overhead above 0 and of at most 0. The interval goes from the last smaller size
-    at which the method is significantly slower (the whole interval of the overhead is above 0) to
-    the first larger size at which it is significantly faster. For times from a table, which have no
-    intervals, the overhead itself decides; runs without an interval count as not significant. An
-    end is null if there is no such size.
+    It lies between two neighbouring sizes, one with an overhead above 0 and one of at most 0: there
+    the logarithm of the ratio of times is interpolated linearly over that of the size. The interval
+    goes from the last smaller size at which the method is significantly slower (the whole interval
+    of the overhead is above 0) to the first larger size at which it is significantly faster; the
+    other way round if the method falls behind the baseline as the size grows. For times from a
+    table, which have no intervals, the overhead itself decides; runs without an interval count as
+    not significant. An end is null if there is no such size. All are null if the sign of the
+    overhead never changes, or changes several times.
 
     Parameters
     ----------

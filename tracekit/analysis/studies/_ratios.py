@@ -35,8 +35,8 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     (`long_run`); ``step_effective``, the number of independent steps whose mean would be as
     certain; all None for fewer than 5 steps, or if step times drift. ``slow_every`` is n if every
     n-th step is slow, else None. If it is n, the standard error comes from the scatter of slow
-    steps around their own mean and of other steps around theirs, and the interval is widened by
-    what the mean changes if the recording has not exactly one slow step in n.
+    steps around their own mean and of other steps around theirs; it is widened by how far the mean
+    is off if the recording does not have exactly one slow step in n.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
     steps, devices = steps_of(found), max(1, found.devices)

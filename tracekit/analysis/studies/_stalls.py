@@ -285,7 +285,7 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
 
 
 def _prepared(runs: Sequence[Run]) -> list[str]:
-    """Warn of kernels that prepare input (as of DALI) while no other kernel runs."""
+    """Warn of time in which only kernels run that prepare input, such as DALI's."""
     told = []
     for run in runs:
         kernels = run.trace["ops"].filter(pl.col("kind").is_in(_KERNELS))

@@ -278,10 +278,10 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
     -------
     ``network, batch, gpus, method, run, runs, low_ns, high_ns, stage, exposed_ns, busy_ns``:
     medians over the runs of a configuration; ``low_ns, high_ns`` are the shortest and longest of
-    their steps (for one run the interval of its mean step, if known); ``run`` is null if several
-    runs are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``, ``idle`` and
-    ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``. ``busy_ns`` is null
-    except for ``FP+BP`` and ``WU``. Unknown parts have no row.
+    their mean steps (for one run the interval of its mean step, if known); ``run`` is null if
+    several runs are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``, ``idle`` and
+    ``between_steps`` (`study_row`); exposed times of a run add up to its ``step_ns``. ``busy_ns``
+    is null except for ``FP+BP`` and ``WU``. Unknown parts have no row.
     """
     keys = ["network", "batch", "gpus", "method"]
     exposed = {

@@ -125,7 +125,8 @@ class Modelled:
     """Modelled transfers of collectives of known size, by their algorithm.
 
     If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
-    and NVLS, with ``choice`` and ``bytes_if`` in place of bytes. Collectives with unknown
+    and NVLS; these have null bytes, but ``choice`` (id of the collective) and ``bytes_if`` (bytes
+    if that algorithm ran). Collectives with unknown
     participants have no rows. Rows are computed anew each time that they are asked for.
 
     Parameters

@@ -119,7 +119,7 @@ class Covered:
     beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     def plus(self, intervals: pl.DataFrame, until: int) -> Covered:
-        """Add intervals; those that are added later do not start before `until`."""
+        """Add intervals; no interval that a later call adds starts before `until`."""
         rows = _both(self.beyond, intervals.select(*self.by, "start", "end"))
         beyond = rows.filter(pl.max_horizontal("start", "end") > until)
         beyond = beyond.with_columns(start=pl.max_horizontal("start", until)).unique()

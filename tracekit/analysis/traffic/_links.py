@@ -97,8 +97,8 @@ def links(
     Parameters
     ----------
     transfers
-        As in the table `TRANSFERS`; or pieces of it, each with a time before which no transfer of
-        a later one starts.
+        As in the table `TRANSFERS`; or batches of its rows, each with a time before which no
+        transfer of a later batch starts.
     machine
         The machine that they cross.
     place
@@ -187,7 +187,7 @@ class _Sums:
         self._has_choices = False
 
     def add(self, rows: pl.DataFrame, transfers: pl.DataFrame, until: int) -> None:
-        """Add rows of transfers; those that are added later do not start before `until`."""
+        """Add rows of transfers; no transfer that a later call adds starts before `until`."""
         texts = [name for name in self._columns if rows.schema[name] == pl.String]
         rows = rows.with_columns(pl.col(texts).cast(pl.Categorical))  # a quarter of the memory
         counts = Stretch(self._between).holds()

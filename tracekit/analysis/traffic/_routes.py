@@ -70,8 +70,8 @@ class Routes:
         transfers
             As in the table `TRANSFERS`.
         is_short
-            Whether to leave out what only tells where and when a transfer crosses a link, and
-            return texts of links as categories, which takes half the memory.
+            Whether to leave out columns that only serve to find links and times, and return texts
+            of links as categories, which takes half the memory.
 
         Returns
         -------
