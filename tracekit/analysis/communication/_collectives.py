@@ -551,8 +551,8 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
     """Return the imbalance of experts' compute time: the busiest rank's time over the mean rank's.
 
     The work of a rank's experts is taken as everything that it computes between the end of a
-    dispatch and the start of the next combine. The n-th such interval of a step is
-    taken as the same layer on all ranks.
+    dispatch and the start of the next combine. The n-th such interval of a step is taken as the
+    same layer on all ranks.
 
     Parameters
     ----------

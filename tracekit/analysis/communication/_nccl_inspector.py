@@ -343,9 +343,10 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
-    """Per rank and communicator, count the sequence numbers without a record.
+    """Count, by rank and communicator, sequence numbers without a record of the rank (``missing``).
 
-    Per collective, every number between the lowest and highest that any rank recorded is expected.
+    For each collective, every number between the lowest and highest that any rank recorded is
+    expected: ``numbers``, in all. ``elsewhere`` of the missing ones were recorded by another rank.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]

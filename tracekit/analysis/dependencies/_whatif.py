@@ -298,11 +298,10 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Give each copy between host and GPU the median time for its size on the slowest GPU.
+    """Lengthen copies between host and GPUs to the median time of equal ones on the slowest GPU.
 
-    Copies that take longer keep their time.
-
-    GPUs share links to the host: at another time a copy may compete with others.
+    Copies that take longer keep their time. GPUs share links to the host: at another time a copy
+    may compete with others.
     """
     like = ["op_kind", "bytes", "link"]
     is_copy = pl.col("op_kind").is_in(["h2d", "d2h"]) & pl.col("kind").is_in(["work", "transfer"])

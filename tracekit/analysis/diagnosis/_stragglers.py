@@ -76,8 +76,8 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     that some ranks do more often than others, such as the update at the root of a reduction or the
     layers of a pipeline stage: a rank that is late because it has more work is not slow. If the
     rank `is_it` runs at least 5 % more kernels than the median of the others, idle time does not
-    count: its host has more to launch, while launches of those that wait for it are queued. Numbers
-    of copies are not compared: a rank that copies the loss to the host has no more other work.
+    count: its host has more to launch, while launches of those that wait for it are queued. Copies
+    are not counted for that, as a rank may copy the loss to the host and do no other work more.
     """
     same = ["kind", "name"]
     known = facts.found(work_by_name)

@@ -336,7 +336,11 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
 
 
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
-    """Add to calls ``state`` (completed, started, scheduled), ``silent_ns`` (without records)."""
+    """Return calls with ``state``: completed or, if they hang, started or scheduled.
+
+    A hanging call is scheduled if its process launched earlier work that hangs. ``silent_ns`` is
+    how long nothing was recorded, for calls that hang only by the end of the recording.
+    """
     began = placed.group_by("process").agg(began=pl.col("start").min())
     first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))
     rows = placed.join(

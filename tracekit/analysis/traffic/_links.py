@@ -114,7 +114,8 @@ def links(
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
-        Time interval, ns: transfers that start in it count, with all their bytes and times.
+        Time interval, ns: transfers that start in it count, with all their bytes; of the times of
+        transfers, ``busy_ns`` and ``exposed_ns`` count only those inside of it.
     hosts
         Device -> name of its host, for the keys ``nic`` and ``hosts``.
     phases
