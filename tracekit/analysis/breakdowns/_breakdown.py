@@ -446,7 +446,7 @@ def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Add idle time, so that rows sum to the step: ``idle``, ``between`` (host is in no step)."""
+    """Add idle time, so that rows sum to the step: ``idle``, ``between_steps`` (host in none)."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     idle = (

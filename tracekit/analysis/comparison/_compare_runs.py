@@ -176,8 +176,8 @@ def compare(
     The time of a step runs from an iteration's first op on a device to the first one of the next
     iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
     It is split into exposed time of each stage, and time in which nothing runs: while the host is
-    in an iteration (``idle``), and while it is in none (``between``). These parts add up to the
-    step, and their changes to its change.
+    in an iteration (``idle``), and while it is in none (``between_steps``). These parts add up to
+    the step, and their changes to its change.
 
     A verdict is given where the interval, adjusted for the number of rows, excludes 0;
     ``meta["method"]`` names the methods. A verdict is about these two recordings only: iterations

@@ -116,12 +116,12 @@ class Comparison(Answer):
     """Comparison of two runs: one row per group (such as a stage), with the difference and verdict.
 
     Columns and meta are those of the command `compare`: the columns of the keys, then times and
-    counts of both runs. By stage there are rows ``idle`` and ``between``, so that rows add up to
-    the step; by ``step`` the table is `Comparison.contributions`. Intervals are of 95 %, adjusted
-    like p-values for the number of rows. A verdict is ``too small to matter`` if the whole interval
-    lies within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer than 5 in
-    either run; ``unknown`` if step times drift during the recording. ``a_ns`` is ``a_total_ns /
-    (a_steps * a_devices)``. By memory there is one peak per run, and so no verdict.
+    counts of both runs. By stage there are rows ``idle`` and ``between_steps``, so that rows add up
+    to the step; by ``step`` the table is `Comparison.contributions`. Intervals are of 95 %,
+    adjusted like p-values for the number of rows. A verdict is ``too small to matter`` if the whole
+    interval lies within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer
+    than 5 in either run; ``unknown`` if step times drift during the recording. ``a_ns`` is
+    ``a_total_ns / (a_steps * a_devices)``. By memory there is one peak per run, and so no verdict.
     """
 
     @property
@@ -135,7 +135,7 @@ class Comparison(Answer):
 
         Returns
         -------
-        ``part`` (a stage, ``idle`` or ``between``), ``a_total_ns`` and ``b_total_ns`` (whole
+        ``part`` (a stage, ``idle`` or ``between_steps``), ``a_total_ns`` and ``b_total_ns`` (whole
         numbers, over all iterations and devices), ``a_ns, b_ns, delta_ns`` (per iteration and
         device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
         high_ns, p_value, verdict``.
@@ -164,7 +164,7 @@ class Prepared:
         The recordings as given, their traces with unified kernel names, and their measured steps,
         in the same order.
     parts
-        Names of the parts of steps: stages, ``idle`` and ``between``.
+        Names of the parts of steps: stages, ``idle`` and ``between_steps``.
     reasons
         Why the runs are not comparable.
     has_verdict

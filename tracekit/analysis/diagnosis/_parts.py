@@ -158,7 +158,8 @@ class Part:
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
         """Row numbers of kernels in `ops`, by GPU, step and start; and where sequences must begin.
 
-        It begins at a kernel whose GPU, step or launching thread differs from the previous one's.
+        A sequence begins at a kernel whose GPU, step or launching thread differs from those of the
+        kernel before.
         """
         same = [*CELL, "launch_thread"]
         kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")

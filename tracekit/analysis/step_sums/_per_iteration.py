@@ -394,7 +394,7 @@ def in_one_account(
     """Make runs comparable by splitting idle time into the same parts; also return these parts.
 
     If any run's iterations were inferred from its GPU work, it is unknown when its host was in one;
-    then time ``between`` iterations counts as ``idle`` in all runs.
+    then idle time ``between_steps`` counts as ``idle`` in all runs.
     """
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):

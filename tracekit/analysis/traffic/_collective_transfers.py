@@ -126,8 +126,8 @@ class Modelled:
 
     If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
     and NVLS; these have null bytes, but ``choice`` (id of the collective) and ``bytes_if`` (bytes
-    if that algorithm ran). Collectives with unknown
-    participants have no rows. Rows are computed anew each time that they are asked for.
+    if that algorithm ran). Collectives with unknown participants have no rows. Rows are computed
+    anew each time that they are asked for.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner``, a GPU, and ``sole_process``, which ran all its collectives; else null."""
+    """Return ``owner, sole_process``: GPUs whose collectives ran in one process only, and that."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 
