@@ -209,9 +209,9 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return lower and upper bounds, by causality, of an addition to the correction `clock`, ns.
+    """Return lower and upper bounds, by causality, of what may be added to the correction `clock`.
 
-    Each has an entry per call or message: its time, and the bound that it sets.
+    Each has an entry per call or message: its time, and the bound that it sets, ns.
     """
 
     def limits(starts: Sequence[Ints], others: Sequence[Ints]) -> _Limit:

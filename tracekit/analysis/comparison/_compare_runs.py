@@ -189,8 +189,8 @@ def compare(
     a, b
         The runs.
     by, skip, match_names, anyway, metric, least
-        As for `tracekit.compare`. Without `least`, rows whose whole interval lies within 0.1 % are
-        too small to matter, and the headline states no verdict by a least change.
+        As for `tracekit.compare`. Without `least`, rows whose interval has 0 in it and lies within
+        0.1 % are too small to matter, and the headline states no verdict by a least change.
     names
         Names of the runs in messages.
     traffic

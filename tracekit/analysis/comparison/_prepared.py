@@ -118,10 +118,11 @@ class Comparison(Answer):
     Columns and meta are those of the command `compare`: the columns of the keys, then times and
     counts of both runs. By stage there are rows ``idle`` and ``between_steps``, so that rows add up
     to the step; by ``step`` the table is `Comparison.contributions`. Intervals are of 95 %,
-    adjusted like p-values for the number of rows. A verdict is ``too small to matter`` if the whole
-    interval lies within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer
-    than 5 in either run; ``unknown`` if step times drift during the recording. ``a_ns`` is
-    ``a_total_ns / (a_steps * a_devices)``. By memory there is one peak per run, and so no verdict.
+    adjusted like p-values for the number of rows. If the interval has 0 in it, the verdict is ``too
+    small to matter`` if it lies within `least`, or 0.1 % of the shorter step, else ``no difference
+    shown``. It is ``not enough iterations`` for fewer than 5 in either run, and ``unknown`` if step
+    times drift during the recording. ``a_ns`` is ``a_total_ns / (a_steps * a_devices)``. By memory
+    there is one peak per run, and so no verdict.
     """
 
     @property
@@ -450,7 +451,7 @@ def _models(trace: Trace) -> str:
 
 
 def _world(trace: Trace) -> str:
-    """Return ``a job of N ranks``, with the size N of its largest NCCL communicator, or empty."""
+    """Return ``a job of N ranks``, N from the run's largest NCCL communicator; else empty."""
     ranks = communicators(trace).select(pl.col("ranks").max()).item()
     return "" if ranks is None else f"a job of {ranks} ranks"
 
@@ -485,7 +486,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs where many annotated steps have no GPU work (recording cut off?)."""
+    """Return notes on runs of which many annotated steps have no GPU work, so it may be cut off."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

@@ -130,7 +130,7 @@ class Part:
 
     @cached_property
     def tiny(self) -> pl.DataFrame:
-        """Sequences of consecutive kernels that are tiny: see `runs`."""
+        """Sequences of `RUN` or more consecutive kernels of up to `TINY_NS` each: see `runs`."""
         return self.runs(LENGTH <= TINY_NS, RUN)
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:

@@ -317,7 +317,7 @@ def _known_lanes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the GPU that sent the last copy which arrives in an idle gap, or which ends it."""
+    """Return the GPU that sent the last copy to arrive in an idle gap, or the copy that ends it."""
     ops = trace["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     copies = ops.select("op", "start", "end", "src_device", device="dst_device").collect()
     arrived = (

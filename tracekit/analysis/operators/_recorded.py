@@ -488,7 +488,7 @@ def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradients() -> pl.Expr:
-    """Return how many gradients (of input, weight) an operator computes, by ``mask``; or null."""
+    """Return how many gradients (input, weight) an operator computes, by ``mask``; else null."""
     first_two = pl.col("mask").list.head(2)
     wanted = first_two.list.eval(pl.element().cast(pl.Int64)).list.sum()
     is_told = (first_two.list.len() == 2) & (first_two.list.drop_nulls().list.len() == 2)  # noqa: PLR2004
