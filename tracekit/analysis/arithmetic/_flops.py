@@ -210,7 +210,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps, step_ns``: number and total length of the steps that a row adds up."""
+    """Add ``steps, step_ns``: number and total length of the steps over which a row is summed."""
     by = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not by:

@@ -296,9 +296,9 @@ def _measured(
 
 
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return metadata ``recomputed``: ops and busy time of FP repeated for BP (checkpointing).
+    """Return metadata ``recomputed``: ops of FP that activation checkpointing runs again for BP.
 
-    It is empty if there is none.
+    It has their number and busy time, and is empty if there are none.
     """
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}

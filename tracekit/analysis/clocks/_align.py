@@ -247,7 +247,7 @@ class _Aligning:
         }
 
     def _on(self, other: int, correction: Clock) -> Clock:
-        """Chain two corrections: `correction` (to report `other`), then that of `other`.
+        """Chain two corrections: `correction`, to the clock of report `other`, then its own.
 
         The largest possible errors of both add up.
         """

@@ -243,7 +243,7 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
 
 
 def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
-    """Return metadata; `sums` and `spans` are those of `_summed`."""
+    """Return the metadata of a table of critical paths, from both results of `_summed`."""
     lengths = job.bounds["end"] - job.bounds["start"]
     late, fed = (sums.filter(cause=cause)["path_ns"].sum() for cause in ("unexplained", "input"))
     share = int(late) / int(lengths.sum()) if lengths.sum() else None

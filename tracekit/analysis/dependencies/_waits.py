@@ -547,7 +547,10 @@ def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
 
 
 def _workers(waits: pl.DataFrame) -> int | None:
-    """Return the number of batches from one long wait to the next (loader workers), or None."""
+    """Return the usual number of batches from one long wait to the next, that of loader workers.
+
+    None if there are too few long waits, or if they are too far apart.
+    """
     usual = waits["loading"].quantile(_USUAL)
     long = waits.filter(pl.col("loading") >= _LONG * pl.lit(usual))
     places = long.unique(["thread", "place"], maintain_order=True)

@@ -464,7 +464,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 
 def _waited_for_input(batches: Batches) -> str:
-    """Return a warning if no wait for a data loader is known, or these may be other work."""
+    """Return a warning if no wait for a data loader is known, or known ones may be other work."""
     if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it show it, or calls of the operating "

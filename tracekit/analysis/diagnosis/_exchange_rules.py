@@ -214,7 +214,7 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test (Student's t) if the mean of `values` is above 0, as the largest of `tried` means."""
+    """Test (Student's t) if the mean of `values`, the largest of `tried` means, is above 0."""
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()

@@ -337,7 +337,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 
 def _brings_no_input(to_gpu: pl.DataFrame) -> bool:
-    """Test if most exposed time of these copies is in backward passes and weight updates."""
+    """Test if copies to a GPU are mostly exposed in BP and WU, and so bring no input batch."""
     return bool(to_gpu.select(2 * pl.col("no_input").sum() > pl.col("exposed").sum()).item())
 
 

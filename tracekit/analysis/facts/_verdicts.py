@@ -284,7 +284,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return the verdicts as text, the evidence of a single one, and where work is cut off."""
+    """Return text: the verdicts, with its evidence if there is only one, and where work is cut."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None

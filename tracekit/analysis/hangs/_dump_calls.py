@@ -204,7 +204,7 @@ def _traced_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _ordered(rows: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """Pair a trace's calls with dump entries by position, if times show where both overlap."""
+    """Pair a trace's calls with dump entries in order, at the shift at which times agree best."""
     few = rows.filter(pl.col("place") < _LOOKED_AT)
     found = [_shift_of(lane, entries) for lane in few.partition_by(_LANE)]
     shifts = pl.concat([_SHIFT.to_frame(), *found])

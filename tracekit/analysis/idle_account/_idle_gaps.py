@@ -394,7 +394,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to busy intervals (`blocks`) of GPUs those in which they wait for a busy third GPU."""
+    """Add, to busy intervals of GPUs (`blocks`), intervals (`pieces`) of waiting for a busy GPU."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])

@@ -94,7 +94,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
 
 
 def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
-    """Sum idle time in `windows` by `keys`, which may be properties of a late op's communicator."""
+    """Sum idle time by `keys`, also by properties of the communicator of the op that ends a gap."""
     if not _of_members(keys):
         return idle_sums(trace, windows, keys, **options)
     calls = collective_calls(trace)
@@ -221,7 +221,7 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, cause, evidence, range``: main cause, all causes in words, main host range."""
+    """Return ``gap, cause, evidence, range``: a gap's main cause, all causes, main host range."""
     meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
     ordered = per_piece.with_columns(said=meaning)

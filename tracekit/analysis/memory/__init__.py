@@ -234,7 +234,7 @@ def _of_samples(trace: Trace, placed: pl.DataFrame, begins: pl.DataFrame) -> pl.
 
 
 def _recorded(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return by ``device`` the Unix times at which training and recording begin, and its end."""
+    """Return by ``device`` when training begins, and when recording begins and ends (Unix ns)."""
     ends = trace["ops"].group_by("report").agg(last=pl.col("end").max()).collect()
     reports = trace.read("reports").join(ends, on="report", how="left")
     # Time 0 may be the start of another report of the run, by which the times of this one are told.

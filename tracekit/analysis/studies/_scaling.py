@@ -127,7 +127,11 @@ def scaling(
 
 
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
-    """Warn if configurations lack a run on one GPU or a network name, or have two baselines."""
+    """Warn if configurations lack a run on one GPU or a network name, or have several baselines.
+
+    Several runs on the smallest number of GPUs only count as that with `apart`; else they are
+    pooled.
+    """
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
     first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)

@@ -273,7 +273,7 @@ class _Sums:
 
 
 def _over_links(transfers: pl.DataFrame, routes: Routes, keys: Sequence[str]) -> pl.DataFrame:
-    """Return transfers by link or with their route, as the keys need."""
+    """Return transfers, as `keys` require: one row per link that they cross, or with routes."""
     needs_ends = bool({"nic", "hosts", "pair", "route"} & {*keys})
     if not {"link", "nic"} & {*keys}:
         return routes.of(transfers)
