@@ -11,7 +11,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def number_type(rows: int) -> type[np.signedinteger[Any]]:
-    """Return the integer type for row indices below `rows`, and -1: 32 or 64 bits."""
+    """Return int32, or int64 if needed: the type for row indices below `rows` and for -1 (none)."""
     return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
@@ -28,7 +28,7 @@ class Stack(NamedTuple):
     tops
         One element per line: the slot of the top item, -1 if the stack is empty.
     free
-        One number: the first free slot, -1 if all are used.
+        Array of one element: the first free slot, -1 if all are used.
     """
 
     until: Array
@@ -38,7 +38,7 @@ class Stack(NamedTuple):
 
 
 class OpenRanges(NamedTuple):
-    """Stack of the open ranges on each thread, with the id of each range and of its path."""
+    """Stack of the open ranges on each thread; per slot the numbers of the range and its path."""
 
     stack: Stack
     number: Array
@@ -46,7 +46,10 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Stack per thread of the open ranges whose name implies a stage; index of each one's stage."""
+    """Stack per thread of the open ranges whose name implies a stage (such as FP, BP, WU).
+
+    `stage` has per slot of the stack the index of the stage in the list of stages.
+    """
 
     stack: Stack
     stage: Array
@@ -124,7 +127,7 @@ class NameMeanings(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """Output of `nest`, per range: number of its parent range (-1: none), depth and flags."""
+    """Per range, found by `nest`: number of its parent range (-1: none), nesting depth, flags."""
 
     parent: Array
     depth: Array
@@ -218,9 +221,19 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Per API call (or per op, of its launching call): thread, start, end, innermost range, step.
+    """Per API call: its thread and times, the range and step around it, evidence for a stage.
 
-    `evidence` has bits for what indicates the stage (such as FP, BP, WU); see `_evidence`.
+    Also used with one element per op (kernel, copy, memset), for the call that launched it.
+
+    Parameters
+    ----------
+    thread, start, end
+        Number of the calling thread; start and end of the call, ns.
+    range, step
+        Numbers of the innermost range and of the training step around the call, -1 for none.
+    evidence
+        Bits that indicate the stage (such as FP, BP, WU) of what the call launches; see
+        `_evidence`.
     """
 
     thread: Array
@@ -258,7 +271,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """API calls ordered by start, one row each; `launches`: whether a call launched GPU work."""
+    """API calls ordered by start; `launches` is true for calls that launched GPU work."""
 
     thread: Array
     process: Array
@@ -268,10 +281,10 @@ class CallRows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Output of `follow`: for each API call the innermost range, the step and the stage evidence.
+    """Output of `follow`, per API call: the range and the step around it, and evidence for a stage.
 
-    Range and step are -1 if there is none; `_evidence` explains the bits of the evidence for the
-    stage (such as FP, BP, WU).
+    The range is the innermost one. Range and step are -1 if there is none. The evidence is for the
+    stage (such as FP, BP, WU) of what the call launches, as bits that `_evidence` explains.
     """
 
     range: Array
@@ -293,7 +306,7 @@ class Turn(NamedTuple):
     paths
         Output: path id of each range.
     found
-        Output: innermost range, step and evidence of each call.
+        Output, per call: innermost range and step around it, and evidence for a stage.
     """
 
     position: Array
@@ -356,8 +369,16 @@ class Windows(NamedTuple):
 class Teams(NamedTuple):
     """Per team (training thread with helper threads): training thread, steps, backward windows.
 
-    Backward windows are the intervals in which a backward pass may run. The thread is -1 if there
-    is none. `iterations` maps a step to the row of its iteration.
+    Parameters
+    ----------
+    steps
+        The training steps of each team.
+    iterations
+        Per step: the row, in the table `iterations`, of the iteration that it belongs to.
+    windows
+        Backward windows: the intervals in which a backward pass may run.
+    trainer
+        Per team: its training thread, -1 for none.
     """
 
     steps: Stretches
@@ -389,7 +410,7 @@ class Serving(NamedTuple):
 
 
 class OpRows(NamedTuple):
-    """Ops (GPU work) by start: device, start, end, whether it is a kernel, start of its call."""
+    """Ops (GPU work) by start: device, times, whether a kernel, start of the launching call, ns."""
 
     device: Array
     start: Array
@@ -399,7 +420,7 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Per device: count and least launch delay of kernels launched while the device was idle.
+    """Per device: number and shortest launch delay of kernels launched while the device was idle.
 
     Parameters
     ----------
@@ -417,10 +438,11 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Per op (kernel, copy, memset): the evidence for its stage; see `Launch`.
+    """Per op (kernel, copy, memset): all evidence for its stage (such as FP, BP, WU).
 
-    `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
-    size thresholds that the op's bytes reach.
+    `code` has the evidence bits of its launch; `Launch` explains the fields that are not named
+    here. `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the
+    number of the rules' size thresholds (bytes) that the op's size reaches.
     """
 
     code: Array
@@ -486,8 +508,8 @@ class Exchanges(NamedTuple):
     Parameters
     ----------
     op, line, role
-        Op number, number of that compute stream, and kind of collective (`REDUCES`, `GATHERS`,
-        `SCATTERS`).
+        Number of the op, number of its GPU's compute stream, and kind of collective (`REDUCES`,
+        `GATHERS`, `SCATTERS`).
     computes
         1 if the collective itself runs on the compute stream.
     beside
@@ -533,9 +555,9 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Two integers per op, `who` and `what`, that encode all evidence for its stage.
+    """Two integers per op, `by` and `rest`, that encode all evidence for its stage.
 
-    See `describe`.
+    `describe` defines the encoding.
     """
 
     by: Array
@@ -560,7 +582,7 @@ class Distinct(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Per op: step it was launched in (-1: none), launch time (ns), number of its case (`Told`)."""
+    """Per op: step of its launch (-1: none), launch time (ns), number of its case (`Distinct`)."""
 
     step: Array
     launch: Array

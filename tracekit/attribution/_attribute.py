@@ -62,7 +62,7 @@ _STEPS = ("launches and ranges", "iterations", "calls", "verdicts", "stages")
 def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) -> Trace:
     """Return the trace with launching calls, innermost ranges, stages and iterations of ops.
 
-    A pure function of the raw columns: the results of an earlier attribution are replaced.
+    Only the recorded columns are used: results of an earlier attribution are replaced.
 
     Parameters
     ----------
@@ -88,13 +88,14 @@ def attribute_recording(
 ) -> tuple[str, ...]:
     """Link a recording's ops to calls, ranges, stages and steps, by chunks; return warnings.
 
-    All tables, with the columns found, and the derived tables are passed to `write`.
+    The recording's tables, with columns for these links, and the tables derived from them (such as
+    ``iterations``) are passed to `write`, chunk by chunk.
 
     Returns
     -------
     Warnings, one sentence each: for each failed self-check (several calls of a process with one
-    correlation id; ops that start before their launch), for each of `findings`, and one for all
-    entries of the user's rules file that matched nothing.
+    correlation id; ops that start before their launch), for each doubt about stages (`findings`),
+    and one for all entries of the user's rules file that matched nothing.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules)
@@ -185,8 +186,8 @@ class _Roles:
     """Threads and processes of a recording, and what the names of threads imply.
 
     `table` lists the threads, with the stage that each name implies and whether it names an
-    autograd thread; `processes_of` lists the processes. `threads` and `processes` are one more than
-    the largest ids.
+    autograd thread; `processes_of` lists the processes. `threads` and `processes` are numbers: one
+    more than the largest thread id, and than the largest process id.
     """
 
     table: pl.DataFrame
@@ -250,7 +251,7 @@ def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rule
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Per API call, read by chunks: thread, times, innermost range, step and stage evidence."""
+    """Thread, times, range, step and evidence for a stage of each API call, read by chunks."""
 
     calls: Stream
     found: Waiting
@@ -262,7 +263,7 @@ class _Contexts:
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
-        """Return a function: number of a chunk of calls -> their contexts; results are cached."""
+        """Return a function: number of a chunk -> `Context` of its calls; results are cached."""
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
@@ -282,8 +283,8 @@ def _follow(
 ) -> tuple[_Contexts, pl.Series]:
     """Merge ranges and calls by time: write ranges with their paths, find the context of each call.
 
-    Returns the contexts (innermost range, step and stage evidence of each call), and the threads
-    that run backward passes.
+    Returns the contexts (per call the innermost range, the step, and evidence for the stage of what
+    it launches), and the threads that run backward passes.
     """
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
@@ -317,7 +318,7 @@ def _follow(
 
 
 def _may_serve(roles: _Roles, training: pl.DataFrame) -> Array:
-    """Mask threads that may run backward passes: not training threads, name implies no stage."""
+    """Mask threads that may run backward passes: not training, and no name that implies a stage."""
     may = np.ones(roles.threads, np.bool_)
     busy = roles.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -347,7 +348,7 @@ def _or_null(numbers: pl.Series) -> pl.Series:
 
 @dataclass(frozen=True)
 class _Placed:
-    """For ops, chunk by chunk: innermost range, step and stage evidence of the launching call."""
+    """Looks up by chunks the call that launched each op: its range, step, evidence for a stage."""
 
     launches: Launches
     contexts: _Contexts
@@ -359,22 +360,22 @@ class _Placed:
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return range, step and stage evidence of the calls that launched a chunk's ops.
+        """Return range, step and evidence for a stage of the calls that launched a chunk's ops.
 
-        With `rows`, only of these ops of the chunk.
+        With `rows`, only for these ops of the chunk.
         """
         calls = self.calls(number)
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return innermost range, step and stage evidence of the calls with the given indices."""
+        """Return innermost range, step and evidence for a stage of `calls`, given by index."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
         """Return per op the range, evidence bits and thread from which its stage is derived.
 
-        They are those of the launching call, for nodes of CUDA graphs those of the capture: see
-        `as_captured`.
+        They are those of its launching call; for a node of a CUDA graph those of the call from
+        which the node was captured (see `as_captured`).
         """
         calls = self.captured.of(ops)
         if calls is None:
@@ -386,12 +387,12 @@ class _Placed:
 class _Passed:
     """Sums and warnings collected while ops were written.
 
-    `early`: how long before its launching call each early op starts, ns. `waits`: shortest delay
-    from call to start of kernels launched on idle GPUs. `sums`: number of ops and last launch times
-    in each step that ranges mark. `torn`: processes whose recording begins within a step.
+    `early`: for each op that starts before its launching call, by how much, ns. `waits`: shortest
+    delay from call to start of kernels launched on idle GPUs. `sums`: number of ops and last launch
+    times in each step that ranges mark. `torn`: processes whose recording begins within a step.
     `recorded`: processes with GPU work. `opinions`: GPU time by stage according to each source of
     evidence. `doubts`: warnings on work outside of steps, on collectives with unknown operation,
-    and on doubtful copies.
+    and on copies of which it is doubtful what they carry.
     """
 
     early: Array
@@ -536,7 +537,7 @@ _NO_LAUNCH: tuple[np.integer[Any], ...] = (
 
 
 def _launch(found: Array, contexts: _Contexts) -> Context:
-    """Return the context of each op's launching call: times, range, step, evidence.
+    """Return per op its launching call's thread, times, range, step, and evidence for a stage.
 
     `found` has the index of the call, -1 if unknown; then the context is `_NO_LAUNCH`.
     """
@@ -559,7 +560,7 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:
-    """Return a recording's warnings, without those that an earlier attribution added."""
+    """Return the warnings of a recording that its reader gave, without those of an attribution."""
     earlier = set(stored_findings(recording.tables))
     warnings = (*recording.warnings, *recording.late())
     return without_unmatched(tuple(warning for warning in warnings if warning not in earlier))

@@ -124,7 +124,10 @@ class Follower:
         return self._paths.table(self._labels.texts)
 
     def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
-        """Merge a chunk of ranges and one of calls until one is used up; grow full stacks."""
+        """Process a chunk of ranges and one of calls in order of time, until one is used up.
+
+        Stacks of open ranges that are full meanwhile are enlarged.
+        """
         turn = Turn(
             np.array([ranges.row, calls.row]), ranges.rows, calls.rows,
             ranges.is_last, calls.is_last, ranges.found, _found(calls.found),
@@ -200,7 +203,7 @@ def _windows(windows: Spans, teams: int) -> Windows:
 
 
 def _found(context: Context) -> Found:
-    """Return the columns of calls that the loop fills: range, step and evidence."""
+    """Return the arrays of `context` that `follow` fills: range, step, and evidence for a stage."""
     return Found(context.range, context.step, context.evidence)
 
 

@@ -1,9 +1,10 @@
 """Purpose of collectives and peer copies, from the layer kernels around them.
 
-Gradients come from the backward pass, so an all-reduce between layers of a forward pass does not
-exchange gradients. It belongs to the forward pass (tensor parallelism) if backward passes also have
-all-reduces between their layers, on the same stream, with nothing computed at the same time; those
-then belong to the backward pass. All-gathers and broadcasts before layers move their weights.
+Gradients come from the backward pass, so an all-reduce between layer kernels (such as matrix
+products) of a forward pass does not exchange gradients. It belongs to the forward pass (tensor
+parallelism) if backward passes also have all-reduces between their layers, on the same stream, with
+nothing computed at the same time; those then belong to the backward pass. All-gathers and
+broadcasts before layers move their weights.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return stages of `rows` ops from op `first` on, counted from 1; 0 if not found here."""
+        """Return the stages, from 1, of `rows` ops from `first` on; 0 for ops not in `op`."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
@@ -117,7 +118,7 @@ def find_places(
     evidence
         Evidence on launches and processes.
     structures
-        Stages and steps of ops found by structure.
+        Stages and steps of ops that were inferred from threads and launch order.
     rules
         Rules that give names a meaning.
     """
@@ -275,11 +276,12 @@ def _explained(found: pl.DataFrame) -> pl.DataFrame:
 
 @cache
 def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Expr]]:
-    """Return columns to add in turn to collectives; the last is their stage by the layers around.
+    """Return columns for collectives, to be added one dictionary after the other; last: ``place``.
 
-    That stage, ``place``, is null if it is unclear. `both_passes` is the least ratio of a
-    collective's occurrences between layers of one pass (forward, backward) to those of the other;
-    `at_most_beside` the largest share that may overlap kernels of the compute stream.
+    ``place`` is the stage that the layer kernels around a collective imply, null if it is unclear.
+    `both_passes` is the least ratio of a collective's occurrences between layers of one pass
+    (forward, backward) to those of the other; `at_most_beside` the largest share that may overlap
+    kernels of the compute stream.
     """
     passes = ["FP", "BP"]
     is_between = (
@@ -503,7 +505,7 @@ class Unnamed:
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if collectives of unknown operation take much of all GPU time.
 
-        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
+        `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """
         total = _time_of(opinions)
         if self._ns > _WORD * total:
@@ -515,9 +517,11 @@ class Unnamed:
 
 
 class Returned:
-    """Adds up large copies to and from the host of which it is doubtful what they bring.
+    """Adds up large copies between host and GPU whose stage is doubtful.
 
-    Input may be data that comes back, and a weight update found from its place a result.
+    Copies to the GPU that count as input may bring back data that was moved to the host before.
+    Copies to the host that count as weight update, only because of their place in the order of
+    launches, may fetch results.
     """
 
     def __init__(self) -> None:
@@ -539,9 +543,9 @@ class Returned:
         self._ns["WU"] += int(updates["ns"].sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if doubtful copies take much of all GPU time.
+        """Warn if copies of doubtful stage (see the class) take much of all GPU time.
 
-        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
+        `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
@@ -559,12 +563,13 @@ class Returned:
 
 
 class Split:
-    """Counts steps in which passes of a GPU begin only after a copy from another GPU.
+    """Counts steps in which copies between two GPUs hold up a forward and a backward pass.
 
     In a model that is split over GPUs, the forward pass of the second one needs activations of the
-    first, and the backward pass of the first gradients of the second. Copies of replicas' weights
-    and gradients hold up no more than one of these. Only copies that count as exchanges are looked
-    at, and only steps whose first ops are in the same chunk as the copies.
+    first, and the backward pass of the first needs gradients of the second. Copies of replicas'
+    weights and gradients hold up at most one of the two passes. Only copies that were taken for an
+    exchange of gradients are examined, and only steps whose first ops are in the same chunk as the
+    copies.
     """
 
     def __init__(self) -> None:
@@ -602,7 +607,7 @@ class Split:
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Warn if copies that may carry activations take much of all GPU time.
 
-        `opinions` has GPU time by the stages that sources of evidence give, here for the total.
+        `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """
         total = _time_of(opinions)
         if 2 * self._split > self._steps and self._ns > _WORD * total:

@@ -98,7 +98,7 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 
 
 def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn if the numbers of marked steps have a gap: its time counts in the step before it."""
+    """Warn if step numbers are missing: the time of such steps counts in the step before them."""
     by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
     rows = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
     for last, by_last, length in rows.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:

@@ -262,11 +262,11 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 
     The first and the last iteration with GPU work may have been cut. If iterations without GPU work
     precede the first (or follow the last) one with work, the GPU recording most likely began (or
-    ended) within this one: it counts as complete only if it has as many ops as the largest of the
-    iterations between the first and the last. Otherwise it counts as cut if the iterations between
-    are alike and it has over a tenth fewer ops than any of them. If iterations were found by
-    repetition of forward ranges, the last one ends before the work that follows its ranges, so its
-    count is not used.
+    ended) within that first (last) one: it counts as complete only if it has as many ops as the
+    largest of the iterations between the first and the last. Otherwise it counts as cut if the
+    iterations between are alike and it has over a tenth fewer ops than any of them. If iterations
+    were found by repetition of forward ranges, the last one ends before the work that follows its
+    ranges, so its count is not used.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
@@ -428,7 +428,11 @@ class Shared:
             self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of GPUs on which several processes run steps at once, as each counts their time."""
+        """Warn of GPUs on which several processes run steps at once.
+
+        Tables of steps show such a GPU once for each process, with the work of the others as idle
+        time.
+        """
         if not self._spans:
             return
         owner = pl.concat(self._spans).group_by("device", "process")

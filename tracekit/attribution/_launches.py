@@ -148,9 +148,11 @@ def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
 def _lost(calls: Stream, launching: Bits) -> Lost:
     """Count the calls that launch kernels, copies or fills although none of these was recorded.
 
-    Nested calls (the runtime calls the driver) count once. `Lost` has the counts between the first
-    and the last call of a process and name whose op was recorded (of copies and fills without any,
-    of the process), and those after; calls of processes that capture graphs are left out.
+    Nested calls (the runtime calls the driver) count once. A call counts if it lies between the
+    first and the last call of the same process and name whose op was recorded; for copies and
+    fills, if no call of that name has a recorded op, between those of the process under any name.
+    Processes that capture CUDA graphs are left out here. Calls after the last recorded op of their
+    process are counted separately (``late``).
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)

@@ -108,9 +108,10 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, name_flags: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return a range's flags: its name's flags `own`, and those that the range around it passes on.
+    """Return a range's flags: those of its name (`name_flags`), and those it inherits.
 
-    `above` is the slot of the range around it on the stack, -1 for none.
+    It inherits from the range around it on its thread. `above` is the slot of the range around it
+    on the stack, -1 for none.
     """
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = name_flags | around_flags & (EVALUATES | DIFFERENTIATES)
@@ -127,7 +128,11 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record of a range's thread its process, and that it has a pass of this stage, or input."""
+    """Record for the thread of a range: its process, one more pass, or that it has input.
+
+    The range is a pass if its stage is FP, BP or WU and it lies in no autograd marker; its thread
+    has input if the stage is IO.
+    """
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:
@@ -138,7 +143,7 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Test whether a range may mark a pass, evaluation or a process's stage, whatever its name.
+    """Test by stage and flags whether a range may mark a pass, evaluation or a process's stage.
 
     It does if it begins evaluation; if it is a start/end range with a stage; or if its stage is FP,
     BP or WU. With the same stage as the range around it, it counts only if exactly one range of a
@@ -291,9 +296,9 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
-    """Record an open start/end range of a process, if it has a stage and ends last of that stage.
+    """Record a start/end range of a process if it ends later than all before it of its stage.
 
-    `until` is the end of the range, ns.
+    `now` and `until` are its start and end, ns. A range without a stage (-1) is not recorded.
     """
     spans = opened.shared
     if stage >= 0 and until > spans[process, stage, 1]:
@@ -403,7 +408,7 @@ def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving
 
 @inner
 def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Serving) -> None:
-    """Record the context of a call: its step, innermost range and evidence."""
+    """Record for a call the step and innermost range around it, and the evidence for a stage."""
     calls, found = turn.calls, turn.found
     now, thread = calls.start[row], calls.thread[row]
     found.range[row], found.evidence[row] = -1, 0

@@ -214,12 +214,12 @@ _MEANING = {
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add to range names ``rule`` and ``number``, which tell training steps.
+    """Add to range names ``rule`` and ``number``, which identify training steps.
 
-    ``rule`` is the index of the first matching rule of the list ``iteration``, ``number`` the
-    step's number in the name. A name that implies a stage is not taken for a training step, unless
-    the rule allows it or the stage is the weight update, since an update range may enclose a whole
-    step.
+    ``rule`` is the index of the first matching rule of the list ``iteration`` (null: no step),
+    ``number`` the step's number in the name. A name that implies a stage is not taken for a
+    training step, unless the rule allows it or the stage is the weight update, since an update
+    range may enclose a whole step.
     """
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))

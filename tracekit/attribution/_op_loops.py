@@ -1,4 +1,4 @@
-"""Compiled loops over ops: copy the context of their launch, and group ops by stage evidence."""
+"""Compiled loops over ops: copy the context of their launch, and group by evidence for a stage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
 
 
 def copy_contexts(found: Array, first: int, calls: Context, out: Context) -> int:
-    """Copy range, step and evidence of each launching call to its ops.
+    """Copy from each launching call to its ops: thread, times, range, step, evidence for a stage.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     known
         Kind for each pair of kernel name and recorded kind.
     keys
-        Output: `launcher` encodes the process and thread that launched the op, `traits` all other
+        Output: `by` encodes the process and thread that launched the op, `rest` all other
         evidence, with the bits of its launch as in `_evidence`.
 
     Returns
@@ -205,7 +205,7 @@ def number_cases(keys: CaseKeys, took_ns: Array, slots: Array, cases: Distinct) 
 
     Returns
     -------
-    Number of cases; -1 if they exceed the capacity of `told`.
+    Number of cases; -1 if they exceed the capacity of `cases`.
     """
     count, case, last_by, last_rest = 0, -1, 0, 0
     for row in range(len(took_ns)):

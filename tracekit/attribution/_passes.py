@@ -62,6 +62,7 @@ def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFra
     """Drop update ranges followed by a forward pass inside the same enclosing range.
 
     They only clear gradients, as an optimizer's closure does on each call, and end no step.
+    `in_container` is true for ranges inside a range that is named after a pass but encloses passes.
     """
     forward = pl.when(pl.col("stage") == "FP").then("start").max().over("around")
     clears = in_container & (pl.col("stage") == "WU") & (pl.col("start") < forward)
@@ -85,7 +86,7 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
 
 
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges that end no later than an earlier range of their process.
+    """Drop ranges that end no later than a range of their process that started before them.
 
     Weight updates of zero length are kept, as they mark the end of a step.
     """

@@ -364,13 +364,14 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return where inferred stages agree with ranges, so that they may fill in for missing ranges.
+    """Return for which threads inferred stages agree with ranges, and so may fill in for them.
 
     Returns
     -------
-    ``process, thread, fills``, one row per thread that launches kernels: ``fills`` is whether both
-    agree on the thread's own launches or, if ranges give stages to too few of these, ``all_agree``:
-    whether they agree on the launches of the whole process.
+    ``process, thread, fills, all_agree``, one row per thread that launches kernels. ``all_agree``
+    is whether stages inferred from launch order and stages given by ranges agree, by kernel time,
+    on the launches of the whole process. ``fills`` is the same for the thread's own launches; it
+    equals ``all_agree`` if ranges give stages to too few of these.
     """
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")
@@ -405,7 +406,7 @@ def _time_of_launches(
 
     Returns
     -------
-    ``process``; ``thread``, which launches; ``code``, the evidence bits of the launch;
+    ``process``; ``thread``, the launching one; ``code``, the evidence bits of the launch;
     ``structure``, the stage inferred from launch order (-1: none); ``ns``, the kernel time; and
     ``stage``, the stage that ranges and threads give.
     """

@@ -91,7 +91,7 @@ def _templates(names: pl.DataFrame) -> pl.Series:
 def _template(which: str) -> pl.Expr:
     """Return an expression: names with `N` for a number that is the step's own in every step.
 
-    `which` is ``last`` or ``first``: the number in the name. Null where it is not.
+    `which` is ``last`` or ``first``: the number in the name. Null where this is not the step's own.
     """
     lowest, highest, number = (pl.col(n) for n in ("lowest", "highest", f"{which}_number"))
     inside = lowest.is_not_null() & number.is_not_null()

@@ -158,7 +158,7 @@ class Staged:
     ----------
     case
         Per op: number of its case (distinct combination of evidence).
-    said
+    decided
         Per case: ``kind, collective, stage, stage_source``.
     """
 
@@ -166,12 +166,13 @@ class Staged:
     decided: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
-        """Return per op the columns that attribution adds to ops, ``kind`` to ``recomputed``.
+        """Return per op ``kind, collective, stage, stage_source, recomputed``.
 
         Parameters
         ----------
         again
-            Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown.
+            Per op: 1 if it recomputes a part of a forward pass, 0 if not, -1 if unknown. The result
+            ``recomputed`` is null where unknown, and outside of backward passes.
         """
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.decided]
@@ -427,7 +428,8 @@ def _is_kernel() -> pl.Expr:
 def _may_exchange() -> pl.Expr:
     """Return an expression: whether an op is a collective of unknown operation in a backward pass.
 
-    Such a collective (RCCL does not name them) may exchange gradients or be part of the pass.
+    Such a collective (kernel names of RCCL do not tell the operation) may exchange gradients or be
+    part of the pass.
     """
     stage = pl.coalesce(
         "range_stage", "thread_stage", "process_stage", "backward_stage",

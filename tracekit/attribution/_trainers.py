@@ -61,9 +61,9 @@ def find_teams(
 ) -> Teams:
     """Find all training threads of processes that have several, and the helper threads of each.
 
-    A thread is a further training thread if its ranges name the same of the three stages (forward,
-    backward, weight update) as those of the process's training thread, each of these threads
-    launches kernels on one GPU, and no two of them on the same. Another thread is a helper of the
+    A thread is a further training thread if its ranges name the same stages (of forward, backward,
+    weight update) as those of the process's training thread. Each of these threads must launch
+    kernels on one GPU only, and no two of them on the same. Another thread is a helper of the
     training thread on a GPU if it launches kernels on that GPU only. All remaining threads are
     helpers of the process's training thread.
 

@@ -110,8 +110,8 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     """Test that weight updates contain no layer kernels (such as matrix products).
 
-    Ops after a backward pass and before the next forward pass count as the update. It stays
-    untested if neither input nor a fetched result shows where forward passes begin.
+    Ops after a backward pass and before the next forward pass count as the update. The assumption
+    stays untested if neither input nor a fetched result shows where forward passes begin.
     """
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]

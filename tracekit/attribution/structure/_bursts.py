@@ -53,9 +53,11 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Test whether, after some backward pass, only layers run before the next backward pass.
+    """Test whether layers follow some backward pass at once, and nothing then shows a new step.
 
-    These layers may be another forward pass, or a recomputed one; no input or update shows which.
+    That is, hardly any kernel runs before the first layer kernel, and no input copy, optimizer
+    kernel, copy to the host or collective before the next backward pass. So the layers may be
+    another forward pass, or a recomputed one.
     """
     rows = np.flatnonzero(pair.main | pair.backward)
     of_pair, backward = lane.take(rows), pair.backward[rows]
@@ -161,7 +163,8 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
 def _dense(body: Array, named: Array, first: int) -> int:
     """Return the op of a backward pass from which on gradient kernels are frequent.
 
-    That is, more frequent than on average in its ops `body`.
+    That is, more frequent than on average in the pass. `body` has the indices of its ops, `named`
+    is true for gradient kernels among them; the result is `first` or later.
     """
     at = np.flatnonzero(named)
     before = np.cumsum(named - named.mean())[at] - 1 + named.mean()

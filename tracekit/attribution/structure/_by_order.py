@@ -68,7 +68,7 @@ def by_order(lane: Lane) -> DeviceStages:
 
 
 def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
-    """Find stages in a launch sequence that repeats, from two periods of it, op `first` on."""
+    """Find stages in a repeating launch sequence, from two periods that begin at op `first`."""
     lane, sequence_lane = sequence.lane, sequence.own
     step = usual_step(sequence_lane, first, sequence.period.size)
     found = find_repeats(sequence_lane.symbol, step.symbol, step.lead)

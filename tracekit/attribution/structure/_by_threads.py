@@ -277,7 +277,7 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
 
 
 def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
-    """Return the busy time next to cuts between stages, where the stage is in doubt, per such pair.
+    """Return per pair of adjacent stages the busy time next to their cut whose stage is in doubt.
 
     At the cut between update and forward pass, this is the time between the earliest and latest
     possible cut, summed over all gaps of the usual kind. If backward passes were found by kernel

@@ -219,7 +219,8 @@ def _both_edges(turns: Turns, number: int) -> int | None:
 
     A gap is the ops between two backward passes. The first gap must be a forward pass without an
     update and equal the end of this gap; the last gap must be an update without a forward pass and
-    equal its start. None if the gap differs from these, or has kernels between them.
+    equal its start. None if this gap does not begin with that update and end with that forward
+    pass, or has kernels between them.
     """
     symbol, kind = turns.lane.symbol, turns.lane.work.kind
     gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)

@@ -253,8 +253,9 @@ def _last(mask: Array, places: Array) -> Array:
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     """Return how many ops at the start of a gap belong to the weight update.
 
-    The arrays have the gap's ops before its forward pass: name (as an integer), and whether it is a
-    layer, an optimizer kernel. `weights` has the names of the usual update.
+    A gap is the ops between two backward passes. `symbol`, `layer` and `optimizer` have, for each
+    of its ops before its forward pass, the name (as an integer), whether it is a layer kernel, and
+    whether it is an optimizer kernel. `weights` has the names of the usual update's ops.
     """
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:

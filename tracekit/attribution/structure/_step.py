@@ -128,8 +128,8 @@ class Step:
     turn, update
         Index of the first op of backward, and of the first op of the update.
     mirror
-        Share of the launches, weighted, that form nested pairs of equal size (mirror symmetry of
-        forward and backward).
+        Share of the launches that form nested pairs of equal size (mirror symmetry of forward and
+        backward). A launch weighs less the more launches have its size.
     sized
         Whether the sizes (number of threads) of most launches are known.
     recomputed
