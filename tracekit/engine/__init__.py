@@ -1,10 +1,11 @@
 """Engine: streams a run's ops (kernels, copies, memsets) once into sums by window, stage and range.
 
-Busy time (the length of the union of intervals) is computed here alone: `StageTally`, `GroupTally`
-and the aggregators of ranges add up the ops of a run, ordered by start, in compiled loops;
-`union_length` and `layered_lengths` take frames of intervals in any order. Every sum is a whole
-number of ns or ops. Sums of several reports can be added in any order, except for a GPU that occurs
-in several reports: its union is computed over all its ops.
+A window is an interval of a device's time, such as a step. Busy time (the length of the union of
+intervals) is computed here alone: `StageTally`, `GroupTally` and the aggregators of ranges add up
+the ops of a run, ordered by start, in compiled loops; `union_length` and `layered_lengths` take
+frames of intervals in any order. Every sum is a whole number of ns or ops. Sums of several reports
+can be added in any order, except for a GPU that occurs in several reports: its union is computed
+over all its ops.
 
 Names are imported on first use.
 """

@@ -160,12 +160,12 @@ _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.In
 
 
 class Durations:
-    """Durations of ops (for medians), each with its row in a table of sums by group and window.
+    """Durations of ops, for medians, each with its row in a table of sums by group and time window.
 
     Parameters
     ----------
     parts
-        Tuples of a number to be added to each row, and three parallel arrays of integers: row of
+        Tuples of an offset to add to the row numbers, and three parallel arrays of integers: row in
         the table of sums, duration (ns), and how often this duration occurs in this row.
     """
 
@@ -173,13 +173,13 @@ class Durations:
         self.parts = [*parts]
 
     def add(self, rows: _Array, lengths: _Array) -> None:
-        """Add ops: the row of sums and the duration of each, in 32 bits where they fit."""
+        """Add ops: row in the table of sums and duration (ns) of each, in 32 bits if possible."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
         self.parts.append((0, rows, lengths.astype(dtype), once))
 
     def frame(self) -> pl.DataFrame:
-        """Return ``row, length, times``: row of sums, duration (ns), number of occurrences.
+        """Return ``row, length, times``: row in the table of sums, duration (ns), occurrences.
 
         The columns have the narrowest types that hold their values, to send them between processes.
         """
@@ -252,7 +252,8 @@ class Durations:
 class GroupTally:
     """Adds up ops (GPU work) by group and window: number, durations and busy time.
 
-    Busy time is the length of the union of the ops' intervals.
+    Busy time is the length of the union of the ops' intervals. A window is an interval of a
+    device's time, such as a step.
 
     Parameters
     ----------
@@ -286,7 +287,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
+        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -373,14 +374,14 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if none were given, one per device from first start to last end."""
+        """Return the windows (intervals): those given, else one per device, first to last op."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:
         """Return ``window``, the columns `keys` that define groups, and ``ops, total_ns, busy_ns``.
 
-        The latter are number of ops, summed durations and busy time. A group may have several rows
-        in a window, whose sums are to be added.
+        The last three are number of ops, summed durations and busy time (length of the union), ns.
+        A group may have several rows in a window (time interval), whose sums are to be added.
         """
         sums = GroupSums(*(values[: self._used] for values in self._sums))
         examples = pl.concat(self._examples)
@@ -395,13 +396,13 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return number, total duration and busy time by group and window, with the durations."""
+        """Return op count, total duration, busy time by group and window; single durations."""
         return GroupTotals(self.groups(), self._durations)
 
 
 @dataclass(frozen=True)
 class GroupTotals:
-    """Op counts, durations and busy time by group and window.
+    """Op counts, durations and busy time by group and window (interval of time, such as a step).
 
     Parameters
     ----------

@@ -231,7 +231,7 @@ class Work:
     def counting(self, *, is_cut: bool) -> Counting:
         """Return expressions that count each op (or NVTX range, for host time) once.
 
-        `is_cut` is whether windows split ops into several rows.
+        `is_cut` is whether windows (time intervals) split ops into several rows.
         """
         uncut, cut = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return cut if is_cut else uncut

@@ -111,7 +111,10 @@ class RangeTally:
         self._count_twice(crowded)
 
     def _with_nodes(self, launched: pl.DataFrame) -> pl.DataFrame:
-        """Add ``node`` of each op's range; drop ops of start/end ranges."""
+        """Add ``node`` to ops: their range's place in the tree; drop ops of start/end ranges.
+
+        The tree is of paths (range names from the outermost inward), in depth-first order.
+        """
         ranges = self.tree.ranges
         rows = ranges["range"].search_sorted(launched["range"])
         found = ranges.select("node", own="range").select(
@@ -166,7 +169,7 @@ class _WorkInRanges:
     outside
         ``range, ops, busy_ns, self_busy_ns`` of ops outside of all push/pop ranges, by reason.
     windows
-        The windows that the sums are limited to.
+        The intervals of device time that the sums are limited to.
     """
 
     tree: PathTree
@@ -460,8 +463,8 @@ def inclusive_kernels(
 def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
     """Return the table's rows for kernels launched in push/pop ranges, by path.
 
-    Each path comes before the paths inside it. `own` has the kernels launched directly in each
-    range.
+    Each path comes before the paths inside it. `launched` has the kernels launched directly in
+    each range.
     """
     at = pl.int_range(pl.len()).alias("at")
     launches = launched.join(tree.ranges.select("range", at), on="range").with_columns(
@@ -482,9 +485,9 @@ def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the rows to write, one per kernel and path that contains it, and each launch's row.
+    """Return each launch's output row, and the output rows: one per kernel and path around it.
 
-    `find_holders` describes the columns.
+    `find_holders` describes the columns of the output rows.
     """
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))

@@ -69,7 +69,7 @@ def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
-    """Merge ops of the same device, stage and iteration (or gap) of launch into one row each.
+    """Merge ops of equal device, stage and iteration (or gap between two) of launch into one row.
 
     Ops without a known launch are kept as they are. The rows have the columns `NEEDED`.
 

@@ -64,7 +64,8 @@ class _Ranges:
     def innermost(self, marked: pl.Expr) -> Array:
         """Return per range the row of the innermost marked range among it and those around it.
 
-        `marked` is an expression over the table of ranges; -1 if there is none.
+        `marked` is a boolean expression over the table of ranges. The result is -1 where no range
+        is marked.
         """
         found = np.empty(self.parents.size, np.int64)
         compiled(inherit, found.size)(self.parents, self._rows(marked), found)
@@ -73,8 +74,8 @@ class _Ranges:
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
         """Return per range the row of the outermost marked range among it and those around it.
 
-        `marked` is an expression over the table; -1 if there is none. The search upward ends below
-        a range where `stop` is true.
+        `marked` and `stop` are boolean expressions over the table of ranges. The search upward ends
+        below a range where `stop` is true. The result is -1 where no range is marked.
         """
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())

@@ -199,12 +199,12 @@ class Lines:
 
 
 def owners_of(windows: pl.DataFrame) -> list[str]:
-    """Return the columns that identify a sequence of windows: device, or process and device."""
+    """Return the columns that identify the owner of a window: device, or process and device."""
     return ["device"] if windows["process"].null_count() else _OWNER
 
 
 class LinesInWindows:
-    """Windows of each line (device, or process on one), and the one reached by a pass over ops.
+    """Windows (intervals) of each line (device, or process on one); the one a pass has reached.
 
     Parameters
     ----------
@@ -244,15 +244,15 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return window ids (column ``window``) for positions in the sorted windows.
+        """Return the ids (column ``window``) of windows (time intervals), given by position.
 
-        They are sorted by line (device, or process on one) and start.
+        `rows` has positions among the windows sorted by line (device, or process on one) and start.
         """
         numbers = self._lines.owners["device"] if self._cut is None else self._numbers
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if none were given, one per device from first start to last end."""
+        """Return the windows (intervals): those given, else one per device, first to last op."""
         if self._cut is not None:
             return self._cut
         count = len(self._lines)
@@ -266,7 +266,7 @@ class LinesInWindows:
 
 
 def _endless(count: int) -> Windows:
-    """Return one unlimited window for each line (device or process)."""
+    """Return one window (time interval) without bounds for each line (device or process)."""
     return Windows(np.arange(count + 1), np.full(count, -_EVER), np.full(count, _EVER))
 
 

@@ -143,8 +143,8 @@ def count_twice(
         Scratch space for all nodes active at once: ``node, end, since``; ``since`` is the time from
         which a node is the neighbour of the one before it.
     twice
-        On input zeros; output: per node the time, ns, counted twice of which it is the nearest
-        common ancestor.
+        On input zeros; output: per node the time, ns, that is counted twice by pairs of neighbours
+        whose nearest common ancestor it is.
     """
     starts, ends, where = intervals
     nodes, until, since = active
@@ -173,7 +173,7 @@ def count_twice(
 
 
 def add_launched(ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, ...]) -> None:
-    """Add ops to the sums of the ranges that launched them; skip ranges that are not listed.
+    """Add ops to the sums of the ranges that launched them; skip ops of ranges not in `numbers`.
 
     Parameters
     ----------
@@ -182,7 +182,8 @@ def add_launched(ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, 
     numbers
         The numbers of the ranges, in order.
     launched
-        Of each range ``ops, total_ns, kernels, kernel_ns``; length, first start, last end; updated.
+        Per range ``ops, total_ns, kernels, kernel_ns`` (numbers and durations); then the time
+        from start to end summed over the rows, first start and last end, ns; updated.
     """
     ranges, starts, ends, durations, counts, kernels = ops
     sums, length, first, last = launched

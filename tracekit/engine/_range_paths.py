@@ -34,9 +34,9 @@ determines stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
-    """Return an expression over ops in no push/pop range: why, as an index into `OUTSIDE`.
+    """Return an expression: why an op was launched in no push/pop range, an index of `OUTSIDE`.
 
-    The reasons: unknown launch; launch by a backward thread; any other.
+    The reasons are an unknown launch, a launch by a backward thread, and any other.
     """
     by_threads = trace.read("verdicts").filter(
         (pl.col("structure") == "threads") & pl.col("decides")
@@ -69,7 +69,7 @@ def named_ranges(trace: Trace) -> Named:
 
 
 def outside_text(path: pl.Expr) -> pl.Expr:
-    """Return the reason text for a negative path id, as `named_ranges` gives to such ops."""
+    """Return as text why an op is in no range, given the negative path id from `named_ranges`."""
     numbers = [-1 - code for code in range(len(OUTSIDE))]
     return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
 
@@ -283,7 +283,10 @@ class OpenTally:
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process.
+
+        Each call gets all ops between two times at which that device is idle (see `feed`).
+        """
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), ops in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process
@@ -373,7 +376,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 def _running(ops: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield ``path, busy_ns`` of the ops launched while a range of the path is open, in batches.
 
-    `own` has a process's ops, `times` their launch times, `stretches` when each path is open.
+    `ops` has a process's ops, `times` their launch times, `stretches` when each path is open.
     """
     begin, until = _rows_during(times, stretches)
     order = np.argsort(stretches["path"].to_numpy(), kind="stable")

@@ -1,4 +1,4 @@
-"""Busy time, exposed time and op counts by stage and window, in one pass by start.
+"""Busy time, exposed time and op counts by stage and window (time interval), in one pass by start.
 
 The sums per device of a report are computed while it is ingested, and stored with the run.
 """
@@ -58,7 +58,11 @@ class DeviceSums:
 
 @dataclass(frozen=True)
 class StageSums:
-    """Op counts, busy and exposed time (in which no stage of precedence runs) by stage and window.
+    """Op counts, busy time and exposed time by stage (such as FP, BP, WU) and window.
+
+    A window is an interval of a device's time, such as a step. Busy time is the length of the union
+    of the ops' intervals; exposed time is the part of it in which no stage of higher precedence
+    runs.
 
     Parameters
     ----------
@@ -83,16 +87,15 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Merge results of `frames` for several parts of a run; no window is in two parts."""
+        """Concatenate results of `frames` for parts of a run; each window is in one part."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
 def kept_sums(trace: Trace) -> StageSums | None:
     """Return the sums by device and stage that were stored at ingest; None if they cannot be used.
 
-    The sums over all ops of a device have ``kernels``, the number of kernels, as well.
-
-    They cannot be used if they cannot be added, as for a GPU recorded in two files.
+    Each device is one window. `groups` has a further column ``kernels``, the number of kernels. The
+    stored sums cannot be used if a GPU was recorded in two files, as busy times then do not add up.
     """
     table = trace.read("device_sums").rename({"device": "window"})
     if table.is_empty():
@@ -115,7 +118,8 @@ _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
 class StageTally:
     """Adds up ops (GPU work) by window: by stage, by evidence for the stage, and in total.
 
-    The evidence is the column ``stage_source``, such as a range name.
+    A window is an interval of a device's time, such as a step. The evidence is the column
+    ``stage_source``, such as a range name.
 
     Parameters
     ----------
@@ -139,7 +143,7 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
+        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
@@ -172,11 +176,11 @@ class StageTally:
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
 
     def sums(self) -> StageSums:
-        """Return the windows with their sums by stage, in total, and by ``stage_source``."""
+        """Return the windows (intervals) with sums by stage, in total, and by ``stage_source``."""
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if none were given, one per device from first start to last end."""
+        """Return the windows (intervals): those given, else one per device, first to last op."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:
@@ -197,7 +201,7 @@ class StageTally:
         )
 
     def groups(self) -> pl.DataFrame:
-        """Return ``window, ops, launched, total_ns, busy_ns`` of all ops in each window.
+        """Return ``window, ops, launched, total_ns, busy_ns`` of all ops in each window (interval).
 
         ``launched`` is the number of ops whose launching call is known; 0 with `of_stages_alone`.
         """

@@ -259,11 +259,10 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a function that cuts a run's time as `cutter` does, and also by what the host does.
+    """Return a function that cuts a run's time as `cutter` does, and by the iterations of the host.
 
-    It also cuts where the host enters or leaves an iteration.
-
-    The column ``on_host`` is whether the host is in an iteration during the window.
+    It cuts each device's time also where its process enters or leaves an iteration on the host. A
+    further column ``on_host`` is whether the host is in an iteration during the window.
     """
 
     def cut(trace: Trace) -> pl.DataFrame:
@@ -276,7 +275,7 @@ def by_host(cutter: Cutter) -> Cutter:
 
 
 def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Split windows at the times when the host state of their process changes.
+    """Split windows (intervals of device time) where a state of their process on the host changes.
 
     Parameters
     ----------
@@ -315,11 +314,11 @@ def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFram
 
 
 def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
-    """Replace the iteration of each window by the number of its step.
+    """Replace the iteration of each window (time interval) by the number of its step.
 
-    It is null outside of all steps, for a last step whose end is not known, and for a device with
-    fewer than half as many steps as another one, such as a stray context or a process that
-    validates now and then.
+    The number is null outside of all steps, for a last step whose end is not known, and for a
+    device with fewer than half as many steps as another one, such as a stray context or a process
+    that validates now and then.
 
     Parameters
     ----------

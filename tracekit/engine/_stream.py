@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """Expressions that count each op (kernel, copy, memset) once, if windows split it into rows."""
+    """Expressions that count an op (GPU work) once although window borders split it into rows."""
 
     is_op: pl.Expr | None
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Return a row filter with `where` that passes one row per op; windows may split an op."""
+        """Return a row filter: `where`, and only one of the rows into which windows split an op."""
         return where if self.is_op is None else where & self.is_op
 
 
@@ -57,7 +57,10 @@ HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",
 
 
 class Tally(Protocol):
-    """Interface of an aggregator that gets ops cut at window borders, in segments (see `feed`)."""
+    """Interface of an aggregator that gets ops cut at the borders of windows, segment by segment.
+
+    A window is an interval of a device's time, such as a step; `feed` explains segments.
+    """
 
     @property
     def columns(self) -> Sequence[str]:
@@ -67,24 +70,27 @@ class Tally(Protocol):
         """Set all sums to zero."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add up ops of one device or process; each call gets whole segments (see `feed`)."""
+        """Add up ops of one device or process.
+
+        Each call gets all ops between two times at which that device is idle (see `feed`).
+        """
 
 
 class Sweep(Protocol):
-    """Interface of an aggregator that gets whole ops, ordered by start, and sums them by window."""
+    """Interface of an aggregator that gets whole ops, by start, and sums by window (interval)."""
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Set all sums to zero, and the windows to sum over (None: one window per device)."""
+        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Add up ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; if none were given, one per device from first start to last end."""
+        """Return the windows (intervals): those given, else one per device, first to last op."""
 
     def sums(self) -> Any:
         """Return the sums; their class can merge the `frames` of several parts of a run."""
@@ -214,7 +220,7 @@ class Receivers:
 
 
 def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
-    """Stream all ops inside the windows to aggregators.
+    """Stream a run's ops, inside the windows (time intervals) that `skip` leaves, to aggregators.
 
     Parameters
     ----------
@@ -237,7 +243,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums over a run's ops, by window (`sweeps`) and per device (`whole`), and the windows."""
+    """Sums over a run's ops, by time window (`sweeps`) and per device (`whole`); the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]
@@ -360,7 +366,10 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return the windows to sum over, and windows not split by iteration; None: one per device."""
+    """Return the time windows to sum over, and the same not split by iteration.
+
+    None stands for one window per device, over all its ops.
+    """
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     _require_ops(launch_groups(trace).height)
@@ -370,7 +379,7 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return numbered windows to sum over, with ``line``, an id of their process and device."""
+    """Return numbered time windows to sum over; ``line`` is an id of process and device."""
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
@@ -379,7 +388,7 @@ def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> 
 def _in_order(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Pass all ops, ordered by start, to the aggregators; return the windows that they sum over."""
+    """Pass all ops, by start, to the aggregators; return the windows (intervals) they sum over."""
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
         in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})

@@ -36,7 +36,7 @@ class Ops(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Windows as arrays, ordered by line (device or process) and start."""
+    """Windows (time intervals, such as steps) as arrays, by line (device or process) and start."""
 
     first: Array
     begins: Array
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """State of a pass over ops, per line (device, or process on one): window, and times so far."""
+    """State of a pass over ops, per line (device, or process on one): time window, times so far."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -64,7 +64,7 @@ class Reached(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over ops as arrays, one row per window: counts, and total, busy, exposed time (ns)."""
+    """Sums over ops, one row per time window: counts; total, busy and exposed time, ns."""
 
     launched: Array
     total: Array
@@ -81,7 +81,8 @@ class Sums(NamedTuple):
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
     """Advance a line (device, or process on one) to the window an op starts in; return its row.
 
-    If the op starts in no window, this is the last window before it.
+    Windows are intervals of time, such as steps. If the op starts in no window, this is the last
+    window before it.
     """
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)
@@ -105,7 +106,10 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add (`sign` 1) or subtract (-1) an interval's time within each of the windows to `last`."""
+    """Add an interval's time within each of the time windows `window` to `last` to `sums`, ns.
+
+    With `sign` -1 it is subtracted; `column` is the column of `sums`.
+    """
     while window < last and windows.begins[window] < end:
         low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])
         if low < high:
@@ -137,7 +141,7 @@ def expose(
 
 
 def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Sums) -> int:
-    """Add up number, durations, busy and exposed time of ops (GPU work), by window and stage.
+    """Add up number, durations, busy and exposed time of ops (GPU work), by time window and stage.
 
     Returns
     -------
@@ -202,7 +206,7 @@ class GroupsReached(NamedTuple):
 
 
 class GroupSums(NamedTuple):
-    """Sums of groups in windows as arrays; a group may have several rows in a window."""
+    """Sums of groups of ops by time window; a group may have several rows in a window."""
 
     windows: Array
     groups: Array
@@ -224,7 +228,7 @@ SEEN, COUNTED, USED = range(3)
 
 @inner
 def row_of(group: int, window: int, reached: GroupsReached, sums: GroupSums, used: int) -> int:
-    """Return the row of sums of a group in a window; a new row (`used`) if there is none.
+    """Return the row of `sums` for a group in a time window; a new row (`used`) if there is none.
 
     As ops are ordered by start, the row used last is nearly always the right one.
     """
@@ -239,7 +243,7 @@ def sweep_groups(
     ops: GroupOps, windows: Windows, course: Course, reached: GroupsReached, sums: GroupSums,
     done: Array, counted: Counted,
 ) -> int:  # fmt: skip
-    """Add up ops by group in windows, until the rows of sums are full.
+    """Add up ops by group and time window, until no row of `sums` is free.
 
     Parameters
     ----------
@@ -293,7 +297,10 @@ def sweep_groups(
 
 
 class Marks(NamedTuple):
-    """Times at which processes enter and leave iterations on the host, and iterations of ranges."""
+    """Times at which processes enter and leave iterations on the host (marks), and the iterations.
+
+    Iterations are training steps; only those that ranges mark are listed.
+    """
 
     first: Array
     """The marks of a process are the rows from ``first[process]`` to ``first[process + 1]``."""

@@ -138,8 +138,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     An iteration begins on a device with its first op there. Input copies of prefetching threads do
     not count as its first op. Input copies launched by the iteration's own thread, in it or since
-    the previous iteration, do count, if all earlier work has ended when they start. It ends when
-    the next iteration begins, or where the first op (other than input) launched between the two
+    the previous iteration, do count, if all earlier work has ended when they start. An iteration
+    ends when the next one begins, or where the first op (other than input) launched between the two
     starts. An op belongs to the iteration that its process was in at the launch; if several threads
     train in a process, to the iteration that its own thread was in, since threads may be in
     different ones. The last iteration ends with the step's last op on any device
@@ -263,9 +263,9 @@ def chosen_windows(
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
-    Windows are clipped to the time span or steps that the run is limited to (its stretch). A step
-    that an edge of the span cuts does not count as a step. Without steps each device is one window,
-    whose process is null.
+    A window is an interval of a device's time. Windows are clipped to the time span or steps that
+    the run is limited to. A step that an edge of the span cuts does not count as a step. Without
+    steps each device is one window, whose process is null.
 
     Parameters
     ----------
@@ -420,7 +420,7 @@ def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -
 
 
 def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Split ops (GPU work) at window borders, and drop their parts outside of windows.
+    """Split ops (GPU work) at the borders of windows (time intervals); drop parts outside of these.
 
     Returns
     -------
