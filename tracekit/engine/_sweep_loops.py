@@ -106,9 +106,10 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add an interval's time within each of the time windows `window` to `last` to `sums`, ns.
+    """Add to `sums` the time, ns, of an interval within each of the time windows of a line.
 
-    With `sign` -1 it is subtracted; `column` is the column of `sums`.
+    The windows are those from `window` up to, not including, `last`. With `sign` -1 the time is
+    subtracted; `column` is the column of `sums`.
     """
     while window < last and windows.begins[window] < end:
         low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])

@@ -179,7 +179,11 @@ class Answer:
         )
 
     def _with_shown(self) -> pl.DataFrame:
-        """Return the rows, and the numbers that a table shows in place of some, such as means."""
+        """Return the rows, with further columns for numbers that the displayed table has instead.
+
+        For each numeric column of the rows that `readable` has too, its numbers there (such as
+        means) are added under a prefixed name.
+        """
         if self.readable is None:
             return self.rows
         shown, numbers = self.readable, pl.selectors.numeric()

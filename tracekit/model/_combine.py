@@ -264,7 +264,7 @@ class _CombinedTables(LaterTables):
         return kept.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert op and range ids of this part to those of the run; see `Trace.in_run`."""
+        """Convert the ids in columns `op` and `range` to the run's; see `Trace.in_run`."""
         for name, spans in self._of_run.items():
             if name in rows.columns:
                 # Of reports without rows, which begin where the next one does, the last counts.

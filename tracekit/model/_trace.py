@@ -287,7 +287,10 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace whose `tables` have fewer rows; values of the whole run stay cached."""
+        """Return a trace with `tables` in place of those of these names: only some of their rows.
+
+        Values that `once` has cached with `of_all` stay, as they are of the whole run.
+        """
         part = self.with_lazy(tables)
         object.__setattr__(part, "_known_of_all", {**self._known_of_all})
         return part
@@ -385,7 +388,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Convert op and range ids of this part to those of the run; see `Trace.in_run`."""
+        """Convert the ids in columns `op` and `range` to the run's; see `Trace.in_run`."""
         return rows
 
     def own(self) -> list[pl.DataFrame]:
@@ -478,7 +481,10 @@ def read_together(
 def _at_once(
     traces: Sequence[Trace], name: str, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, list[int]] | None:
-    """Read a table of many files in one scan, which takes a fifth of the time; None if it fails."""
+    """Read a table of many trace files in one scan; None if that fails, or is not possible.
+
+    It takes a fifth of the time of reading them one by one.
+    """
     stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
     heights = [height for each in stored if (height := each.height(name)) is not None]
     if len(heights) == len(traces) and any(heights):

@@ -39,8 +39,8 @@ class Copies:
     host_memory, device_memory, managed_memory
         Codes of memory on the host (pageable, pinned), memory on a GPU, and managed memory.
     here, source, target
-        Columns with the GPU that ran a copy, its source GPU and its target GPU; the last two are
-        null where the copy does not name them.
+        Names of the columns with the GPU that ran a copy, its source GPU and its target GPU; the
+        last two are null where the copy does not name them.
     """
 
     host_memory: tuple[int, ...]

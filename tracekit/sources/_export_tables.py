@@ -126,7 +126,17 @@ def coercions(file: ExportFile) -> tuple[str, ...]:
 
 
 def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint: str) -> None:
-    """Raise `MissingDataError` if an existing table lacks a required column."""
+    """Raise `MissingDataError` if an existing table lacks a required column.
+
+    Parameters
+    ----------
+    file
+        The export.
+    required
+        Table -> its required columns.
+    hint
+        What the error advises the user to do.
+    """
     for table, columns in required.items():
         absent = [column for column in columns if not file.has(table, column)]
         if absent and file.has(table):

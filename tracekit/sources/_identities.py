@@ -214,9 +214,9 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report progress through the steps `names`: each ``next`` tells that the following one starts.
+    """Report progress through the steps `names`, to be advanced with ``next``.
 
-    The last one reports that all have ended.
+    Each ``next`` reports that another step begins; one more at the end, that all steps have ended.
     """
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))

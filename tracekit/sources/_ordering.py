@@ -68,9 +68,9 @@ class Ordered:
         Parameters
         ----------
         needed
-            Columns to drop.
+            Columns that `make` reads; they are dropped.
         make
-            Function that computes their replacements, from a frame with those that exist.
+            Function of a frame with those of these columns that exist; it returns the new columns.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
@@ -103,7 +103,7 @@ class Ordered:
         needed: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
-        """Return the merged rows of a chunk, with columns `given` replaced by those from `make`.
+        """Return the merged rows of a chunk, with columns `needed` replaced by those from `make`.
 
         If the chunk is one whole batch, only the computed columns are returned.
         """

@@ -16,7 +16,9 @@ _BETWEEN: ContextVar[Callable[[int, int], None] | None] = ContextVar("between", 
 
 @contextmanager
 def stoppable(check: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Call `check` between batches; it can report progress, or raise to stop the work.
+    """Within this context, `in_batches` calls `check` at each batch.
+
+    `check` can report progress, or raise an error to stop the work.
 
     Parameters
     ----------

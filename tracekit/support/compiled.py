@@ -84,8 +84,8 @@ def locate(
     """Find the index of each value in the sorted array `known`; -1 if it is not there.
 
     It is a binary search with a cache for recent values, such as ids of threads and processes: each
-    value has a slot in `recent`, and `places` has the slot's last result. Ids may differ in low
-    bits, or, for processes, in bits above 24 or 32 common ones.
+    value has a slot in `recent`, and `places` has the slot's last result. The slot follows from low
+    bits and from bits 24 and 32 on, as ids of processes in some formats differ only there.
     """
     for row in range(len(values)):
         value = values[row]

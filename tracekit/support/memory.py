@@ -94,7 +94,10 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Limit analyses of runs opened without a limit to `size` bytes; None: to the free memory."""
+    """Set the memory, `size` bytes, for analyses of runs that were opened without a limit.
+
+    None stands for the free memory. The limit holds within this context.
+    """
     token = _ALLOWED.set(size)
     try:
         yield

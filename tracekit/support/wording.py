@@ -317,7 +317,8 @@ def first_line(command: str) -> Callable[[F], F]:
 def note(*keys: str) -> Callable[[F], F]:
     """Return a decorator that registers a function: a value in meta -> notes below the table.
 
-    `keys` are the keys of meta whose values the function words.
+    Meta is the facts about an answer's table, by name; `keys` are those whose values the function
+    words.
     """
     return partial(_declare, NOTES, keys)
 
@@ -335,7 +336,8 @@ def unsaid(_: object) -> list[str]:
 def summary(*keys: str, optional: Iterable[str] = ()) -> Callable[[F], F]:
     """Return a decorator that registers a function: meta -> notes below the table.
 
-    The function is called if meta has all of `keys`; it may use those of `optional` too.
+    Meta is the facts about an answer's table, by name. The function is called if meta has all of
+    `keys`; it may use those of `optional` too.
     """
 
     def declare(function: F) -> F:

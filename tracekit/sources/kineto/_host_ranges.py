@@ -161,9 +161,10 @@ def _function() -> pl.Expr:
 
 
 def _bytes() -> pl.Expr:
-    """Return a collective's bytes as NCCL's ranges give them: of input, output or one rank's part.
+    """Return the size of a collective in bytes, as NCCL's ranges give it.
 
-    Null for an all_to_all or all_gather whose ranks exchange different sizes.
+    Depending on the function that is a rank's input, its output, or its input divided by the number
+    of ranks. Null for an all_to_all or all_gather whose ranks exchange different sizes.
     """
     peers = pl.col("group_size").cast(pl.Int64, strict=False)
     inputs, outputs = (

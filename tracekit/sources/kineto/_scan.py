@@ -84,9 +84,9 @@ class Scanner:
         self._absent["mistimed"] = pl.lit(value=False).alias("mistimed")
 
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
-        """Return a frame of the events of use, and the lines that another parser has to read.
+        """Return a frame of the events not dropped, and the lines that another parser has to read.
 
-        For such lines the frame has rows, too, in which only ``is_odd`` is set.
+        For these lines the frame has rows, too, in which only ``is_odd`` is set.
         """
         chars = np.frombuffer(text, np.uint8)
         most = text.count(b"\n") + 1

@@ -34,7 +34,10 @@ _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _NEWLINE, _TAB, _RETURN = b"{}[]\n\t\r"
 
 @inner
 def hashed(text: Any, begin: int, end: int, where: int) -> int:
-    """Return the slot (of 512) of the word ``text[begin:end]``; `where` is part of the hash."""
+    """Return the hash slot, 0 to 511, of the word ``text[begin:end]``; `where` is hashed, too.
+
+    `where` is a code: key of an event, key of its arguments, or category.
+    """
     value = where + _SEED
     for at in range(begin, end):
         value = (value * 31 + int(text[at])) & 0xFFFFFFF

@@ -260,7 +260,10 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _are_ranges(kinds: pl.Series) -> bool:
-    """Test whether all NVTX rows are push/pop or start/end ranges, by the extremes of `kinds`."""
+    """Test whether all NVTX rows are push/pop ranges, or all are start/end ranges.
+
+    `kinds` has their event types, of which the smallest and the largest are compared.
+    """
     least, most = kinds.min(), kinds.max()
     pairs = zip(_PUSH_POP, _START_END, strict=True)
     return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)

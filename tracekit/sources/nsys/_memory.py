@@ -130,9 +130,11 @@ class GpuMemory:
 
 
 def _released(events: pl.DataFrame) -> pl.DataFrame:
-    """Return releases: for each event, the end of the earlier allocation at its address.
+    """Return the releases of GPU memory, recorded or implied, one row each.
 
-    Also of events that are allocations themselves: the release before was not recorded.
+    A release is implied (``recorded`` is false) where an allocation follows another one at the same
+    address. ``change`` is minus the size of the allocation that ends, bytes; null if that is
+    unknown.
     """
     is_release = pl.col("bytes").is_null()
     return events.filter(is_release | pl.col("last_bytes").is_not_null()).select(
@@ -158,7 +160,10 @@ def _allocated(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _still_allocated(allocations: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations, earlier or new, that no later event at their address ended."""
+    """Return the allocations, among `allocations` and `events`, that no later event has ended.
+
+    Any event at the address of an allocation ends it.
+    """
     return (
         pl.concat([allocations, events])
         .unique(_ADDRESS, keep="last", maintain_order=True)

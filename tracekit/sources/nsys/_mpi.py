@@ -205,7 +205,7 @@ def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return the rows whose `key` has one distinct row only; other keys are ambiguous."""
+    """Drop repeated rows, and all rows with a value of `key` that occurs in different rows."""
     return rows.unique().filter(pl.len().over(key) == 1)
 
 
@@ -270,5 +270,9 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return the rank's own bytes (`part`), which an in-place gather does not count; else 0."""
+    """Return the bytes that an in-place all-gather receives from the rank itself, else 0.
+
+    Nsys does not count them. The call is taken to be in place if the bytes sent are no multiple of
+    the number of ranks; `part` is the bytes that each rank contributes.
+    """
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -148,7 +148,7 @@ def _is_mixed(members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _enums(file: ExportFile) -> _Enums:
-    """Return storage type and names of values of each enumeration that is declared in one way."""
+    """Return storage type and value names of each enumeration that is declared consistently."""
     enums = _declared(file, _ENUMS, "numEntries", "size")
     members = _declared(file, _ENUM_ENTRIES, "idx", "value")
     return {
@@ -209,7 +209,7 @@ def _places(
 
 
 def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> bool:
-    """Test whether a field ends within a payload of `size` bytes, with no other field in it."""
+    """Test whether a field ends within a payload of `size` bytes, and no other one begins in it."""
     inside = [place for place in places if place is not None and field.offset <= place < field.end]
     within = 0 <= field.offset < _LARGEST and (size is None or field.end <= size)
     return within and len(inside) == 1

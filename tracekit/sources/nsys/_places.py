@@ -183,7 +183,8 @@ def _physical(
 ) -> tuple[dict[_Pair, object], str]:
     """Return the GPU of each pair of process and CUDA ordinal, and how it was found.
 
-    The GPU is given by its id in the export; if it is unknown, by the pair itself.
+    The GPU is given by its id in the export; if it is unknown, by the pair itself. `active` are the
+    pairs on which ops run.
     """
     agreed = _agree(active, len(gpus))
     candidates = (

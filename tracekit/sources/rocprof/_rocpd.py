@@ -459,7 +459,10 @@ def _once(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False) -> pl.Series:
-    """Look up each id in ``id, value``; an unknown id becomes null (`known_only`) or stays."""
+    """Replace each id by its value in `values` (``id, value``).
+
+    An unknown id stays as it is, or becomes null with `known_only`.
+    """
     wanted = numbers.alias("id").to_frame().cast(pl.Int64)
     found = wanted.join(values, on="id", how="left", maintain_order="left")
     return found["value"] if known_only else found.select(pl.coalesce("value", "id")).to_series()

@@ -91,7 +91,7 @@ class Part:
         Number of the process in the file, counted from 0.
     array
         Name of the JSON array that contains the records, such as kernel dispatches.
-    told
+    lists
         Lists that precede the records in the file, by name: `agents` (CPUs and GPUs), and `kinds`
         of operations.
     piece
@@ -396,7 +396,7 @@ class _Gathered:
         return timed
 
     def _operation(self, part: Part) -> pl.Expr:
-        """Return the name of each record's operation, by its id, which versions number anew."""
+        """Return the name of each record's operation, by its id; the file says what ids mean."""
         names = {
             (str(kind), str(number)): text_of(name)
             for kind, each in enumerate(part.lists.get("kinds", ()))

@@ -175,7 +175,7 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 class Read:
     """The rows read from a range of leaf pages (`stretch`), and whether any was decoded here.
 
-    Otherwise SQLite read all of them.
+    Rows that were not decoded by tracekit's own loops were read by SQLite.
     """
 
     stretch: range

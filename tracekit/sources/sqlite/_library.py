@@ -99,15 +99,15 @@ class Library:
         return Connections(partial(_connected, self.uri))
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
-        """Return columns that exist in a table; its rows are in rowid order.
+        """Return columns, which must exist, of a table; rows that meet a condition in rowid order.
 
         Parameters
         ----------
         table, columns
             Name of the table, and column name -> type to return, as in the file.
         where
-            Conditions in SQL; rows of the first one come before those of the next. Without any, all
-            rows are returned.
+            Conditions in SQL; the rows that meet the first one come before those that meet the
+            next. Without any, all rows are returned.
 
         Raises
         ------

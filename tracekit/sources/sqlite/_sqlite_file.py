@@ -119,7 +119,7 @@ class SqliteFile:
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of the views in the file, in lower case, that no warning was given about yet."""
+        """Names, in lower case, of the views in the file about which no warning was given yet."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 
