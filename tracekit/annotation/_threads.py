@@ -1,4 +1,4 @@
-"""What each thread of a training program is doing (stage, evaluation), derived from its calls."""
+"""What each thread of a training program is doing (stage, evaluation), as PyTorch's hooks show."""
 
 from __future__ import annotations
 

@@ -257,7 +257,10 @@ def memory_fit_figure(
 
 
 def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
-    """Return the lines of memory over batch size with their points, by order of first points."""
+    """Return a fitted line of memory over batch size per series, with its points.
+
+    A series is a network, method and source. Lines are in the order of their first points.
+    """
     keys = [key for key in _LINE_KEYS if key in fit.columns and key in points.columns]
     fits = {tuple(row[key] for key in keys): row for row in fit.iter_rows(named=True)}
     groups = points.partition_by(keys, maintain_order=True) if keys else [points]
@@ -285,7 +288,7 @@ def _ends_inside(line: _Line) -> bool:
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
     """Return the measured points, the line through them, and an error bar at the line's end.
 
-    The error bar is the confidence interval of the largest batch's memory.
+    The error bar is the 95 % prediction interval of the memory of the largest batch.
     """
     colour, group = SERIES_COLOURS[place % len(SERIES_COLOURS)], str(place)
     points = line.points.select("batch", "training_bytes")

@@ -94,7 +94,8 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 def _between_clocks(reports: pl.DataFrame) -> int:
     """Return the error between files' clocks, ns: the largest residual that alignment left.
 
-    A file's residual is the 5th or 95th percentile of differences between ends of matched calls.
+    A file's residual is the 5th or the 95th percentile, whichever is larger in magnitude, of the
+    differences between ends of the same collective in this and another file.
     """
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())

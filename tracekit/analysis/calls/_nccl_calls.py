@@ -403,7 +403,10 @@ _UNSIZED = {
 
 
 def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Return notes: kernels without known size, per library other than NCCL and MPI."""
+    """Return notes: how many collective kernels have an unknown message size, by library.
+
+    NCCL and MPI are left out.
+    """
     others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
     counted = others.group_by("library").len().sort("library")
     return [

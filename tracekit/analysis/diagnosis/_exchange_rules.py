@@ -214,7 +214,10 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test (Student's t) if the mean of `values`, the largest of `tried` means, is above 0."""
+    """Test (Student's t) if the mean of `values` is above 0.
+
+    The level is divided by `tried` (Bonferroni), as the mean is the largest of so many means.
+    """
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()

@@ -115,7 +115,8 @@ def pipeline_bubbles(
     skip
         Number of iterations to leave out at the beginning.
     micro_batches
-        Number of micro-batches of a step; by default the count of numbers in names of FP ranges.
+        Number of micro-batches of a step; by default how many different
+        numbers FP ranges have in their names (``forward 0`` to ``forward 3``: 4).
     waiting
         Regular expression for names of ranges in which a stage sends or waits.
 

@@ -42,7 +42,13 @@ def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
 def memory_of(
     chosen: Iterable[Run], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Return the rows of `memory_points`, and the ``meta`` of `memory_use` by name of the run."""
+    """Return the memory of each GPU of several runs, and what is known of each run's memory.
+
+    Returns
+    -------
+    A row per run and GPU, as `memory_points` returns; and the ``meta`` of `memory_use` by name of
+    the run: the metadata of the command `memory`.
+    """
     runs = [*chosen]
     found = {run.name: memory_use(run.trace, samples) for run in runs}
     points = pl.concat(
