@@ -337,7 +337,11 @@ def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.Da
 
 
 def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) -> pl.DataFrame:
-    """Return ``wait, device, until``: end of the last op of a chunk that each wait waits for."""
+    """Return ``wait, device, until``: end, ns, of the last op of a chunk that each wait waits for.
+
+    `ended` has the chunk's ops with the ends of their launching calls; ``by`` names the columns
+    that identify what is waited for: a stream, or a context.
+    """
     last = ended.drop_nulls(by).with_columns(pl.col("until").cum_max().over(by))
     return (
         waits.join_asof(
@@ -349,7 +353,7 @@ def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) ->
 
 
 def least_slack(returns: pl.DataFrame) -> dict[int, int]:
-    """Return per device the least time, ns, from the end of GPU work to the return of its wait."""
+    """Return per device the least time, ns, from the end of GPU work to a wait's return."""
     least = returns.group_by("device").agg(pl.col("slack").min())
     return dict(least.iter_rows())
 

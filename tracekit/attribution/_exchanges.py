@@ -145,7 +145,7 @@ def find_places(
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
     """Return for each kernel name code what the kernel is: layer, a kind of collective, or neither.
 
-    The last entry is for ops without a name.
+    `counted` has the names, see `count_names`. The last entry is for ops without a name.
     """
     classified = classify_kernels(counted.unique("name"), rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
@@ -173,7 +173,10 @@ def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
 
 
 def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
-    """Return each process's compute stream per GPU: the one with the most time in layer kernels."""
+    """Return each process's compute stream per GPU: the one with the most time in layer kernels.
+
+    A layer kernel computes a layer of the network; `roles` tells by name code which ones do.
+    """
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -242,7 +245,11 @@ def _launched(
     numbers: Array,
     structures: Structures,
 ) -> pl.DataFrame:
-    """Return ``op, on, symbol`` (id, stream, name code) and stage evidence of the ops `numbers`."""
+    """Return of the ops `numbers` ``op, on, symbol`` (id, stream, name code), and stage evidence.
+
+    The evidence is on the stage (such as FP, BP, WU): ranges and threads of the launch, and launch
+    order.
+    """
     parts = []
     for number, height in enumerate(ops.heights):
         first = ops.first[number]

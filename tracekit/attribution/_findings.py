@@ -123,7 +123,8 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
 def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Warn if a training process spends far more GPU time in forward than in backward passes.
 
-    As a rule backward passes take longer.
+    As a rule backward passes take longer. `opinions` has the process's rows of the
+    table of that name, `verdict` its row of ``verdicts``.
     """
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return

@@ -23,9 +23,9 @@ _OWN_DOMAIN = "tracekit"
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, thread``: the thread that drives each process' training.
 
-    This is the thread with ranges of the most of the three stages forward, backward and weight
-    update; among equals, the one with the most such ranges; without such ranges, the one that
-    launches most ops (kernels, copies, memsets). Ranges inside autograd markers do not count,
+    This is the thread whose ranges show the largest number of the three stages forward, backward
+    and weight update; among equals, the one with the most such ranges; without such ranges, the one
+    that launches most ops (kernels, copies, memsets). Ranges inside autograd markers do not count,
     because autograd threads are driven by the training thread.
 
     Parameters
@@ -116,9 +116,9 @@ def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFra
 
 
 def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return per process the outermost ranges that match its step rule.
+    """Return per process the outermost ranges that match its rule for training steps.
 
-    That is the first rule that matches any range of the process.
+    That is the first rule of the list ``iteration`` that matches any range of the process.
     """
     found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))

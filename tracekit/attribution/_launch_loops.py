@@ -17,7 +17,7 @@ NEVER = -(1 << 63)
 
 
 def span(keys: Keys, least: Array, most: Array) -> None:
-    """Find the least and the largest correlation id of each process."""
+    """Write the least and the largest correlation id of each process to `least` and `most`."""
     for row in range(len(keys.process)):
         process, correlation = keys.process[row], keys.correlation[row]
         if process >= 0:

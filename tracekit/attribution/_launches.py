@@ -313,7 +313,10 @@ class _Calls:
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
     def _look(self, keys: Keys, chunk: int, found: Array) -> int:
-        """Search a chunk for calls that `found` lacks (-1); return how many remain missing."""
+        """Look up in a chunk the call of each of `keys` that lacks one; return how many remain.
+
+        `found` has the call of each key, -1 for none; it is updated.
+        """
         index = self._of(chunk)
         return self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
@@ -332,7 +335,7 @@ class _Calls:
 
 
 def first_numbers(stream: Stream) -> Array:
-    """Return the number of each chunk's first row in the table; last element: all rows."""
+    """Return the number of each chunk's first row in its table, and last the number of all rows."""
     return np.array([*stream.first, stream.height])
 
 

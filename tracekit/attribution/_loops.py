@@ -267,17 +267,18 @@ MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 
 @inner
 def stage_on(thread: int, now: int, opened: Opened) -> int:
-    """Return the stage of a thread's innermost open range with a stage, from 1; 0 for none."""
+    """Return 1 + the stage (its index) of a thread's innermost open range with one; 0 for none."""
     top = close(thread, now, now, opened.stages.stack)
     return opened.stages.stage[top] + 1 if top >= 0 else 0
 
 
 @inner
 def open_in(process: int, now: int, opened: Opened) -> int:
-    """Return the stage of a process's start/end ranges open at `now`, from 1; 0 if ambiguous.
+    """Return 1 + the stage (its index) of a process's start/end ranges open at `now`; 0 if unclear.
 
     It is metric evaluation if a range of that stage is open, else the only stage with an open
-    range. An open range of the weight update does not count if it encloses an open range of a pass.
+    range; it is unclear if there are none, or several. An open range of the weight update does not
+    count if it encloses an open range of a pass.
     """
     if opened.shares[process] <= now:
         return 0
@@ -389,7 +390,11 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return bits with the evidence for a launch's stage, from the ranges open at the call."""
+    """Return bits with the evidence for the stage of what a call launches; see `_evidence`.
+
+    It is taken from the ranges that are open at the call on its thread, on the training thread and
+    in its process, and from the backward windows (when a backward pass may run).
+    """
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
     evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE

@@ -59,7 +59,7 @@ class Structures:
     def read(self, chunk: int, rows: int) -> list[Array]:
         """Return inferred ``stage, step, again`` of a chunk's ops; -1 where nothing was inferred.
 
-        `rows` is their number.
+        ``again`` is 1 for ops that recompute a part of a forward pass; `rows` is the number of ops.
         """
         if not len(self.ops):
             return [np.full(rows, _NOTHING, dtype) for dtype in _TOLD.values()]
@@ -148,7 +148,10 @@ def _counts(threads: Array) -> dict[int, int]:
 
 
 def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
-    """Write stages and steps of ops, given by op id, into the chunks that contain these ops."""
+    """Write inferred stages and steps of ops (`found`) into the chunks that contain these ops.
+
+    `op` has the ids of the ops, `first` the first op id of each chunk.
+    """
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():

@@ -153,7 +153,12 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of a process's further training threads that match an iteration."""
+    """Return the steps of further training threads (`of_team`) that match an iteration.
+
+    `of_process` has the iterations: the steps of each process's first training thread. Steps of a
+    thread match if numbers in names pair them, or if all overlap the iteration at their
+    position.
+    """
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")
@@ -164,7 +169,10 @@ def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_named(number: str, start: str) -> pl.Expr:
-    """Return an expression: whether all steps have a number in their name, rising with time."""
+    """Return an expression: whether all steps have a number in their name, rising with time.
+
+    `number` and `start` are names of columns: the step's number in its name, and its start.
+    """
     is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
     rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
     return (is_told | pl.col(start).is_null()).all() & rises
@@ -176,6 +184,7 @@ def _side_by_side(
     """Return ``process, thread, device`` of the training threads of processes with several.
 
     These threads have ranges of the same stages, and each launches kernels on a GPU of its own.
+    `placed` has the device of the threads that launch kernels on one.
     """
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")

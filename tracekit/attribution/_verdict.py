@@ -277,7 +277,10 @@ def _counts(
     others: Mapping[str, pl.DataFrame],
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return for each process how often each hint (passes, threads, kernel names) occurs."""
+    """Return one row per process: how often each hint to what it does occurs, one column per hint.
+
+    Hints are ranges of passes (`passes`), kernel names (`signs`), and others by column name.
+    """
     counts = {
         stage: pl.when(pl.col("stage") == stage).then("count") for stage in ("FP", "BP", "WU")
     }
@@ -289,7 +292,7 @@ def _counts(
 
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
-    """Return as text why a process got the verdict `found`: how often each hint occurs."""
+    """Return as text why a process got the verdict `found` (such as training): counts of hints."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     parts = [
         counted(signs[name], word)

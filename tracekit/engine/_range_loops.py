@@ -63,7 +63,10 @@ def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
 
 @inner
 def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array) -> int:
-    """Return the nearest common ancestor of two nodes, or -1; `low` is laid out before `high`."""
+    """Return the nearest common ancestor of two nodes of a tree in depth-first order; -1 if none.
+
+    `low` comes before `high`; `shortcuts` are those of `find_shortcuts`.
+    """
     node = high
     while node >= 0 and not node <= low < node + sizes[node]:
         far = shortcuts[node]
@@ -80,7 +83,7 @@ def part(
 
     A node of the tree is a path of ranges, and runs while an op launched in it runs. The two nodes
     are neighbours at positions `place` - 1 and `place` of the running nodes `active`; they
-    overlapped from the time noted there until `now`.
+    overlapped from the time noted there until `now`. `twice` has the sum per node, ns.
     """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
@@ -94,7 +97,8 @@ def leave(
 ) -> None:
     """Remove a node that stops running; add its overlaps with its neighbours to common ancestors.
 
-    It is number `place` of the `size` running nodes `active`.
+    A node of the tree is a path of ranges, and runs while an op launched in it runs. It is number
+    `place` of the `size` running nodes `active`; `twice` has the sums of overlap per node, ns.
     """
     nodes, ends, since = active
     now = ends[place]

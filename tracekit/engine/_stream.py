@@ -401,7 +401,11 @@ def _in_order(
 def _handed_out(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame | None:
-    """Stream all ops to the aggregators; return the windows, None if starts are unordered."""
+    """Stream all ops to the aggregators; return the windows (time intervals) they sum over.
+
+    None if the ops of a device or process are not ordered by start. `whole` is the windows of those
+    aggregators that do not sum by iteration.
+    """
     for sweep in receivers.sweeps:
         sweep.begin(windows)
     for sweep in receivers.whole:

@@ -125,9 +125,10 @@ def expose(
 ) -> None:  # fmt: skip
     """Add an op's exposed time to its stage, and subtract the time it covers from lower stages'.
 
-    Exposed is busy time in which no stage of higher precedence runs. ``low`` is the time until
-    which the stage and all above it are busy. It grows from stage to stage downward; the time
-    between two stages' values was exposed time of the lower stage.
+    Exposed is busy time in which no stage of higher precedence runs. The op overlaps the time
+    windows `window` to before `last`. ``low`` is the time until which the stage and all above it
+    are busy. It grows from stage to stage downward; the time between two stages' values was exposed
+    time of the lower stage.
     """
     low = begin
     for above in range(stage + 1):

@@ -88,7 +88,11 @@ def with_step_ends(
 def _ends(
     last: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, device, iteration, ended, is_open``: the end of each device's last step."""
+    """Return ``process, device, iteration, ended, is_open``: the end of each device's last step.
+
+    The last step ends with its last op on any device of the job; `with_step_ends` explains the
+    arguments.
+    """
     lone = unlaunched.join(last.select(*_OWNER, "iteration", "next", begin="start"), on=_OWNER)
     inside = (pl.col("start") >= pl.col("begin")) & (
         pl.col("next").is_null() | (pl.col("start") < pl.col("next"))

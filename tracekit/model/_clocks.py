@@ -102,7 +102,7 @@ class Clock:
 
     @classmethod
     def given(cls, by_user: GivenClock) -> Self:
-        """Return the correction by an offset that the user specifies."""
+        """Return the correction that the user gives: an offset, ns, or (offset, drift, since)."""
         offset, drift, since = (by_user, 0.0, 0) if isinstance(by_user, int) else by_user
         where = f", on time at {since / 1e9:g} s of the report" if drift else ""
         reason = f"given by the user{where}"

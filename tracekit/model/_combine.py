@@ -482,7 +482,7 @@ def _corrected(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return for each file the amounts to add to its ids in the run (of ops, ranges, processes).
+    """Return for each trace file what to add to its ids (of ops, ranges, processes) in the run.
 
     A file's ids continue those of the files before it.
     """
@@ -542,7 +542,7 @@ def _seen(index: int, tables: Mapping[str, pl.DataFrame]) -> list[_Seen]:
 
 
 def _identities(seen: Sequence[_Seen]) -> list[object]:
-    """Return a key per GPU entry; entries for the same physical GPU have equal keys."""
+    """Return a key for each GPU that a trace file lists; equal keys mean the same physical GPU."""
     uuids: dict[object, set[str]] = defaultdict(set)
     for each in seen:
         if each.row["uuid"]:
@@ -636,7 +636,10 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Merge warnings that differ in digits only into one text, which names their files."""
+    """Merge warnings of trace files that differ only in digits into one text that names the files.
+
+    `warnings` are pairs of file name and text; `reports` is the number of files of the run.
+    """
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

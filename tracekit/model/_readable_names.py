@@ -93,7 +93,10 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _base(outside: str) -> str:
-    """Return a function's qualified name without its return type."""
+    """Return a function's qualified name without its return type.
+
+    `outside` is its signature without everything in brackets.
+    """
     path = outside.rsplit(maxsplit=1)[-1] if outside.strip() else outside
     segments = path.split("::")
     kept = [
@@ -119,7 +122,7 @@ def _operations(arguments: str) -> list[str]:
 
 @lru_cache(_REMEMBERED)
 def _known_operation(word: str) -> str:
-    """Return the operation that a word of template arguments names; empty if none."""
+    """Return the operation that a word of a kernel's template arguments names; empty if none."""
     if not _OPERATION.fullmatch(word) or _WRAPPERS.fullmatch(word):
         return ""
     return _GAP.sub("_", _NOISE.sub("", _plain(word).lower())).strip("_")

@@ -174,7 +174,10 @@ class Code:
 
 
 def find(loop: Callable[..., Any], types: str) -> Code | None:
-    """Return the cached code of a loop, for this processor or for any."""
+    """Return the cached code of a loop for these argument types, for this processor or for any.
+
+    None if none is cached.
+    """
     symbol, returns = _library_index().get(_name(loop, types, _ANY_PROCESSOR), ("", False))
     if symbol:
         return Code(symbol, returns, b"")

@@ -499,7 +499,10 @@ def _options(of: inspect.Signature) -> list[inspect.Parameter]:
 
 
 def require_valid(values: Mapping[str, Any], signature: inspect.Signature) -> None:
-    """Raise `UsageError` for a value of wrong type, not among the choices, or below the minimum."""
+    """Raise `UsageError` for a value that the options in `signature` do not allow.
+
+    That is one of wrong type, not among the choices, or below the minimum.
+    """
     options = {each.name: each for each in _options(signature)}
     for name in values.keys() & options.keys():
         value, least = values[name], option_of(options[name]).least

@@ -111,7 +111,7 @@ class Spool:
         self.heights.append(frame.height)
 
     def change(self, number: int, without: Collection[str], added: pl.DataFrame) -> None:
-        """Remove columns from a chunk, and add others."""
+        """Remove the columns `without` from a chunk, and add those of `added`."""
         left = [name for name in self.columns[number] if name not in without]
         self._chunks[number].append(self._kept(added))
         self.columns[number] = (*left, *added.columns)

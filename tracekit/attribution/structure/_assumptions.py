@@ -162,7 +162,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
-    """Test that steps begin with input: a batch is copied from the host before nearly each."""
+    """Test that steps begin with input: a batch is copied from the host before nearly each step."""
     if numbered.unfed:
         return Assumption(UPDATE, "fails", None, numbered.unfed)
     if numbered.several:

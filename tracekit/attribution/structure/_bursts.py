@@ -139,8 +139,10 @@ def _break(apart: Array) -> float:
 def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
     """Return a backward pass's first op: a gradient kernel, or the centre of mirrored sizes.
 
-    A few kernels of the forward pass may be named like gradients. A backward pass begins with the
-    gradient of the loss, which is a fill; many fills before that clear gradients.
+    `first` and `last` are the first and last gradient kernel of the pass, `since` the op from which
+    on it may begin. With `mirrored`, the mirror symmetry of launch sizes in forward and backward
+    pass is used. A few kernels of the forward pass may be named like gradients. A backward pass
+    begins with the gradient of the loss, which is a fill; many fills before that clear gradients.
     """
     body = np.flatnonzero(lane.kernel[since : last + 1]) + since
     named = lane.backward[body]

@@ -307,7 +307,11 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
 
 
 def _stages(sequence: Lane, apart: Step, found: Repeats) -> Array:
-    """Give each op of the sequence the stage of the corresponding op in the usual step."""
+    """Return the stage of each op: that of the corresponding op in the usual step (`apart`).
+
+    Runs of ops between repetitions of that step are evaluation (ME) if they contain layers and no
+    kernel of training; else they get no stage.
+    """
     stage = np.full(len(sequence), NOTHING)
     result = found.offset >= 0
     stage[result] = apart.stage[found.offset[result]]

@@ -120,7 +120,11 @@ class _Stages:
 
 
 def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _Stages:
-    """Return stage and step of each op that the forward and the backward threads launch."""
+    """Return stage and step of each op that the forward and the backward threads launch.
+
+    `bursts` has the step of each backward pass. In a `pipeline`, forward passes without a backward
+    pass are no evaluation.
+    """
     lane, first, last = turns.lane, turns.first, turns.first.size - 1
     stage, step = np.full((2, len(lane)), NOTHING)
     before = np.concatenate(([NOTHING], bursts))

@@ -247,9 +247,10 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut at the first input copy in ops `low` to `high`, else after the last copy to the host.
+    """Cut a gap at the first input copy in ops `low` to `high`, else after the last copy to host.
 
-    Returns the op at which to cut and the evidence; None and an empty text without such copies.
+    A gap (`place`) is the ops between two backward passes. Returns the op at which to cut and the
+    evidence; None and an empty text without such copies.
     """
     kind, batch = lane.work.kind[place], lane.batch[place]
     for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
@@ -340,6 +341,7 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 def _before_lead(lane: Lane, place: slice, at: int, low: int) -> int:
     """Move a cut back over the input copies and the fills (clearing gradients) just before it.
 
+    A cut divides the ops between two backward passes (a gap, `place`) into update and forward pass.
     It stays at `low` or later, and after the gap's first op, which follows the backward pass.
     """
     other = np.flatnonzero(~(lane.batch | lane.fill)[place][max(low, 1) : at])

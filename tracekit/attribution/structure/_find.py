@@ -141,7 +141,7 @@ def _steadier(by_period: DeviceStages, by_names: DeviceStages) -> DeviceStages:
 
 
 def _with_others(lane: Lane, result: DeviceStages) -> DeviceStages:
-    """Infer stages of further training loops in the process, which other threads launch."""
+    """Return `result` with the stages of further training loops, run by other threads."""
     beside = 0
     while result.method == "threads":
         rest = np.flatnonzero(~result.core)
@@ -333,7 +333,11 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
 
 
 def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
-    """Mask `copies` (input) during which no training kernel runs, followed by evaluation."""
+    """Mask input copies during which no op of training runs, and which evaluation follows.
+
+    `copies` and `trained` are indices of ops; `trained` are those of the training threads, among
+    which the next one to start must be evaluation (ME).
+    """
     trained = trained[np.argsort(work.start[trained], kind="stable")]
     place = np.searchsorted(work.start[trained], work.start[copies])
     ended = np.concatenate(([work.start.min()], np.maximum.accumulate(work.end[trained])))[place]
@@ -363,7 +367,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 
 def _surrounded(lane: Lane, step: Array) -> None:
-    """Give each op without a step the step during whose launches it is launched."""
+    """Give each op without a step the step between whose first and last launch it is launched."""
     in_steps = np.flatnonzero(step >= 0)
     if not in_steps.size:
         return

@@ -94,8 +94,8 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
     """Return a frequent gap with an update, and frequent gaps without one (gradient accumulation).
 
-    A gap is the ops between two backward passes. `example` has a gap of each kind, `count` how many
-    there are.
+    A gap is the ops between two backward passes. `example` has a gap of each kind (same ops),
+    `count` the number of gaps of that kind.
     """
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
@@ -106,8 +106,9 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
 def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
     """Return the most frequent gap with optimizer kernels, and frequent gaps without such kernels.
 
-    A gap is the ops between two backward passes. If the most frequent kind of all has no optimizer
-    kernels, there are several backward passes per update.
+    A gap is the ops between two backward passes. `example` has a gap of each kind (same ops), the
+    most frequent first; `often` those of frequent kinds. If the most frequent kind of all has no
+    optimizer kernels, there are several backward passes per update.
     """
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
@@ -121,7 +122,8 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """Return a frequent gap that is an update followed by the same ops as the shortest gap.
 
-    A gap is the ops between two backward passes. The shortest frequent gap is then a forward pass
+    A gap is the ops between two backward passes; `often` has one of each frequent kind (same ops).
+    The shortest frequent gap is then a forward pass
     without an update; it is returned as well. The update must contain no layers, and a number of
     kernels in proportion to the backward pass.
     """

@@ -116,7 +116,7 @@ def _read(found: Numbered, readings: Mapping[str, Array], reading: str | None) -
 
 
 def _counted(begins: Array, count: int) -> Array:
-    """Return the index of the step of each backward pass; `begins` are passes that begin a step."""
+    """Return the step of each of `count` backward passes; `begins` are those that begin one."""
     new = np.zeros(count, np.int64)
     new[begins] = 1
     return np.cumsum(new)
@@ -125,8 +125,8 @@ def _counted(begins: Array, count: int) -> Array:
 def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
     """Return a sentence if new input follows only some of the updates, else None.
 
-    `inputs` are the passes before which new input comes. None as well if any of the other updates
-    is followed by another copy to the GPU.
+    `begins` are the passes that follow an update, `inputs` those before which new input comes. None
+    as well if any of the other updates is followed by another copy to the GPU.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))

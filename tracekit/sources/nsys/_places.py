@@ -203,7 +203,8 @@ def _agree(active: Sequence[_Pair], gpus: int) -> bool:
     """Test whether a CUDA ordinal is certain to mean the same GPU in all processes.
 
     That is so if no two processes use the same ordinal, or if each can see all GPUs; if a process
-    can see only some GPUs, its ordinals count only these.
+    can see only some GPUs, its ordinals count only these. `active` are the pairs of process and
+    ordinal on which ops run, `gpus` is the number of GPUs.
     """
     ordinals = [ordinal for _, ordinal in active]
     last = dict(sorted(active))
@@ -402,7 +403,7 @@ class Places:
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the index of the thread that ended each range; null if in another process."""
+        """Return the thread (index) that ended each range; null for one of another process."""
         ended = ranges["end_thread_gid"]
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()

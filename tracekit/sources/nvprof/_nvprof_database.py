@@ -309,7 +309,9 @@ def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
 def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
     """Return the process id of all GPU work; for several, ``correlation, pid`` where unambiguous.
 
-    Tables of GPU work do not name the process, and each process counts its calls from 1.
+    Tables of GPU work do not name the process, and each process counts its calls from 1: a
+    correlation id is ambiguous if several processes have it. `callers` are the processes in
+    question.
     """
     if len(callers) == 1:
         return callers[0]

@@ -81,7 +81,8 @@ def _level_below(
 ) -> tuple[_Ints, _Ints] | None:
     """Return the child pages of interior pages in order, and the greatest rowid of each.
 
-    None if a page does not have the format that SQLite writes.
+    `upto` has the greatest rowid that may be below each of `pages`. None if a page does not have
+    the format that SQLite writes.
     """
     children, bounds = [], []
     for first in range(0, pages.size, _PAGES_AT_ONCE):

@@ -143,7 +143,10 @@ def record(
 
 
 def _rowid_alias(columns: Sequence[Column], *, key_has_index: bool) -> str | None:
-    """Return the column that is an alias of the rowid, and so has no index; None without one."""
+    """Return the column that is an alias of the rowid; None without one.
+
+    An integer primary key is one if SQLite made no index for the key (`key_has_index`).
+    """
     key = [column for column in columns if column.key]
     alone = len(key) == 1 and key[0].declared.upper() == "INTEGER" and not key_has_index
     return key[0].name if alone else None

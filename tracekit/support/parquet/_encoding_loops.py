@@ -22,7 +22,7 @@ SIZE_BYTES = 4
 
 @inner
 def _varint(number: Any, out: Array, at: int) -> int:
-    """Write a number at `at` as varint (seven bits per byte); return the position after it."""
+    """Write a number at `at` of `out` as varint (7 bits per byte); return the position after it."""
     rest = np.uint64(number)
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127) | np.uint64(128))
