@@ -339,7 +339,7 @@ def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.Da
 def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) -> pl.DataFrame:
     """Return ``wait, device, until``: end, ns, of the last op of a chunk that each wait waits for.
 
-    `ended` has the chunk's ops with the ends of their launching calls; ``by`` names the columns
+    `ended` has the chunk's ops with the ends of their launching calls; `by` names the columns
     that identify what is waited for: a stream, or a context.
     """
     last = ended.drop_nulls(by).with_columns(pl.col("until").cum_max().over(by))

@@ -207,9 +207,9 @@ class Receivers:
     Parameters
     ----------
     tallies
-        Aggregators that get ops cut at window borders.
+        Aggregators that get ops cut at the borders of windows (time intervals, such as steps).
     sweeps
-        Aggregators that get whole ops, and sum them over the same windows.
+        Aggregators that get whole ops, and sum them over these windows.
     whole
         Aggregators that get whole ops, and sum them over one window per device.
     """
@@ -251,7 +251,7 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Factory of aggregators (`Sweep`) for one part of a run; its `repr` is their cache key."""
+    """Factory of aggregators (`Sweep`) for one part of a run; its `repr` is the sums' cache key."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:

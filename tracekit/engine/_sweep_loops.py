@@ -218,7 +218,7 @@ class GroupSums(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Ops that a call added to sums: for each op the row of sums and its duration, ns."""
+    """Ops that a call of `sweep_groups` added: row in the sums, and duration (ns), of each."""
 
     rows: Array
     lengths: Array

@@ -268,9 +268,9 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
     """Narrow the bounds `low, high` of a gap's cut by comparison with the first and the last gap.
 
-    A gap is the ops between two backward passes; it is cut into update and forward pass.
-    A complete recording begins with a forward pass without an update before it, and ends with an
-    update without a forward pass after it.
+    A gap is the ops between two backward passes, or before the first or after the last one; it is
+    cut into update and forward pass. A complete recording begins with a forward pass without an
+    update before it, and ends with an update without a forward pass after it.
     """
     symbol = turns.lane.symbol
     gap = symbol[turns.gap(number)]

@@ -226,9 +226,10 @@ def _joined(
 
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
-    """Renumber a device's steps as in `steps`, by the step there that contains their middle launch.
+    """Renumber a device's steps: each becomes the row in `steps` that contains its middle launch.
 
-    `step` and `launch` are the step and the launch time, ns, of each op of the device.
+    `steps` is the table of the process's steps. `step` and `launch` are the step and the launch
+    time, ns, of each op of the device.
     """
     in_steps = np.flatnonzero(step >= 0)
     if not in_steps.size or not steps.height:

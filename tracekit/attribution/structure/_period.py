@@ -161,7 +161,7 @@ class Repeats:
     pieces: tuple[bool, bool]
 
     def whole(self, size: int, length: int) -> Array:
-        """Mask steps recorded from start to end: all `size` ops lie within the `length` ops."""
+        """Mask steps recorded in full: all `size` ops lie in the sequence of `length` ops."""
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:

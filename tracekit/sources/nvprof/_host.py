@@ -124,7 +124,10 @@ def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool
 
 
 def _function(api: str) -> pl.Expr:
-    """Return the names of CUDA functions by CUPTI's callback id ``cbid``; null if unknown."""
+    """Return an expression: name of the CUDA function with CUPTI's callback id ``cbid``.
+
+    Null if unknown; `api` is ``runtime`` or ``driver``, which have separate ids.
+    """
     names = _functions(api)
     return pl.col("cbid").replace_strict(
         list(names), list(names.values()), default=None, return_dtype=pl.Categorical()

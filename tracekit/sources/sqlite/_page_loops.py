@@ -127,7 +127,7 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
 
 @inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
-    """Return rowid, start and end of the record in the cell (stored row) at `at`.
+    """Return rowid, and start and end of the record, of the cell (stored row) at `at`.
 
     All are 0 if the record does not fit into its page and continues on another one.
     """

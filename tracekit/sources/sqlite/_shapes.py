@@ -174,7 +174,10 @@ def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
 
 @inner
 def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: int) -> None:
-    """Store the values of the record at `at`, which has a known shape, as row `row`; not nulls."""
+    """Store the non-null values of the record at `at`, which has the known shape `shape`.
+
+    They become row `row` of `stored`.
+    """
     numbers, constants, places = shapes.numbers, shapes.constants, shapes.places
     for entry in range(1, 1 + numbers[shape, 0]):
         packed = numbers[shape, entry]
@@ -191,7 +194,7 @@ def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: i
 
 @inner
 def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: Shapes) -> None:
-    """Store the shape (header and length) of the record from `at` to `stop`, decoded before.
+    """Store the shape (header and length) of the just decoded record from `at` to `stop`.
 
     `columns` gives for each stored column its index among the requested columns, or -1.
     """
