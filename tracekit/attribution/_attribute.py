@@ -413,7 +413,7 @@ def _attribute_ops(
     jumps: Jumps,
     write: Write,
 ) -> _Passed:
-    """Write ops with launching call, stage and iteration; return what was summed up on the way."""
+    """Write ops with launching call, stage and iteration; return the sums and warnings found."""
 
     def attributed(number: int) -> _Attributed:
         made = _attributed(ops, number, placed, found.iterations, verdicts, stages)
@@ -560,7 +560,7 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:
-    """Return the warnings of a recording that its reader gave, without those of an attribution."""
+    """Return a recording's warnings from reading its file, not those of earlier attributions."""
     earlier = set(stored_findings(recording.tables))
     warnings = (*recording.warnings, *recording.late())
     return without_unmatched(tuple(warning for warning in warnings if warning not in earlier))

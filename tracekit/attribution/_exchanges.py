@@ -269,9 +269,9 @@ def _launched(
 
 
 def _explained(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` of collectives whose stage follows from the layers around them.
+    """Return ``op, process, place`` of collectives whose stage the layer kernels around them show.
 
-    ``place`` is that stage.
+    ``place`` is that stage (such as FP, BP, WU). Layer kernels compute a layer of the network.
     """
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)

@@ -287,7 +287,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace with `tables` in place of those of these names: only some of their rows.
+        """Return a trace whose tables of these names are replaced by `tables`, with some rows only.
 
         Values that `once` has cached with `of_all` stay, as they are of the whole run.
         """
