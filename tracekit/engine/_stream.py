@@ -117,7 +117,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """Intervals of one device or process that a later one may overlap, so not passed on yet."""
+    """Intervals of a device or process not passed on yet, as a later one may overlap them."""
 
     first: int
     """Start of its first interval."""

@@ -348,7 +348,7 @@ class Syncs:
             yield _placed(chunk, places)
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Warnings, one sentence each, on waits without valid times or process, left out."""
+        """Warnings, one sentence each, on waits left out, as they lack valid times or a process."""
         pids = self._waits.chunks({"process_gid": pl.Int64})
         lost = self._untimed + sum(
             places.process(chunk["process_gid"]).null_count() for chunk in pids

@@ -269,7 +269,7 @@ class Payloads:
 
 
 def _with_header(rows: pl.DataFrame) -> pl.DataFrame:
-    """Decode the headers of payloads; drop payloads whose length differs from their header's."""
+    """Decode the headers of payloads; drop payloads whose length is not that in their header."""
     headed = rows.with_columns(
         domain=_number(0, pl.UInt32),
         schema=_number(8, pl.UInt32),

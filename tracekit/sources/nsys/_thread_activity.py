@@ -242,7 +242,7 @@ class Overhead:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on overhead without a thread or times, left out."""
+        """Warnings, one sentence each, on overhead left out, as it lacks a thread or times."""
         problem = "stretches of profiler overhead have no thread or no times and were left out"
         return (f"{self._lost:,} {problem}",) if self._lost else ()
 

@@ -75,7 +75,7 @@ class Calls:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on CUDA calls without valid times or process."""
+        """Warnings, one sentence each, on calls left out, as they lack valid times or a process."""
         problem = "CUDA calls have no valid times or process and were left out"
         return (f"{self._lost:,} {problem}",) if self._lost else ()
 
@@ -165,7 +165,7 @@ class Syncs:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on waits without valid times or process, left out."""
+        """Warnings, one sentence each, on waits left out, as they lack valid times or a process."""
         return (f"{self._lost:,} {LOST}",) if self._lost else ()
 
     def _read_waits(self, rows: int) -> Iterator[pl.DataFrame]:

@@ -121,7 +121,7 @@ class GpuWork:
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Drop kernels from the table of serial kernels that the concurrent ones contain, too."""
+        """Drop kernels of the table of serial kernels that are in that of concurrent ones, too."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
