@@ -193,7 +193,7 @@ class _Open:
 
 
 def _windows(windows: Spans, teams: int) -> Windows:
-    """Return backward windows with counts of launches at zero, for `teams` training threads.
+    """Return backward windows, with counters of launches for `teams` training threads, all at 0.
 
     A backward window is an interval in which a backward pass may run.
     """

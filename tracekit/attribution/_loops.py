@@ -297,7 +297,7 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
-    """Record a start/end range of a process if it ends later than all before it of its stage.
+    """Record a start/end range if it ends later than all earlier ones of its process and stage.
 
     `now` and `until` are its start and end, ns. A range without a stage (-1) is not recorded.
     """

@@ -529,9 +529,9 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
 
 
 def _opened_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the table's rows for kernels launched while start/end ranges are open.
+    """Return rows (longest path first) for kernels launched while start/end ranges are open.
 
-    These ranges are not in the tree of paths.
+    Unlike push/pop ranges, these do not nest, so they are not in the tree of nested range names.
     """
     if not kernels.width:
         return kernels

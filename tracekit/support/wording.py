@@ -223,7 +223,7 @@ def message_size(size: Number | None) -> str:
 
 
 def decimals(largest: Number, divisor: int) -> int:
-    """Return the number of decimals that shows `largest` with about five digits."""
+    """Return the number of decimals that shows `largest / divisor` with about five digits."""
     if divisor == 1:
         return 0
     shown = abs(largest) / divisor
