@@ -147,8 +147,8 @@ def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Su
 
     Returns
     -------
-    Whether the ops of each line (device, or process on one) are ordered by start; if not, the sums are
-    invalid.
+    Whether the ops of each line (device, or process on one) are ordered by start; if not, the sums
+    are invalid.
     """
     for row in range(len(ops.starts)):
         line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]

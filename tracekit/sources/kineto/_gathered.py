@@ -376,7 +376,7 @@ def _named(ops: pl.DataFrame, names: KernelNames) -> list[pl.Expr]:
 
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the host's synchronising calls that have ended; stream and event ids -1 become null."""
+    """Return the host's synchronising calls that ended; stream and event ids -1 become null."""
     ended = events.filter(pl.col("end") != OPEN)
     return ended.select(
         "start", "end", *_place(), _id("wait_event").alias("event"),
