@@ -484,6 +484,8 @@ def test_a_table_of_one_part_is_replaced(tmp_path) -> None:
     assert_frame_equal(Trace.scan(tmp_path / "one").read("ops"), ops[3:])
     with pytest.raises(ValueError, match="table ops has 2 parts"):
         replace_table(tmp_path / "two", "ops", ops)
+    replace_table(tmp_path / "one", "calls", TABLES["calls"].empty())
+    assert Trace.scan(tmp_path / "one").read("calls").is_empty()
 
 
 def test_parts_are_read_in_order(tmp_path) -> None:

@@ -579,8 +579,10 @@ def _write(frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None) 
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
-    """Replace a canonical table that `TraceWriter` wrote as one part."""
+    """Replace a canonical table that `TraceWriter` wrote as one part, or as none without rows."""
     parts = _parts(folder)[name]
+    if not parts and frame.is_empty():
+        return
     if len(parts) != 1:
         raise ValueError(f"table {name} has {len(parts)} parts")
     check = _write(TABLES[name].conform(frame), parts[0])
