@@ -28,7 +28,7 @@ _VERSION = re.compile(r"v\d+(?:_\d+)*|(?:CUB|THRUST)_\w+_NS|_GLOBAL__N_\w*|__\d+
 _LAYERS = frozenset({"detail", "ops", "impl", "internal", "binary_internal", "infer", "train"})
 _FAMILIES = "maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell"
 _ARCHITECTURE = re.compile(
-    rf"(?:^|(?<=_))(?:{_FAMILIES})_|(?:^|(?<=_))sm_?\d\d\d?[a-z]?(?:_|$)"
+    rf"(?:^|(?<=_))(?:{_FAMILIES})_|(?:^|(?<=_))sm_?\d\d\d?[a-z]?_|(?:^|_)sm_?\d\d\d?[a-z]?$"
     r"|(?<=cutlass_)\d\d\d?_|(?<=cutlass3x_)sm\d\d\d?[a-z]?_",
     re.IGNORECASE,
 )
