@@ -66,15 +66,15 @@ class TestRequire:
 
     def test_what_does_not_says_how_much_it_takes_and_what_to_do(self) -> None:
         with pytest.raises(UsageError) as caught:
-            require("critical-path", 30_000_000, 22 << 30)
+            require("critical-path", 40_000_000, 22 << 30)
         said = str(caught.value)
         assert re.match(
-            r"critical-path of 30,000,000 rows takes about \d\d GiB of memory, and 22 GiB are"
+            r"critical-path of 40,000,000 rows takes about \d\d GiB of memory, and 22 GiB are"
             r" allowed: choose some steps with --iterations 10:20, or allow more with --memory"
             r" \d+MiB$", said,
         )  # fmt: skip
         enough = int(said.rsplit(" ", 1)[1].removesuffix("MiB")) << 20
-        require("critical-path", 30_000_000, enough)
+        require("critical-path", 40_000_000, enough)
 
     def test_some_steps_take_their_share(self) -> None:
         require("critical-path", 30_000_000, 1 << 30, share=0.01)
