@@ -403,8 +403,6 @@ class Jumps:
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of devices whose clock has jumped ahead, with the bounds of the jump's size."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
-        if early.is_empty():
-            return
         begins = early.group_by("device").agg(
             pl.min("end"), at=pl.min("start"), least=-pl.min("slack"), waits=pl.len()
         )

@@ -295,7 +295,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
         pl.col("own").is_in(passes)
         & (pl.col("before") == pl.col("own")) & (pl.col("after") == pl.col("own"))
     ).fill_null(value=False)  # fmt: skip
-    between, forward, backward = pl.col("between"), pl.col("forward"), pl.col("backward")
+    between, forward, backward = map(pl.col, ("between", *passes))
     reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
     stream, alike = ["line", "on"], ["line", "on", "symbol"]
@@ -325,7 +325,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
     is_of_pass = (
         (between | (edges & pl.col("reduced_forward"))) & waited
-        & ((reduces & pl.col("often")) | (gathers & pl.col("reduced_forward"))
+        & ((reduces & often) | (gathers & pl.col("reduced_forward"))
            | (gathers & computes & ~shards))
     )  # fmt: skip
     moves = (
@@ -333,13 +333,9 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     )
     return [
         {"between": is_between},
-        {
-            "forward": between & (pl.col("own") == "FP"),
-            "backward": between & (pl.col("own") == "BP"),
-        },
+        {stage: between & (pl.col("own") == stage) for stage in passes},
         {"forwards": forward.sum().over(alike), "backwards": backward.sum().over(alike)},
-        {"often": often},
-        {"reduced_forward": (forward & reduces & pl.col("often")).any().over(stream)},
+        {"reduced_forward": (forward & reduces & often).any().over(stream)},
         {"place": pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))},
     ]
 

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 FEW_ROWS = 20_000
 """Number of rows below which SQLite is faster than loading the compiled loops."""
 SMALL_FILE_BYTES = 1 << 21
-"""Size of a file below which hardly a table has more rows than that: a row takes about 100 bytes,
-and looking for the pages of all tables takes as long as reading them."""
+"""Size of a file below which hardly a table has more rows than that: a row takes 100 bytes."""
 SPAN_BYTES = 1 << 22
 """Bytes of pages that a thread reads at once."""
 CHECKED_LEAVES = 8

@@ -217,8 +217,7 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
     """Decode columns of bytes as UTF-8 (not `blobs`); invalid bytes become U+FFFD."""
-    binary = (name for name, dtype in frame.schema.items() if dtype == pl.Binary)
-    texts = set(binary).difference(blobs)
+    texts = {s.name for s in frame if s.dtype == pl.Binary}.difference(blobs)
     return pl.DataFrame([_decoded(s) if s.name in texts else s for s in frame]) if texts else frame
 
 
