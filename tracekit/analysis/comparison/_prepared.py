@@ -486,7 +486,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs of which many annotated steps have no GPU work, so it may be cut off."""
+    """Return notes on runs in which many annotated steps have no GPU work: it may be cut off."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

@@ -315,12 +315,12 @@ def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rows(edges: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
-    """Return some edges with their ``row``."""
+    """Return the edges for which `which` is true, with their row number ``row``."""
     return edges.with_row_index("row").filter(which)
 
 
 def _with_lengths(edges: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return edges of which those with the numbers ``row`` have the new lengths ``weight``."""
+    """Return `edges` with new lengths ``weight`` in the rows whose numbers are ``row``."""
     return edges.with_columns(edges["weight"].clone().scatter(rows["row"], rows["weight"]))
 
 

@@ -1,4 +1,4 @@
-"""Which commands a run has enough data for, its kinds of data, and SQL over its tables."""
+"""Features that a run has enough data for, the kinds of data it has, and SQL over its tables."""
 
 from __future__ import annotations
 

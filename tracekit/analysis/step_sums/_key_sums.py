@@ -147,7 +147,7 @@ def sums_by_keys(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which sums to compute for each part (one or some trace files) of a run.
+    """The sums to compute from each part of a run; a part is one or several of its trace files.
 
     Parameters
     ----------
