@@ -182,6 +182,7 @@ def run_loops(export: Path, trace: Path, place: Path, compilers: _Compilers) -> 
     run, _ = tracekit.ingest(export, store=place / "from_library")
     ask(run)
     _spans.FEW_ROWS = 0  # rows are read from pages
+    _spans.SMALL_FILE_BYTES = 0
     tracekit.ingest(export, store=place / "from_pages")
     _document.FEWEST_BYTES = 0
     tracekit.ingest(trace, store=place / "from_json")
