@@ -68,7 +68,10 @@ class Measured:
 def flops(
     trace: Trace, keys: Sequence[str], *, skip: Skip, peak: int | None, attention: str = "full"
 ) -> Answer:
-    """Return the answer of the command `flops`: FLOPs by `keys`, and their share of the peak."""
+    """Return the answer of the command `flops`: FLOPs by `keys`, and their share of the peak.
+
+    Options (`skip`, `peak` in FLOP/s, `attention`) are those of the command.
+    """
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
     every, work, steps, peaks = found.every, found.work, found.steps, found.peaks
     rows = _rows(work, keys, steps)
@@ -96,8 +99,9 @@ def measured(
 ) -> Measured:
     """Return a run's operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
 
-    With `moving`, memory-bound operators (such as additions), which have no FLOPs here, and kernels
-    of no known operator are included.
+    `peak` (FLOP/s) replaces the GPUs' own; `attention` is ``causal`` or ``full``. With `moving`,
+    memory-bound operators (such as additions), which have no FLOPs here, and kernels of no known
+    operator are included.
     """
     if peak is not None and peak <= 0:
         raise UsageError(f"the peak is {peak} FLOP/s", "give more than 0, such as --peak 312TFLOPS")
@@ -112,7 +116,7 @@ def measured(
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
-    """Return the steps after the first `skip`: ``process, device, iteration, step_ns`` (length).
+    """Return all but the first `skip` steps: ``process, device, iteration, step_ns`` (length).
 
     For a run without iterations there are no rows, or a `UsageError` if steps are `needed`.
     """
@@ -210,7 +214,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps, step_ns``: number and total length of the steps over which a row is summed."""
+    """Add ``steps, step_ns``: number and total length, ns, of the steps that each row sums over."""
     by = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not by:
@@ -251,7 +255,7 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Return why MFU and HFU (FLOPs utilisation) of the steps are unknown; None if HFU is known."""
+    """Return why the steps' FLOPs utilisations (MFU, HFU) are unknown; None if they are known."""
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)
@@ -405,7 +409,7 @@ def _rate(amount: str) -> pl.Expr:
 
 
 def _headroom() -> pl.Expr:
-    """Return kernel time minus its lower bound; 0 if negative (data that came from a cache)."""
+    """Return kernel time minus its lower bound, ns; 0 if negative (the data came from a cache)."""
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 

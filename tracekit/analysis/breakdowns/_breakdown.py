@@ -98,7 +98,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the time of each layer, in the order in which layers first run forward.
+    """Return each layer's GPU time, in order of first forward run, without the first `skip` steps.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Return pass (FP, BP) -> why the layer of over half of its time is unknown; else no entry."""
+    """Return, for each pass (FP, BP) with over half its op time in no known layer, the reason."""
     why = {
         "FP": "most of it is launched outside of ranges of modules and operators"
         if BY_RANGE in shares.get("FP", ())
@@ -159,7 +159,7 @@ def _joined_by(found: RangeLayers) -> Named:
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per layer: ops and busy time in all, in FP (``fp_ops`` and so on), and in BP."""
+    """Return, per layer, ops and busy time, ns, in all, in FP (``fp_ops`` and so on), and in BP."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -296,9 +296,9 @@ def _measured(
 
 
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return metadata ``recomputed``: ops of FP that activation checkpointing runs again for BP.
+    """Return metadata ``recomputed``: forward ops that activation checkpointing repeats during BP.
 
-    It has their number and busy time, and is empty if there are none.
+    It holds their number and busy time, ns; it is empty if there are none.
     """
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
@@ -313,13 +313,13 @@ def _runs_again(trace: Trace) -> bool:
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return the metadata that a breakdown by stage has, for a breakdown by other keys."""
+    """Return a run's metadata by stage (total, idle, coverage), for a breakdown by other keys."""
     work = work_of(trace, ("stage",))
     return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Return what times refer to: ``per`` (step and GPU) if means, ``sum_over`` (GPUs) if sums."""
+    """Return the unit of times: ``per`` (step and GPU) for means, ``sum_over`` (GPUs) for sums."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -328,7 +328,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 
 def _readable(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the rows as printed: times that are sums over GPUs become means over GPUs."""
+    """Return the rows as printed: times summed over GPUs are divided by the number of GPUs."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
         table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
@@ -370,7 +370,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return metadata: `length`, step time less FP and BP, as time of WU; else why it is not."""
+    """Return metadata: `length` (step time minus FP and BP, ns) as WU time, or why it is not."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -417,7 +417,10 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Return ``between_steps_ns`` by `window_keys`: GPU idle time with the host in no iteration."""
+    """Return ``between_steps_ns`` by `window_keys`: GPU idle time with the host in no iteration.
+
+    `window_keys` are the keys that group steps or GPUs, not ops.
+    """
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
@@ -428,7 +431,7 @@ def _between(found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Return steps, requests, tokens, and time per step and token, by phase of inference."""
+    """Return, by inference phase, numbers of steps, requests, tokens; ns per step and per token."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(window_keys).agg(length=_LENGTH.sum())
     requests = steps.group_by(window_keys).agg(
@@ -446,7 +449,10 @@ def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Add idle time, so that rows sum to the step: ``idle``, ``between_steps`` (host in none)."""
+    """Add rows of GPU idle time: ``idle`` (host in an iteration), ``between_steps`` (in none).
+
+    With them the rows of a step or GPU add up to its length.
+    """
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))
     idle = (
@@ -491,9 +497,9 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles of a group's time per step, after `skip` steps; 0 ns in steps without it.
+    """Add percentiles, over the steps after the first `skip`, of each group's time in a step, ns.
 
-    If only one step counts, only the median is set.
+    A step without the group counts as 0 ns. If only one step counts, only the median is set.
     """
     if is_by_steps(keys):
         raise UsageError(
@@ -560,14 +566,14 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause naming the stages with much of the time that rest on weak evidence."""
+    """Return a clause: stages with much of the time that were mostly assigned by weak evidence."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence decides {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence: number, mean and longest of steps, and of cold ones (to `last_cold`)."""
+    """Return a sentence: number, mean and longest of steps; cold ones (to `last_cold`) apart."""
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

@@ -626,7 +626,7 @@ _NO_MPI_CALLS = pl.DataFrame(
 
 
 def with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add ``iteration``: the iteration of the call's process in which the call begins."""
+    """Add ``iteration``: the iteration open on the call's process when the call begins."""
     steps = trace.read("iterations").select("process", "iteration", begin="start", until="end")
     return (
         calls.with_row_index("row")
@@ -674,7 +674,10 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
-    """Keep collectives (all rows) whose first participant begins in a time span or in steps."""
+    """Keep collectives whose first participant begins in `stretch`, a time span or range of steps.
+
+    All rows of such a collective are kept.
+    """
     if stretch.is_all:
         return calls
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)

@@ -112,7 +112,7 @@ class GroupSearch:
 
 
 def _is_proven(starts: _Times, ends: _Times, part: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Test whether some streams are one group, not several that call at the same times.
+    """Test if the streams `part` (columns) are one group, not several that call at the same times.
 
     A call proves it if one stream arrives long after all others and all end together: they waited
     for that stream. It proves nothing if the last two arrive together (each may belong to a
@@ -356,10 +356,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op`` (collective kernel) with the columns of `communicator_groups`.
-
-    Kernels without a communicator, or with several, have no row.
-    """
+    """Return ``op`` (collective kernel) with the columns of `communicator_groups` for its group."""
     of_ops = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
     return of_ops.join(communicator_groups(trace, calls), on="communicator")
 

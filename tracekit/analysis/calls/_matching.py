@@ -278,7 +278,7 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate results of `_clusters`; ``part`` numbers them, since their ids repeat."""
+    """Concatenate results of `_clusters`, numbered by a column ``part`` since their ids repeat."""
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 

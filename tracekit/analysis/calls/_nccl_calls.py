@@ -105,7 +105,7 @@ def group_descriptions(trace: Trace) -> pl.DataFrame:
 
 
 def collective_kernels(trace: Trace) -> pl.DataFrame:
-    """Return the collective kernels of a run, in order of their op ids."""
+    """Return the kernels (ops) that execute collectives, in order of op ids; cached."""
     return trace.once(_collective_kernels, of_all=True)
 
 
@@ -280,10 +280,7 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges without sequence number in NCCL groups that have ranges with such numbers.
-
-    NCCL's advanced tracing records the same calls once more, with their numbers.
-    """
+    """Drop NCCL calls recorded twice: ranges without number in groups that have numbered ones."""
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -503,7 +500,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 @lru_cache
 def _libraries(names: tuple[tuple[str, str | None], ...]) -> pl.DataFrame:
-    """Return ``library, algorithm, part`` of kernels by (short, whole) name; results are cached."""
+    """Return ``library, algorithm, part`` per kernel, by pair (short name, full name); cached."""
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
     name, whole = pl.col("kernel_name"), pl.col("whole_name")

@@ -33,7 +33,7 @@ _DEVIATION = 1.4826
 def with_devices(
     trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add ``devices``: the number of devices over which the values of a row are summed.
+    """Add ``devices``: the number of GPUs of each group, over which its values are summed.
 
     Parameters
     ----------

@@ -247,7 +247,7 @@ class _Aligning:
         }
 
     def _on(self, other: int, correction: Clock) -> Clock:
-        """Chain two corrections: `correction`, to the clock of report `other`, then its own.
+        """Chain corrections: `correction` to the clock of report `other`, then that report's own.
 
         The largest possible errors of both add up.
         """
@@ -308,7 +308,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Test a clock correction, found by other means, against matched calls and messages.
+        """Test a correction, found by session starts or given, against matched calls and messages.
 
         The bound of its error uses only certain matches; None if nothing was matched.
         """

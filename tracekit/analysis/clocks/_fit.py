@@ -209,7 +209,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return lower and upper bounds, by causality, of what may be added to the correction `clock`.
+    """Return how much, ns, causality allows to add to the correction `clock`: at least, at most.
 
     Each has an entry per call or message: its time, and the bound that it sets, ns.
     """

@@ -222,7 +222,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Return the correction between two files' clocks, by the best matching of their calls.
+    """Fit the difference of two files' clocks, by the first matching of their calls that fits.
 
     Returns
     -------

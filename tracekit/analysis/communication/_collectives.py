@@ -146,7 +146,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective; a call not matched with other ranks' is a row by itself."""
+    """Return a row per collective; a call without matched calls of other ranks is one by itself."""
     length = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -233,7 +233,7 @@ def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective and participating rank (or node), with its waiting time, ns."""
+    """Return a row per collective and rank (or node) in it, with its wait for the others, ns."""
     keys = owners.columns[1:]
     members = each.select("instance", "waits", process="processes").explode("waits", "process")
     owned = members.join(owners, on="process", how="left", maintain_order="left")
@@ -529,7 +529,7 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 @summary("calls", "sized", "matched", "collectives", "missing")
 def _known_of_calls(meta: Mapping[str, Any]) -> list[str]:
-    """Return sentences on collectives: sources of their sizes, number matched, missing data."""
+    """Return sentences on collectives: where sizes are known from, number matched, missing data."""
     calls, sized = meta["calls"], meta["sized"]
     if not calls:
         return []
@@ -607,7 +607,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
 
 def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return for how long, in each time window, at least one computing kernel runs."""
+    """Return, per time window of a GPU, for how long at least one compute kernel runs, ns."""
     lanes = windows.select(_LANE).unique().lazy()
     is_computing = pl.col("kind").cast(pl.String) == "compute"
     ops = trace["ops"].filter(is_computing).join(lanes, on=_LANE, how="semi")
@@ -617,7 +617,7 @@ def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _layers(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, layer``: the range in which each dispatch was launched."""
+    """Return ``op, layer``: the NVTX range in which each dispatch kernel (``op``) was launched."""
     launched = (
         trace["ops"].select("op", "range").join(windows.select("op").lazy(), on="op", how="semi")
     )

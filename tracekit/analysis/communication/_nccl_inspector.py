@@ -300,7 +300,7 @@ def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
 
 
 def _differ(records: pl.DataFrame) -> int:
-    """Count records whose logged bandwidth is not the one computed from their bytes and time."""
+    """Count records whose logged bandwidth differs from their bytes divided by their time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
         (pl.col(computed) - pl.col(logged)).abs() > _DIGITS * (1 + pl.col(computed))
@@ -345,8 +345,8 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
     """Count, by rank and communicator, sequence numbers without a record of the rank (``missing``).
 
-    For each collective, every number between the lowest and highest that any rank recorded is
-    expected: ``numbers``, in all. ``elsewhere`` of the missing ones were recorded by another rank.
+    For each collective, every number from the lowest to the highest that any rank recorded is
+    expected; ``numbers`` counts these, and ``elsewhere`` the missing ones that another rank has.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]
@@ -453,7 +453,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Return why records are missing: `elsewhere` exist on other ranks, `nowhere` on no rank."""
+    """Return why records are missing: `elsewhere` is how many another rank has, `nowhere` none."""
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings keep 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"

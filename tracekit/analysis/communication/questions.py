@@ -39,7 +39,7 @@ _LINK_KEYS = (
 
 
 class Run(model.Run, Protocol):
-    """A run from which the traffic between its GPUs can be computed."""
+    """What the commands need of a run: the `Traffic` between its GPUs."""
 
     def traffic(
         self,

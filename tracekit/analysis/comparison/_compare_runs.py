@@ -125,7 +125,7 @@ def _only(run: Measured, steps: pl.DataFrame) -> Measured:
 
 
 def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
-    """Compare a phase's steps in A and B: mean time, difference, interval and verdict.
+    """Compare the steps of a phase in A and B: mean time, ns, difference, interval and verdict.
 
     Intervals are adjusted for the number of `phases`. If only one run has the phase, the columns of
     the other run and of the comparison are null.
@@ -304,7 +304,7 @@ def _readable(table: pl.DataFrame) -> pl.DataFrame:
 def _notes(
     found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
-    """Return notes on two runs: outliers, dependent steps, missing data, ranges in idle time."""
+    """Return notes on two runs: outliers, correlated steps, missing data, host ranges when idle."""
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),
@@ -431,8 +431,8 @@ def with_idle(
 ) -> pl.DataFrame:
     """Append rows of idle time to a table of stages, so that its rows add up to the step.
 
-    `parts` has stages and idle times with their changes; its intervals and verdicts replace those
-    in `table`. `more` maps further columns to their value in the appended rows.
+    `parts` compares stages and idle time; its intervals and verdicts replace those of `table`.
+    `more` gives the values of further columns in the appended rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)

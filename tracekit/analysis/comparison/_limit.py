@@ -154,7 +154,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Separate and name the outliers of the steps; keep them if too few steps would be left."""
+    """Separate a run's outlier steps, named by number; keep them if too few steps would be left."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)

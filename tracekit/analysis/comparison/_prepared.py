@@ -76,7 +76,7 @@ class Recorded:
     Parameters
     ----------
     trace, name, labels
-        The run, its name in messages, and its labels (label -> value).
+        The run, its name in messages, and its labels (label -> value, such as ``network``).
     traffic
         Its traffic, for a comparison by link; else None.
     """
@@ -428,7 +428,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Return text pairs (A, B): shares of ops with known launch or stage, if they are far apart."""
+    """Return text pairs (A, B) of shares of ops with known launch (or stage) that differ much."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))

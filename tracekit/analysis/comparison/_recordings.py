@@ -312,7 +312,7 @@ def _memory_table(a: Sequence[Recorded], b: Sequence[Recorded]) -> pl.DataFrame:
 
 
 def _inside(run: Measured) -> pl.DataFrame:
-    """Return the rows of a recording's `Measured.values` that lie in steps."""
+    """Return the rows of `Measured.values` (times per group and step) that lie in steps."""
     return run.values.drop_nulls("iteration") if run.iterations else run.values
 
 
@@ -416,7 +416,7 @@ def _step(
 
 
 def _parts(run: Measured, names: Sequence[str]) -> Floats:
-    """Return the time of each part (stage, idle) of a recording's mean step, per device, ns."""
+    """Return a recording's mean time in each part (stage, idle) of a step, ns per device."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))

@@ -44,7 +44,7 @@ Kinds = tuple[Regular | None, Regular | None]
 
 
 def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
-    """Return lengths, ns: one row per group, one column per step; 0 if the step lacks the group."""
+    """Return the times (`values`) as a matrix, ns: a row per group (`rows`), a column per step."""
     numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
     iterations = numbers.to_frame().with_row_index("column")
     sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
@@ -90,8 +90,9 @@ def show(
     """Return the confidence interval, p value and verdict of each row's mean difference, b - a.
 
     `a` and `b` have a row per group and a column per step: times summed over the number of
-    `devices` per row, ns. Where every n-th step is slow, `regular` marks these. Interval and p
-    value are adjusted for the number of rows times `tables`, the number of tables tested together.
+    `devices` per row, ns. `regular` marks every n-th step of a run if these are slow. Interval and
+    p value are adjusted for the number of rows times `tables`, the number of tables tested
+    together.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -214,7 +215,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return the variance of each run's mean step, allowing for dependent steps (`LongRun`)."""
+        """Return the variance of each run's mean step, allowing for correlated successive steps."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], kinds)[0]) for each, kinds in sides]
 
@@ -244,7 +245,7 @@ def contributions(
 
 
 def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
-    """Return the change of the mean step and of the typical step."""
+    """Return the change (b - a) of the mean and of the typical (median) step, with intervals."""
     a, b = (each[np.newaxis, :] for each in steps.lengths)
     of_a, of_b = (np.full(1, number) for number in steps.devices)
     shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)

@@ -120,10 +120,10 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return ``finish, last, length`` per all-reduce of known size: how to merge it.
+    """Return ``finish, last, length`` per all-reduce of known size: with which others it merges.
 
-    ``finish`` is the node of its end, ``last`` the node at which the all-reduce ends into which it
-    is merged. ``length`` (ns) is the time of that one if both nodes are the same, else 0.
+    ``finish`` is the node of its end, ``last`` that of the last all-reduce merged with it.
+    ``length`` is the time of the merged one, ns, in the row of that last one, else 0.
     """
     sized = _sized(job)
     took = (
@@ -271,7 +271,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Workers:
-    """Change: a data loader has `count` workers; `known` converts this to a faster `Loader`."""
+    """Change: a data loader has `count` workers; the method `known` makes it a faster `Loader`."""
 
     count: int
 
@@ -304,7 +304,7 @@ class Host:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """The command-line option that asks for this change, such as ``--host 2x``."""
         return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
@@ -314,10 +314,9 @@ class Host:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return changed durations, ns, for the upper bound of steps if `slowest`, else the lower.
 
-        With a faster host the lower bound changes all host work. The upper bound changes launches
-        and short gaps before them, as longer gaps may be other work; it changes nothing in a run
-        with collectives, in which GPUs wait for each other. With a slower host the two bounds are
-        exchanged.
+        With a faster host all host work shortens for the lower bound. For the upper one only
+        launches and short gaps before them do, as longer gaps may be other work, and nothing in a
+        run with collectives, whose GPUs wait for each other. With a slower host the bounds swap.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):
@@ -364,7 +363,7 @@ class Overlap:
 
 
 def _has_name(pattern: str) -> pl.Expr:
-    """Return whether names match a pattern; each different name is looked at once."""
+    """Return whether names match the regular expression; each distinct name is tested once."""
 
     def matches(names: pl.Series) -> pl.Series:
         known = names.unique().cast(pl.String)

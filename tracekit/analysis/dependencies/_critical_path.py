@@ -97,8 +97,8 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     Returns
     -------
     sums
-        ``iteration, cause, stage, rank``, `keys`, ``segments, path_ns``, and ``begun``, the first
-        start.
+        ``iteration, cause, stage, rank``, `keys`, ``segments`` (number), ``path_ns``, and ``begun``
+    (start of the first).
     spans
         ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
         or in which a data loader is inferred to work (kinds ``loader`` and ``pace``).
@@ -127,8 +127,8 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Yield the intervals of critical paths, in batches, with their cause.
 
-    Each segment of a path gives an interval that the length of its edge explains, followed by an
-    interval with the cause ``unexplained``, if the recorded time was longer.
+    A segment follows one edge. It gives an interval as long as that edge and, if the recorded time
+    was longer, one more with the cause ``unexplained``.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 
 
 def _cause(of_input: str) -> pl.Expr:
-    """Return an edge's cause: ``gpu``, ``comm``, ``host``, ``latency``, `of_input` if for input."""
+    """Return an edge's cause: ``gpu``, ``comm``, ``host``, ``latency``, or `of_input` for input."""
     moves = pl.col("work").is_in(["comm", "host_copy"])
     return (
         pl.when(pl.col("kind").is_in(_DONE))
@@ -277,7 +277,7 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
 
 
 def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
-    """Return how long, ns, GPUs work in host time without calls on the path: possible waits.
+    """Return how long, ns, GPUs run during path time without host calls: the host may wait.
 
     `host` has the intervals of the path without calls, `busy` those in which ops of each process
     run, merged. The second value is whether any synchronisation was recorded: if so, an interval of
@@ -297,10 +297,7 @@ def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int,
 
 
 def _loaded_beside(job: Job, spans: pl.DataFrame, busy: pl.DataFrame) -> int:
-    """Return how long, ns, GPUs work (`busy`) in loader work of the path (`spans`).
-
-    Recorded waits for a batch do not count.
-    """
+    """Return how long, ns, GPUs run (`busy`) during path time of data loaders (`spans`)."""
     waits = job.found.batches.taken.filter("waited").select(
         "process", "end", start=pl.col("end") - pl.col("length")
     )

@@ -224,7 +224,7 @@ def _of_host(
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
-    """Return each gap between a thread's calls: its times, and its end nodes (`source, target`)."""
+    """Return gaps between calls of a thread: ``start, end``, ns, and nodes ``source, target``."""
     goes_on = pl.col("thread").eq_missing(pl.col("thread").shift())
     ended = pl.col("end").cum_max().over("thread").shift()
     return moments.calls.select(
@@ -291,7 +291,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return rows like `_handed`: a silent thread resumes once another thread records an event."""
+    """Return rows like `_handed`: a silent thread calls right after another recorded its event."""
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -299,7 +299,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return, as rows like `_gaps`, each thread's time before its first and after its last call."""
+    """Return, as in `_gaps`, the open gaps before each thread's first and after its last call."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     calls, thread = moments.calls, pl.col("thread")
@@ -450,7 +450,7 @@ def dependencies_of(trace: Trace) -> Dependencies:
 
 
 def _with_further(net: Net, rows: pl.DataFrame) -> Net:
-    """Add edges, `rows` sorted by target, to a graph whose other edges node numbers imply."""
+    """Add the edges `rows` (sorted by target) to a graph that node numbers alone imply."""
     columns = (
         given(rows["target"]), given(rows["source"]), given(rows["kind"].to_physical()),
         given(rows["weight"], np.int64, null=0),
@@ -460,7 +460,7 @@ def _with_further(net: Net, rows: pl.DataFrame) -> Net:
 
 
 def _circular(net: Net, number: int) -> pl.Series | None:
-    """Return the nodes on a cycle of edges, or reached from one; None if there is no cycle.
+    """Return the nodes on a cycle of edges and all nodes that follow one; None without a cycle.
 
     Only edges whose source and target were recorded at the same time (coarse clocks) form cycles.
     """
@@ -496,7 +496,7 @@ def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
 
 
 def _room(net: Net) -> Array:
-    """Return an empty array for the edges into a node, as `edges_into` fills it in."""
+    """Return an empty array, large enough for all edges into one node (see `edges_into`)."""
     targets = net.further[0]
     most = int(np.bincount(np.unique(targets, return_inverse=True)[1]).max(initial=0))
     return np.empty((4, most + 2), np.int64)

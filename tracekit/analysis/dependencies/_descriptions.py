@@ -77,7 +77,7 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add ``op``, the copy that crosses the link, to each row of a transfer and link of its route.
+    """Add ``op``, the copy that crosses the link, to rows of (transfer, link on its route).
 
     A transfer through host memory consists of two copies. Links between CPUs get a row for each of
     the first and the second copy: it is unknown to which CPU the memory belongs.
@@ -145,7 +145,7 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 def described(
     trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Describe each call and op: row ``node // 2`` is of the call or op to which a node belongs.
+    """Describe each call and op, in order of nodes: row ``node // 2`` has that of the node.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def described_edges(
 ) -> pl.DataFrame:
     """Add to each edge the description (see `described`) of the call or op of its target node.
 
-    Also add ``of_source``: if the source is the end of an op, the ``work`` of that op, else null.
+    Also add ``of_source``: the kind of ``work`` of the op that ends at the source; else null.
     """
     columns = ["op", "device", "op_kind", "name", "link", "others_use"]
     about = described(trace, moments, traffic, columns)

@@ -139,15 +139,15 @@ def _in_order(wanted: pl.LazyFrame, lines: list[str]) -> pl.DataFrame:
 
 
 def same_lane() -> pl.Expr:
-    """Return whether an op runs on the stream of the op before it, if sorted by stream."""
+    """Return whether an op is on the same stream as the row before, in a table sorted by stream."""
     return pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in LANE)
 
 
 def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
-    """Preselect rows for a search by time: those next to any of the few times `marks`.
+    """Preselect the rows just before or after any of the few times `marks`, for a search by time.
 
-    Among the rows returned are, for each group by some of the columns `keys`, the last row before
-    and the first row after each of the times.
+    Others may be left in. Grouped by some or all of `keys`, the last row before and the first row
+    after each of the times are never dropped.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -
 
 
 def with_last_done(rows: pl.DataFrame, at: str, ops: pl.DataFrame) -> pl.DataFrame:
-    """Add the op of its process that ended last before the time `at`; leave out rows without one.
+    """Add, to each row, its process's last op that ended by the time `at`; drop rows without one.
 
-    The new columns are ``done`` (node), ``done_at`` and ``launched``, its end and launch.
+    New columns: ``done`` (node of the op's end), ``done_at`` (its time), ``launched`` (launch, ns).
     """
     ends = near(ops, "end", rows[at], LANE).select(
         "process", launched="launch_start", done_at="end", done="finish"

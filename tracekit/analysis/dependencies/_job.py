@@ -85,7 +85,7 @@ class Job:
 
     @cached_property
     def edges(self) -> pl.DataFrame:
-        """All edges with their descriptions (see `described_edges`)."""
+        """All edges, each with the op or call that ends there (see `described_edges`)."""
         return described_edges(self.trace, self.moments, self.traffic, self.graph.edges)
 
     @cached_property

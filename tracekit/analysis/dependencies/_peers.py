@@ -51,18 +51,18 @@ class Alike:
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the peers' typical length, ns: the column of edges whose name is `usual`."""
+        """Return the length that the peers have, ns: the edges' column whose name is in `usual`."""
         return pl.col(self.usual)
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work; all work, or each value of `by` alone."""
+    """Change: ranks take equally long for equal work; all of it, or one value of `by` at a time."""
 
     by: str
 
     def known(self, job: Job) -> list[Alike]:
-        """Return the changes to replay one by one: all work, or each rank, stage, op, part or link.
+        """Return the changes to replay: one for all work, or one per rank, stage, op, part or link.
 
         Raises
         ------
@@ -233,9 +233,9 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, ``place`` among a rank's ops of equal name in the step, their ``number``.
+    """Add ``iteration``, ``place`` and ``number``: n-th of so many ops of its name in the step.
 
-    The iteration of a call is that of the next op that its thread launches.
+    They are counted per rank. The iteration of a call is that of its thread's next launched op.
     """
     moments = job.moments
     launched = moments.ops.drop_nulls("launch").unique("launch", keep="first").select(
@@ -256,7 +256,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return warnings: how much work without peers, and how many waits, no change alters."""
+    """Return warnings: the share of work without peers, and of waits, that no change alters."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

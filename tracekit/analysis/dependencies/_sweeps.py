@@ -204,9 +204,10 @@ def list_edges(
 
 
 def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
-    """List the edges whose source and target have equal times; return the number of all these.
+    """List edges whose source and target have equal times; return how many there are.
 
-    `source` and `target` are filled as far as they reach; of length 0, edges are only counted.
+    Their nodes are written to `source` and `target`; edges beyond the length of these (it may be 0)
+    are only counted.
     """
     row = 0
     for node in range(len(net.time)):

@@ -95,7 +95,7 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: last op launched on a stream before a call waits; and the call.
+    """Return ``source, target``: last op launched on a stream before a call waits for the stream.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: op, and call that waits for it as far as its name shows.
+    """Return ``source, target``: op, and synchronising call that by its name waits for this op.
 
-    These are synchronising calls for which the profiler did not record what they wait for.
+    Only calls are listed for which the profiler did not record what they wait for.
     """
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
@@ -234,7 +234,7 @@ def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: last op launched before an event was recorded; who waits for it.
+    """Return ``source, target``: last op launched before an event is recorded, and a wait for it.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def _next_op(
     by
         ``thread`` or ``process``: whose next launch counts.
     aside
-        Threads whose ops are ignored; None: no thread.
+        Threads whose calls and ops are ignored.
     """
     none = waits["thread"].clear() if aside is None else aside
     ops = launched.filter(~pl.col("launch_thread").is_in(none.implode())).select(
@@ -400,10 +400,11 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits for a loader that has been busy without pause, with ``first`` and ``since``.
+        """The waits for batches that the loader, busy since an earlier batch, had not finished.
 
-        The loader starts a new batch whenever one is taken. The batch for which the thread waits is
-        ready ``since`` ns after node ``first``, at which the busy period's first batch was taken.
+        The loader starts a batch whenever one is taken. New columns: ``first``, the node at which
+        the first batch of this busy period was taken, and ``since``, ns from there to the end of
+        the wait.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
@@ -547,7 +548,7 @@ def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
 
 
 def _workers(waits: pl.DataFrame) -> int | None:
-    """Return the usual number of batches from one long wait to the next, that of loader workers.
+    """Return the number of loader workers: the median number of batches between two long waits.
 
     None if there are too few long waits, or if they are too far apart.
     """

@@ -222,11 +222,11 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
 
 
 def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
-    """Return the job to replay for the upper, and for the lower bound of step times.
+    """Return two jobs: one to replay for the upper bound of step times, one for the lower.
 
-    They differ from `job` if the host launches faster: the delay of an op during its launching call
-    then counts as waiting for the call, which gets shorter. If some op started before its call
-    returned, this is uncertain, and assumed for the lower bound only.
+    Both are `job` itself unless the host launches faster. Then the delay of an op during its
+    launching call counts as waiting for the call, which gets shorter; only for the lower bound if
+    some op started before its call returned, since this is uncertain then.
     """
     if not any(isinstance(each, Host) for each in changes):
         return job, job
@@ -266,7 +266,7 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 
 
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Return a job's edges with every unknown length at its largest (`slowest`) or smallest.
+    """Return a job's edges with all unknown lengths at their largest (`slowest`) or smallest.
 
     - A batch taken without a wait was ready either long before, or only just when it was taken.
     - Copies between host and GPUs either compete with no other copies, or take as long as equal
@@ -375,7 +375,7 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
 
 
 def _error(job: Job, base: _Replay) -> float | None:
-    """Return the median relative error of the unchanged replay of a step."""
+    """Return the median over steps of |replayed - measured| / measured length, without changes."""
     measured = _lengths(job.bounds)
     median: Any = ((_lengths(base.shortest) - measured).abs() / measured).median()
     return None if median is None else float(median)
@@ -417,7 +417,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 
 def _narrower(job: Job, changes: Sequence[Change]) -> str:
-    """Return what to ask instead, if changes give a step range too wide to state."""
+    """Return advice: the `whatif` options that give a narrower range if a step's is too wide."""
     is_open = not job.found.batches.taken.is_empty()
     if is_open and not any(isinstance(each, Loader) for each in changes):
         return "ask with --loader inf if batches are ready, or for a smaller change"
@@ -445,7 +445,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
-    """Return warnings on changes without effect in this run, or whose effect is uncertain."""
+    """Return warnings on changes that have no effect, or an uncertain one, in this run."""
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip

@@ -200,10 +200,10 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def operators(part: Part) -> Frames:
-    """Return the time of operators beyond their roofline bound, in steps that are not cold.
+    """Return the time of operators beyond their roofline bound, in usual (not cold) steps.
 
-    ``device, iteration, operator, bound, sizes``; ``number`` of calls, ``kernel_ns`` (time of their
-    kernels), and ``headroom`` (time above the bound, ns).
+    ``device, iteration, operator, bound`` (what limits it), ``sizes`` (of its tensors); ``number``
+    of calls, ``kernel_ns`` (time of their kernels), and ``headroom`` (time above the bound, ns).
     """
     by = ["device", "iteration", "operator", "bound", "sizes"]
     if not has_sizes(part.trace):
@@ -284,7 +284,7 @@ def _runs(facts: Facts, rule: str) -> tuple[int, int]:
 
 
 def _most_of(facts: Facts, names: pl.DataFrame) -> str:
-    """Return text: number of kernels per step and GPU, and the kernel that takes most time."""
+    """Return text: kernels (`names`) per step and GPU, and the name with the longest total time."""
     each = names.group_by("name").agg(pl.col("time").sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     [short] = readable_names([longest]).values()

@@ -381,9 +381,9 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> its finding with the largest share of a step in any recording (`greatest`).
+    """Return rule -> the finding with its largest share of a step among all recordings of a side.
 
-    If not `greatest`: its finding with the least share, if all recordings have one.
+    If not `greatest`: the one with the least share, if all recordings have one.
     """
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
@@ -399,7 +399,7 @@ def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str,
 
 
 def _is_listed(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
-    """Test whether a finding has a large (or unknown) share of a step in B or in the base."""
+    """Test if a finding takes a large (`WORTH`) or unknown share of a step in B or in the base."""
     shares = [row["share"] for row in (now, before) if row is not None]
     return any(share is None or share >= WORTH for share in shares)
 
@@ -429,7 +429,7 @@ def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
 
 
 def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tuple[int, int, int]]:
-    """Return rule -> the longest idle gap or op of the kind that it is about, if there is one.
+    """Return rule -> an example: the longest idle gap or op of the kind that the rule is about.
 
     Parameters
     ----------

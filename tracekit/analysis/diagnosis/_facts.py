@@ -161,7 +161,7 @@ class Facts:
 
     @cached_property
     def step_ns(self) -> float:
-        """Mean length of a usual (not cold) step on a GPU, ns."""
+        """Mean length of a usual (not cold) step, ns, over all steps and GPUs."""
         return float(self.steps.select(LENGTH.sum()).item() / max(self.cells.height, 1))
 
     @cached_property
@@ -245,7 +245,7 @@ class Facts:
         return both.cast({"cause": pl.String, "rests_on": pl.String})
 
     def gaps(self, rule: str) -> int:
-        """Return the number of idle gaps with the cause that `rule` is about."""
+        """Return the number of idle gaps that a rule (`launch_bound` or `busy_host`) is about."""
         return int(self.found(idle)["gaps"][rule].sum())
 
     def cold_idle(self) -> tuple[str | None, float]:
@@ -291,7 +291,7 @@ class Facts:
         return exposed_waits(self.collectives, exposed)
 
     def lost(self, rows: pl.DataFrame, length: str = "time") -> Lost:
-        """Return the time per step that the ops or gaps `rows` take: least, mean, most over GPUs.
+        """Return the time that the ops or gaps `rows` take per step: least, mean, most of any GPU.
 
         Parameters
         ----------
@@ -317,7 +317,7 @@ class Facts:
         return lost.mean if self.waits.is_empty() else lost.least
 
     def idle_of(self, *causes: str) -> pl.DataFrame:
-        """Return the idle time with one of the causes `causes`."""
+        """Return the rows of `idle` with one of the causes `causes`."""
         return self.idle.filter(pl.col("cause").is_in(causes))
 
     @cached_property
@@ -407,7 +407,7 @@ class Facts:
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Test if `rows` stem from at least half of the steps (without steps: are not empty)."""
+        """Test if `rows` come from at least half of the steps (without steps: if there are any)."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:

@@ -91,7 +91,7 @@ class Part:
         return held.cast(schema).with_columns(pl.col(_TIMES) + pl.col("start"))
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Cut ops to steps that are neither cold nor outliers; add ``iteration, counts, share``.
+        """Cut ops at the borders of usual steps, drop the rest; add ``iteration, counts, share``.
 
         An op that reaches over a border of steps becomes several rows: ``counts`` is true for one
         of these; ``share`` is the row's share of the op's duration.
@@ -172,8 +172,8 @@ class Part:
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
         """Return the copies and collectives that `own` selects, with their exposed time, ns.
 
-        ``exposed`` is the time of an op in which none but selected ops run on its GPU. While
-        several of these run at once, the time is exposed time of the first one.
+        ``exposed`` is the time of an op in which only selected ops run on its GPU; time in which
+        several of these run at once counts for the earliest only.
         """
         chosen = self._asked_about.filter(own).collect().sort("start", "op")
         if chosen.is_empty():
@@ -239,7 +239,7 @@ class Part:
 
 
 def _narrow(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ops with the columns `_TIMES` relative to ``start``, and integers as small as fit."""
+    """Return ops with times (`_TIMES`) relative to ``start``, in the smallest integer types."""
     ops = ops.with_columns(pl.col(_TIMES) - pl.col("start"))
     return ops.with_columns(each.shrink_dtype() for each in ops if each.dtype.is_integer())
 
@@ -341,8 +341,8 @@ def kernels(part: Part) -> Frames:
     ``busy``: by step and GPU, ``length`` (busy time), ``backward`` (part in the backward pass) and
     ``sum`` of kernel lengths, ns. ``lengths``: distinct lengths of kernels (ns), each with its
     ``number``; ``apart``: the same of times up to 1 ms between launches of a thread. ``stages``:
-    ``stage, time`` of all ops. ``paces``: by ``device, name, launch_size`` the median length
-    ``own``, ``number`` and ``total`` length of kernels.
+    ``stage, time`` of all ops. ``paces``: by ``device, name, launch_size`` (threads) the median
+    length ``own``, ``number`` and ``total`` length of kernels.
     """
     own = part.ops.filter(COMPUTES)
     computing = part.ops.filter(pl.col("kind") == "compute")
@@ -395,7 +395,7 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time; and, not summed, gaps whose cause GPUs of other parts may show.
+    """Return sums of idle time; and, one by one, gaps whose cause may lie on GPUs of other parts.
 
     ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
     op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch

@@ -45,7 +45,7 @@ _WORST = {
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
-    """Return, per step, idle time ``held`` (ns) of a GPU that waits for another GPU, ``by``."""
+    """Return, per step, idle time ``held``, ns, in which a GPU waits for another GPU (``by``)."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
     return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")
@@ -157,7 +157,7 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
-    """Find late ranks, by `keys`; `questions.py` (`stragglers`) describes options and columns."""
+    """Find ranks that others wait for, by `keys`; `questions.py` describes options and columns."""
     of_groups = [key for key in keys if key in OF_GROUPS]
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers by step cover all collectives", "leave out the other keys")
@@ -193,7 +193,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and GPU: length, wait for other GPUs, the rest, and how often it was last."""
+    """Return per step and GPU its length, wait for other GPUs, the rest; how often it came last."""
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -264,7 +264,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return by communicator how long others wait for each rank or, without key rank, its worst."""
+    """Return by communicator and rank how long others wait for it; without key rank, the worst."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]
@@ -287,7 +287,7 @@ def _by_group(
 
 
 def _excess(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the stage, or cause of idle time, in which each rank exceeds the median rank most.
+    """Return, per rank, the stage or idle cause in which its time exceeds the median rank's most.
 
     With two ranks, the reference is the other rank.
     """

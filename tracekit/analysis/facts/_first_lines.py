@@ -24,7 +24,7 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the largest value in column `by` of those with no null in `others`.
+    """Return the row with the largest value in column `by`, of rows without null in `others`.
 
     None if there is no such row.
     """

@@ -86,7 +86,7 @@ def is_by_steps(keys: Sequence[str]) -> bool:
 
 
 def dividing(keys: Sequence[str]) -> list[str]:
-    """Return those of `keys` that group steps or whole GPUs, not ops: such as ``device``."""
+    """Return those of `keys` that divide a run into steps or GPUs (like ``device``), not ops."""
     return [key for key in keys if key in OF_WINDOWS]
 
 

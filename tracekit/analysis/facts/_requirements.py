@@ -63,7 +63,7 @@ class Facts:
 
     @cached_property
     def collectives(self) -> tuple[int, int]:
-        """Number of collective kernels, and of collective calls of MPI."""
+        """Number of collective kernels (such as NCCL's), and of collective calls of MPI."""
         return self.kinds.get("collective", 0), self._mpi.height
 
     @cached_property

@@ -74,7 +74,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Return a sentence: an assumption behind stages, its test's result, and GPU time in doubt."""
+    """Return a sentence: an assumption about stages, its test's result, the GPU time in doubt."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:

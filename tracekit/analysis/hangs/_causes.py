@@ -265,7 +265,7 @@ def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Test if the first of `ranks` makes the next calls of the other ranks in another order."""
+    """Test whether rank `ranks[0]` makes the same next calls as other ranks, in another order."""
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
     calls_a, calls_b = (

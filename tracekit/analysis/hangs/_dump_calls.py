@@ -156,7 +156,7 @@ def _entries(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kind(name: pl.Expr) -> pl.Expr:
-    """Return the usual name, such as ``all_gather``, for PyTorch's, such as `_allgather_base`."""
+    """Return a collective's usual name from PyTorch's: ``all_gather`` from `_allgather_base`."""
     spaced = name.str.strip_chars_start("_").str.replace(
         "^all(gather|reduce|toall)", "all_$1"
     ).str.replace("^all_toall", "all_to_all")  # fmt: skip
@@ -215,7 +215,7 @@ def _ordered(rows: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the process group of the dumps whose entries fit one rank's calls, and at which shift.
+    """Return the process group whose dump entries fit one rank's calls best, and at which shift.
 
     With shift d the n-th call is the (n + d)-th entry. No row if no group and shift fit best.
     """

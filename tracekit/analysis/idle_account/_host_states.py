@@ -125,7 +125,7 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
-    """Return an expression, true for calls whose name meets `condition` (run per distinct name)."""
+    """Return an expression, true for calls whose name meets `condition` (tested once per name)."""
     names = trace.once(_names_of_calls, of_all=True).filter(condition)["name"]
     return pl.col("name").is_in(names.implode())
 
