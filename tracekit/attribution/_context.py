@@ -286,7 +286,9 @@ def backward_windows(
 
     Returns
     -------
-    ``process, start, end, unit, ranged`` by start: `unit` numbers the backward pass (a range or an
+    ``process, start, end, unit, ranged`` (times in ns) by start: `unit` numbers the backward pass
+    (a range
+    or an
     iteration) that the window belongs to; `ranged` is true for windows that are ranges.
     """
     passes = passes_of(ranges.filter(~pl.col("evaluates")), training)

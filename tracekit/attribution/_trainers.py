@@ -114,7 +114,9 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
 
     Returns
     -------
-    The iterations; and the steps of teams: ``process, name, start, end, number, row``, with the
+    The iterations; and the steps of teams: ``process, name, start, end, number, row`` (times in
+    ns), with
+    the
     team's number as ``process``, and a null `row` if there is no such iteration.
     """
     further = teams.trainers.filter(pl.col("team") != pl.col("process")).select("process", "team")
@@ -204,7 +206,9 @@ class Spans:
     Parameters
     ----------
     rows
-        ``process, start, end, number``, ordered by process and start; ``process`` is the team's
+        ``process, start, end, number`` (times in ns), ordered by process and start; ``process`` is
+        the
+        team's
         number.
     teams
         Number of teams.

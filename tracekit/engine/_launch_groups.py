@@ -164,7 +164,8 @@ class LaunchGroups:
         -------
         ``process, device, stage``; ``is_own``, whether the group is input that the iteration's own
         thread launches; ``iteration``, null for ops between or before iterations, and ``part``, the
-        number of the iteration or gap, -1 before all iterations; ``start, end``, first start and
+        number of the iteration or gap, -1 before all iterations; ``start, end`` (ns), first start
+        and
         last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the launching
         thread) of one of them.
         """

@@ -209,7 +209,8 @@ class LinesInWindows:
     Parameters
     ----------
     windows
-        ``window, process, device, start, end``. If None, each device is one window from its first
+        ``window, process, device, start, end`` (ns). If None, each device is one window from its
+        first
         op to its last, numbered as the device.
     """
 

@@ -48,7 +48,9 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
 
     Returns
     -------
-    ``process, device, iteration, start, end, counts``; ``counts`` is true for a window of a step
+    ``process, device, iteration, start, end, counts`` (times in ns); ``counts`` is true for a
+    window of a
+    step
     that `counted_steps` keeps, and for the only window of a device in a run without iterations.
     """
     columns = [*_OWNER, "iteration", "start", "end", "counts"]
@@ -280,7 +282,7 @@ def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFram
     Parameters
     ----------
     windows
-        ``process, device, start, end``.
+        ``process, device, start, end`` (ns).
     marks
         ``process, time`` and the column `state`, ordered by time: the state from that time on.
     state

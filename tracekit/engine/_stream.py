@@ -233,7 +233,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
     Returns
     -------
-    The windows: ``window, device, iteration, start, end``.
+    The windows: ``window, device, iteration, start, end`` (ns).
     """
     windows, whole = _both(trace, skip, run_windows, per_iteration=False)
     found = _in_order(trace, receivers, windows, whole)

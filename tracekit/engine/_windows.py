@@ -45,7 +45,8 @@ def with_step_ends(
     Parameters
     ----------
     windows
-        ``process, device, iteration, start, next, last``, one row per iteration, or gap after one
+        ``process, device, iteration, start, next, last`` (ns), one row per iteration, or gap after
+        one
         (`iteration` is null), on a device: ``start`` of the first op launched in it, ``next``, the
         start of the following row, and ``last``, the end of its last op.
     launched
@@ -155,7 +156,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     Parameters
     ----------
     ops
-        ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
+        ``process, device, start, end, launch_start, launch_thread, stage, iteration`` (times in
+        ns).
     iterations
         The canonical table, with ``clock``, the name of the clock of each row's times.
 
@@ -196,7 +198,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
 
 def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, part, iteration, start``: where each iteration or gap begins.
+    """Return ``process, device, part, iteration, start`` (ns): where each iteration or gap begins.
 
     ``part`` numbers the iterations and gaps of a device. A further column ``lost`` is the end of
     the work that runs on the device before all ops with a known launch.
@@ -265,7 +267,7 @@ def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
 def chosen_windows(
     trace: Trace, *, skip: int, per_iteration: bool, cutter: Cutter = run_windows
 ) -> pl.DataFrame:
-    """Return the windows of an analysis: ``process, device, iteration, start, end``.
+    """Return the windows of an analysis: ``process, device, iteration, start, end`` (ns).
 
     A window is an interval of a device's time. Windows are clipped to the time span or steps that
     the run is limited to. A step that an edge of the span cuts does not count as a step. Without
@@ -428,7 +430,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the length of the
+    The columns of `ops`, with ``start`` (ns) and ``end`` clipped; ``duration_ns``, the length of
+    the
     whole op; ``window``, the row of the window; ``counts``, true for the one piece that counts as
     the op: the piece in the window where the op starts.
     """

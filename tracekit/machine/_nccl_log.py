@@ -416,7 +416,10 @@ def _ring(
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
-    """Return what is wrong with a printed ring of ``size`` ranks (0: unknown); empty if nothing."""
+    """Return what is wrong with a printed ring of `size` ranks (0: unknown); empty if nothing.
+
+    `cut`: whether the log line was cut at NCCL's limit.
+    """
     if len(set(ranks)) < len(ranks):
         return "visits a rank twice"
     if size and max(ranks, default=0) >= size:

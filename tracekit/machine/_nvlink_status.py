@@ -188,8 +188,7 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
 def _buses_of_gpus(status: Status) -> dict[str, str]:
     """Return PCI address -> GPU if NVLinks join the GPUs directly; otherwise empty.
 
-    nvidia-smi numbers GPUs in the order of their addresses. Empty if NVLinks do not join the GPUs
-    directly.
+    nvidia-smi numbers GPUs in the order of their addresses.
     """
     linked = [gpu for gpu in _by_number(status) if _remotes(status[gpu])]
     buses = sorted({bus for gpu in linked for bus, _ in _remotes(status[gpu])}, key=_bus_key)

@@ -299,7 +299,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Return the answer of `roofline`: least times of operators, and kernel time beyond these."""
+    """Return the answer of `roofline`: least possible operator times, and kernel time beyond."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)

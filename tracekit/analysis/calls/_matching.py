@@ -58,7 +58,9 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     ----------
     rows
         ``library, kind, report, process, device, context, stream, start, end, communicator,
-        call_sequence, ranks, correlation, graph_node``. A participant is a device, or a process
+        call_sequence, ranks, correlation, graph_node`` (times in ns). A participant is a device, or
+        a
+        process
         where that is null.
     reports
         The canonical table ``reports``: one row per trace file, with its clock.
@@ -248,7 +250,7 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``row, lane, group, kind, start``: calls to match.
+        ``row, lane, group, kind, start`` (ns): calls to match.
     proven
         ``lane, group, instance, start``: calls already matched by their ends, on these and other
         streams (``lane``); ``instance`` is the id of the collective.
@@ -291,7 +293,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
     Parameters
     ----------
     rows
-        ``row, lane, participant, start, end``, and ``kind`` if rows may be messages.
+        ``row, lane, participant, start, end`` (ns), and ``kind`` if rows may be messages.
     one_group
         Whether streams matched in order are one group of ranks: ``known``; ``likely`` (yes unless
         end times refute it); ``unknown`` (no unless end times prove it).

@@ -33,7 +33,9 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
-    communicator, ranks``, by thread and start. ``does`` is ``collective`` or ``p2p`` for blocking
+    communicator, ranks`` (times in ns), by thread and start. ``does`` is ``collective`` or ``p2p``
+    for
+    blocking
     functions, ``starts_collective`` for non-blocking collectives such as ``MPI_Iallreduce``, else
     null.
     """
@@ -84,7 +86,7 @@ def within(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        Intervals ``thread, start, end``; a row with a null thread lies in no call.
+        Intervals ``thread, start, end`` (ns); a row with a null thread lies in no call.
     calls
         ``call, thread, start, end``; calls of one thread do not overlap (as from `mpi_calls`).
 

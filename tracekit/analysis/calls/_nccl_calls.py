@@ -125,7 +125,8 @@ def read_calls(trace: Trace) -> pl.DataFrame:
     In order of threads and time
 
     =================  ==========================================================================
-    ``range``          the range; ``report, process, thread, start, end, name`` are the range's
+    ``range``          the range; ``report, process, thread, start, end, name`` (times in ns) are
+    the range's
     ``collective``     the operation; null for other calls, such as ``ncclGroupEnd``
     ``direction``      ``send`` or ``receive``, for send_recv
     ``message_bytes``  size as the call gives it: per rank for all_gather and reduce_scatter, per
@@ -344,7 +345,7 @@ def _launched_by_groups(
 
 
 def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return each NCCL group's interval (``thread, group, start, end``), from its calls.
+    """Return each NCCL group's interval (``thread, group, start, end`` (ns)), from its calls.
 
     Its last call, `ncclGroupEnd`, launches the kernels.
     """

@@ -286,7 +286,7 @@ class _Aligning:
         )  # fmt: skip
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
-        """Return the reports of `known` to align with, those sharing most communicators first."""
+        """Return the reports `known`, first those that share most communicators with `index`."""
         here, named = self._places[index], self._calls(index).named
 
         def away(other: int) -> tuple[int, bool, float]:

@@ -77,7 +77,7 @@ class Calls:
     Parameters
     ----------
     lanes
-        ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group of
+        ``group, lane, place, stream, operation, size, start, end`` (ns), sorted by time. A group of
         ranks has the same name in all files; ``lane`` is the id of a participant or its stream,
         ``place`` numbers the file's (process, GPU) pairs.
     numbered
@@ -158,7 +158,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``library, operation, communicator, ranks, call_sequence, message_bytes, process, device,
-    context, stream, start, end``, in order of time.
+    context, stream, start, end`` (ns), in order of time.
     """
     if not _may_have_calls(trace):
         return pl.DataFrame(schema=_JOINT_CALLS)
@@ -341,7 +341,8 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
     Returns
     -------
-    One table per file: ``communicator, source, target, tag, number, bytes, start, end``; ``sent``,
+    One table per file: ``communicator, source, target, tag, number, bytes, start, end`` (ns);
+    ``sent``,
     whether the row is the send or the receive; ``waits``, whether its call waits for completion.
     """
     of_mpi = _mpi_messages(traces)

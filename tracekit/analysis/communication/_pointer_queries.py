@@ -144,7 +144,8 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``report, process, thread, rank, function, start, end``, by process and start; ``message_bytes``
+    ``report, process, thread, rank, function, start, end`` (ns), by process and start;
+    ``message_bytes``
     (sent by this rank; received, if it sends none); ``d2h_bytes``, ``h2d_bytes``; ``kernels``,
     ``reduce_kernels``; ``staged`` (null if there are copies and the size of the message is
     unknown); ``gpu_reduce``. All columns on GPU work are null for a process without any op.

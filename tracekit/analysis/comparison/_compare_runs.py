@@ -459,7 +459,7 @@ def _steps(run: Measured) -> int:
 
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
-    """Return the distinct groups (values of `columns`) of all runs, numbered, with text columns."""
+    """Return the distinct groups (values of `columns`) of all runs, numbered as ``row``."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups).with_columns(pl.col(pl.Categorical).cast(pl.String))
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")

@@ -399,7 +399,8 @@ class Dependencies:
     def paths(self, bounds: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Yield the critical paths of steps in batches of segments, as `follow_back` lists them.
 
-        `bounds` has the time at which each step starts, and the node that ends it: ``start, sink``.
+        `bounds` has the time at which each step starts, and the node that ends it: ``start, sink``
+        (times in ns).
 
         Returns
         -------

@@ -47,7 +47,8 @@ class Moments:
     Parameters
     ----------
     calls
-        ``process, thread, start, end, name, begin, finish``, by thread and start; `begin` and
+        ``process, thread, start, end, name, begin, finish`` (times in ns), by thread and start;
+        `begin` and
         `finish` are indices of nodes. While edges are found, also `correlation`.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether

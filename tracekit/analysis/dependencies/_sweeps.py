@@ -74,7 +74,7 @@ class Net(NamedTuple):
 
 @inner
 def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Array) -> int:
-    """Append an edge (``source, kind, length``) to `found`; return the new `count` of edges.
+    """Append an edge (``source, kind, length`` (ns)) to `found`; return the new `count` of edges.
 
     An edge whose source was recorded after its target is left out.
     """

@@ -169,7 +169,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Return whether the bounds of a step are so close that a single value may be stated."""
+        """Test if a step's bounds, widened by relative `error`, are close enough for one value."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -192,7 +192,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with changes: with the least, and with the greatest unknown lengths."""
+    """Replay a job's graph with changes twice: with unknown lengths at their least, and at most."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):

@@ -185,7 +185,7 @@ class Facts:
 
     @cached_property
     def _whole(self) -> Part | None:
-        """The run as a single `Part`, if all its trace files belong to one part; else None."""
+        """The whole run as one `Part`; None if its files split into parts that share no GPU."""
         parts = self.trace.parts(with_paths=True)
         return None if len(parts) > 1 else Part(parts[0], *self._of(parts[0]))
 

@@ -600,7 +600,7 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
 
 
 def _by_time(calls: pl.DataFrame) -> pl.DataFrame:
-    """Sum up calls during usual steps by name: ``name, number, time``, longest first."""
+    """Sum up calls during usual steps by name: ``name, number, time`` (ns), longest first."""
     by_name = calls.group_by("name").agg(pl.col("number", "time").sum())
     return by_name.sort("time", "name", descending=[True, False])
 

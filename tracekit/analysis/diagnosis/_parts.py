@@ -156,10 +156,10 @@ class Part:
 
     @cached_property
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
-        """Row numbers of kernels in `ops`, by GPU, step and start; and where sequences must begin.
+        """Row numbers in `ops` of kernels by GPU, step and start; flags where sequences must begin.
 
-        A sequence begins at a kernel whose GPU, step or launching thread differs from those of the
-        kernel before.
+        A flag is true for a kernel whose GPU, step or launching thread is not that of the one
+        before.
         """
         same = [*CELL, "launch_thread"]
         kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")
@@ -295,7 +295,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return ``members`` (processes, GPUs with ops), ``busy`` time by stage (no collectives)."""
+    """Return ``members`` (process, GPU pairs with ops), ``busy`` time by stage (no collectives)."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {

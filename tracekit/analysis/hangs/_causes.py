@@ -239,7 +239,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return a problem for a group's first unequal call: which ranks differ, in value or order."""
+    """Return a group's first unequal call as a problem: ranks that differ, in value or in order."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(

@@ -238,7 +238,10 @@ def _without_dump(
 def _without_early(
     early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
 ) -> list[Problem]:
-    """Replace problems whose missing ranks all dumped before the others by one of unknown cause."""
+    """Replace missing calls of ranks that only wrote their dump too early by an unknown cause.
+
+    `early` are these ranks: their later calls are in no dump, which proves nothing.
+    """
     left = [
         each
         for each in problems

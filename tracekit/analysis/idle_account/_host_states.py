@@ -99,7 +99,7 @@ def _copy_name() -> pl.Expr:
 
 
 def allocations(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls that allocate or free memory."""
+    """Return ``thread, start, end, name`` (times in ns): calls that allocate or free memory."""
     calls = trace["calls"]
     found = calls.filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
     return found.select("thread", "start", "end", _NAME).collect()
@@ -254,7 +254,10 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
 
 def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, start, end, threads``: when all known threads of a process sleep."""
+    """Return ``process, start, end, threads``: when all known threads of a process were asleep.
+
+    ``threads`` is their number.
+    """
     keys = ["process", "thread"]
     of_os = trace["host"].filter(pl.col("library") == "os")
     known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])
@@ -305,7 +308,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     trace
         The run.
     pieces
-        ``pair, start, end`` and any other columns.
+        ``pair, start, end`` (ns) and any other columns.
     pairs
         Result of `pairs_of`.
     column
@@ -339,7 +342,7 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     trace
         The run.
     pieces
-        ``gap, pair, start, end, cause``.
+        ``gap, pair, start, end, cause`` (times in ns).
     pairs
         Result of `pairs_of`.
 
@@ -365,7 +368,7 @@ def step_states(trace: Trace) -> pl.DataFrame:
 
 
 def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Turn intervals into state changes of pairs of threads: ``pair, time`` and `state`.
+    """Turn intervals into state changes of pairs of threads: ``pair, time`` (ns) and `state`.
 
     The state is the name of the interval that is open from then on, or null.
     """

@@ -133,7 +133,8 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     windows
-        ``process, device, start, end``. If ``process`` is null, a gap is time in which no process
+        ``process, device, start, end`` (ns). If ``process`` is null, a gap is time in which no
+        process
         uses the device; else each process on a device has gaps of its own. If a window ends after
         the last op, the rest of it is a gap without a later op.
 
@@ -379,7 +380,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     pieces
-        ``device, start, end, held_by``.
+        ``device, start, end, held_by`` (times in ns).
     """
     blocks = busy_blocks(trace, pieces["held_by"].unique())
     found = [pieces.clear().with_columns(behind=pl.lit(None, pl.String))]
@@ -394,7 +395,10 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add, to busy intervals of GPUs (`blocks`), intervals (`pieces`) of waiting for a busy GPU."""
+    """Add to busy intervals (`blocks`) those (`pieces`) in which a GPU waits for a busy GPU.
+
+    Such a wait counts as the busy GPU's activity: a third GPU may wait for the waiting one.
+    """
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])

@@ -102,7 +102,8 @@ class OwnPieces:
     gaps, pieces
         As from `idle_pieces`; the gaps in `last` are not explained yet.
     last
-        Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``.
+        Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``
+        (times in ns).
     blocks
         Busy intervals of those GPUs of this part that end steps: ``held_by`` (GPU), ``what``
         (activity), ``start, end``.
@@ -141,7 +142,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
 
 
 def _kept(_: Trace) -> list[tuple[pl.DataFrame, OwnPieces]]:
-    """Return a list, one per trace, that keeps the last result of `own_pieces` and its `ending`."""
+    """Return a list, empty at first, in which `own_pieces` caches its last arguments and result."""
     return []
 
 
@@ -181,7 +182,8 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     Returns
     -------
     The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
-    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
+    device, start, end, cause, rests_on`` (evidence), times in ns, ``detail``. The pieces of a gap
+    are
     consecutive and cover it.
     """
     found = own_pieces(trace, windows, last_to_work(trace, windows))
@@ -219,7 +221,7 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of the gaps `last`, in which another GPU ends the step, to its activity."""
+    """Set the cause of gaps `last`, in which another GPU ends the step, to that GPU's activity."""
     activity = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(activity, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
@@ -428,9 +430,9 @@ def _behind(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; a launched op's queueing above a limit is unexplained.
+    """Return the columns of `idle_pieces`; call idle time unexplained if a launch queues too long.
 
-    The limit is `QUEUED_NS`.
+    That is longer than `QUEUED_NS` from the launch to the start of the op.
     """
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch_latency")
     too_long = queued & (_LENGTH > QUEUED_NS)

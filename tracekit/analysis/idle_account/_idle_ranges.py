@@ -28,7 +28,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     ops
-        ``process, device, start, end``.
+        ``process, device, start, end`` (ns).
     windows
         The same columns; windows of one process on a device do not overlap.
 
@@ -84,7 +84,8 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     trace
         The run, which must have iterations.
     windows
-        Steps and times between them: ``process, device, iteration, start, end, on_host``;
+        Steps and times between them: ``process, device, iteration, start, end, on_host`` (times in
+        ns);
         `iteration` is null outside of the steps that count.
 
     Returns

@@ -66,7 +66,7 @@ def idle_sums(
     trace
         The run.
     windows
-        ``process, device, iteration, start, end``.
+        ``process, device, iteration, start, end`` (ns).
     keys
         Columns to group by: ``rank``, ``phase``, ``range`` and columns of `idle_pieces`.
     whole

@@ -18,7 +18,7 @@ _NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Turn intervals into state changes: `key`, ``time``, and the `state` from then on.
+    """Turn intervals into state changes: `key`, ``time`` (ns), and the `state` from then on.
 
     The state is null while no interval is open; of several open ones, the latest to begin counts.
 
@@ -74,7 +74,7 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     Parameters
     ----------
     pieces
-        ``start, end``, the column `key`, and others; no piece has length 0.
+        ``start, end`` (ns), the column `key`, and others; no piece has length 0.
     marks
         ``key, time, state``; a time occurs once in each key.
     key
@@ -122,7 +122,7 @@ def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
 
 
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Merge overlapping intervals of each group: the columns `by`, ``start, end``, by start.
+    """Merge overlapping intervals of each group: the columns `by`, ``start, end`` (ns), by start.
 
     Parameters
     ----------

@@ -139,7 +139,9 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``device, time, used, begins``, sorted by time; `begins` is the start of training on the
+        ``device, time, used, begins`` (times in ns), sorted by time; `begins` is the start of
+        training on
+        the
         GPU; other columns are constant per GPU.
     lasts
         Whether memory stays in use until the next row, so that the last value before training
@@ -192,7 +194,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
 def _placed(
     samples: pl.DataFrame, devices: pl.DataFrame, reports: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return the memory samples of the run's GPUs with ``device``, and indices of other GPUs."""
+    """Return the run's samples with ``device``, and the indices of sampled GPUs not in the run."""
     rows = samples.select(
         "time",
         pl.col("gpu").cast(pl.Int32),
@@ -478,7 +480,7 @@ def largest_batch(
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Fit a line per group, training memory over batch size; add sums for its interval."""
+    """Fit a line per group, memory over batch size; add the sums for its prediction interval."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)

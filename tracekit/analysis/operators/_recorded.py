@@ -68,7 +68,9 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
+    ``range, process, thread, start, end, operator, sequence, sizes`` (as text; times in ns; null
+    where they
+    were
     not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (sizes of the operands that
     FLOPs depend on), ``stride, padding, dilation, transposed, mask, causal`` (null if unrecorded),
     ``pairs`` (number of pairs of a query and a key, in attention over several sequences), ``taken``
@@ -208,9 +210,10 @@ def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def backward_nodes(trace: Trace) -> pl.DataFrame:
-    """Return ``process, thread, start, end, sequence`` of autograd's backward nodes, by start.
+    """Return ``process, thread, start, end`` (ns), ``sequence`` of autograd's backward nodes.
 
-    ``sequence`` is autograd's number of the forward operator that the node differentiates.
+    They are sorted by start. ``sequence`` is autograd's number of the forward operator that the
+    node differentiates.
     """
     sequence = _sequence()
     return (

@@ -49,7 +49,9 @@ def step_spans(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, device, iteration, start, end, clock``; `iteration` is null where no step is known.
+    ``process, device, iteration, start, end, clock`` (times in ns); `iteration` is null where no
+    step is
+    known.
     Times of rows with the same `clock` can be compared.
     """
     trace = numbered_alike(trace)
@@ -295,7 +297,7 @@ def driving_threads(trace: Trace) -> pl.DataFrame:
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return ``process, device, start, end``: first start and last end of ops in the run."""
+    """Return ``process, device, start, end`` (ns): first start and last end of ops in the run."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 
@@ -308,7 +310,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     spans
-        ``process, device, start, end``; no two of one process and GPU overlap.
+        ``process, device, start, end`` (ns); no two of one process and GPU overlap.
 
     Returns
     -------
@@ -333,7 +335,7 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     spans
-        ``device, start, end``.
+        ``device, start, end`` (ns).
 
     Returns
     -------

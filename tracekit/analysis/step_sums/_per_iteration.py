@@ -66,7 +66,9 @@ class Measured:
     skipped, cold
         Number of iterations left out at the beginning, and number of cold ones among the others.
     windows
-        ``process, device, iteration, start, end, on_host``: the windows (steps, and times between).
+        ``process, device, iteration, start, end, on_host`` (times in ns): the windows (steps, and
+        times
+        between).
     """
 
     columns: tuple[str, ...]

@@ -125,7 +125,10 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _farthest(time_end: str, base_end: str) -> pl.Expr:
-    """Return the overhead, %, at an end (``low`` or ``high``) of the interval of each time."""
+    """Return the overhead, %, of one end of the method's interval over one end of the baseline's.
+
+    Ends are ``low`` or ``high``; a time without an interval counts itself.
+    """
     time, base = pl.col(f"time_{time_end}_ns"), pl.col(f"baseline_{base_end}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))

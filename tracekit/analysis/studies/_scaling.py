@@ -127,10 +127,9 @@ def scaling(
 
 
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
-    """Warn if configurations lack a run on one GPU or a network name, or have several baselines.
+    """Warn of configurations without a run on one GPU, without a network name, or two baselines.
 
-    Several runs on the smallest number of GPUs only count as that with `apart`; else they are
-    pooled.
+    Two baselines are several runs on the smallest number of GPUs; without `apart` these are pooled.
     """
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height

@@ -429,7 +429,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return the parts of the figure's bars, ns; ``other copies`` is what the others leave."""
+    """Return the parts of the figure's bars, ns; ``other copies`` is the rest of the step."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})

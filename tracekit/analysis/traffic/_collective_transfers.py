@@ -285,7 +285,7 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process``: GPUs whose collectives ran in one process only, and that."""
+    """Return ``owner, sole_process``: GPUs whose collectives ran in one process only, and which."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 

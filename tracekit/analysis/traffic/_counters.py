@@ -118,7 +118,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Repeat samples of NICs that the topology lacks with null ``nic``, to be summed per host."""
+    """Add samples with null ``nic`` for NICs that the topology lacks, to be summed per host."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     hosts = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -161,7 +161,7 @@ def _counted_bytes() -> pl.Expr:
 
 
 def _spans(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return merged intervals covered by samples, from ``before`` to ``time``, by counter."""
+    """Return merged intervals covered by samples, from ``before`` to ``time`` (ns), by counter."""
     reach = pl.col("time").cum_max().shift(1).over(_LINE)
     begins = (pl.col("before") > reach).fill_null(value=True)
     return (

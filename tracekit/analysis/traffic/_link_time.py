@@ -174,7 +174,7 @@ def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFr
     Parameters
     ----------
     intervals
-        ``device, clock, start, end`` and other columns.
+        ``device, clock, start, end`` (ns) and other columns.
     computing
         Result of `computing_times`.
 

@@ -273,7 +273,7 @@ class _Sums:
 
 
 def _over_links(transfers: pl.DataFrame, routes: Routes, keys: Sequence[str]) -> pl.DataFrame:
-    """Return transfers, as `keys` require: one row per link that they cross, or with routes."""
+    """Return transfers with their routes or, by ``link`` or ``nic``, a row per link they cross."""
     needs_ends = bool({"nic", "hosts", "pair", "route"} & {*keys})
     if not {"link", "nic"} & {*keys}:
         return routes.of(transfers)
@@ -282,7 +282,7 @@ def _over_links(transfers: pl.DataFrame, routes: Routes, keys: Sequence[str]) ->
 
 
 def _of_keys_alone(keys: Sequence[str], *joined: pl.DataFrame | None) -> set[str]:
-    """Return the columns that transfers may lose: neither keys nor `joined` tables need them."""
+    """Return the columns of transfers that neither the keys nor the tables `joined` need."""
     needed = {*keys, *(name for each in joined if each is not None for name in each.columns)}
     of_processes = {"process"} if needed & {*OF_PROCESSES} else set()
     return {"op", "process", "stage", "iteration"} - needed - of_processes
@@ -397,7 +397,10 @@ def _bounded(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return each collective's ``least, most`` bytes over its ``seen`` (number) algorithms."""
+    """Return each collective's least and most bytes under its possible algorithms.
+
+    Columns: ``least, most`` and ``seen``, the number of these algorithms that move bytes there.
+    """
     moved = pl.col("moved")
     return (
         rows.drop_nulls("choice")

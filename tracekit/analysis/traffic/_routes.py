@@ -75,7 +75,8 @@ class Routes:
 
         Returns
         -------
-        The columns of `transfers`, with ``start`` and ``end`` of the copy that crosses this link;
+        The columns of `transfers`, with ``start`` (ns) and ``end`` of the copy that crosses this
+        link;
         and ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the direction
         of the transfer, its type, number of bundled links (bricks), and peak per direction in
         bytes/s.

@@ -37,7 +37,8 @@ class Joined:
     Parameters
     ----------
     nodes
-        ``graph_node, pid, tid, time``: when each node was captured, on the clock of the replay.
+        ``graph_node, pid, tid, time`` (ns): when each node was captured, on the clock of the
+        replay.
     ops
         ``correlation, start, stream, node``: the node that each op replays.
     warnings

@@ -385,7 +385,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return CUDA event records without times, whose meaning differs between PyTorch's versions."""
+    """Return CUDA event records; left out are times, whose meaning differs between versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

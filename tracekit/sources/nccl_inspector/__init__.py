@@ -256,7 +256,7 @@ class _Parser:
 
 
 def _flat(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per line: communicator, and its record or how many of its lines follow."""
+    """Return a row per line: communicator, and its record or the number of its lines to follow."""
     header, meta = pl.col("header").struct, pl.col("metadata").struct
     stats = pl.col("dump_stats").struct
 

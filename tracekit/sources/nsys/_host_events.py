@@ -122,6 +122,7 @@ class Nvtx:
         Returns
         -------
         ``start, end, thread_gid, end_thread_gid, domain_id, category_id, name, style, payload``
+        (times in ns)
         """
         columns: dict[str, SqlType] = {
             **dict.fromkeys(_NVTX_WIDE, "int"),

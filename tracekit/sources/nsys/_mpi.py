@@ -128,7 +128,7 @@ class MpiCalls:
     def _calls(self, table: str, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the calls in a table of the export.
 
-        A wait has a row for each request it waits for there, and a single row here.
+        A wait is a row per awaited request in the export, but a single row in the result.
         """
         before = pl.DataFrame(schema=dict.fromkeys(_CALL, pl.Int64))
         for batch in self._export.file.batches(table, dict.fromkeys(_COLUMNS, "int"), rows):
@@ -270,9 +270,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return the bytes that an in-place all-gather receives from the rank itself, else 0.
-
-    Nsys does not count them. The call is taken to be in place if the bytes sent are no multiple of
-    the number of ranks; `part` is the bytes that each rank contributes.
-    """
+    """Return the bytes that an in-place all-gather gets from the rank itself; 0 for other calls."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -246,7 +246,7 @@ class Markers:
 
         Returns
         -------
-        ``start, end, thread_gid, id, domain, name, style``
+        ``start, end, thread_gid, id, domain, name, style`` (times in ns)
         """
         columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
         columns["objectId"] = "blob"

@@ -84,7 +84,7 @@ class _Host:
         """Number of markers that are operators of PyTorch."""
 
     def calls(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield ``start, end, pid, tid, name, correlation`` of HIP calls."""
+        """Yield ``start, end, pid, tid, name, correlation`` (times in ns) of HIP calls."""
         for batch in self._file.batches(_API, _HEAD, rows):
             calls = batch.filter(pl.col("apiName_id").is_in(self._calls.implode()))
             name = self.strings.of(calls["apiName_id"]).cast(pl.Categorical()).alias("name")

@@ -68,7 +68,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows read from a table; column -> number of values nulled, as they do not fit its type."""
+    """Rows read from a table; and, by column, how many values did not fit its type (now null)."""
 
     frame: pl.DataFrame
     lost: Mapping[str, int]
