@@ -189,15 +189,20 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
     the backward pass or the update copies data as large as a batch to the host, so that the host
     may compute the update.
     """
-    work, first = turns.lane.work, turns.first
-    large = work.bytes >= THRESHOLDS.batch_bytes
-    copied = turns.lane.batch & (work.kind == H2D)
-    if copied[first[template] : first[template] + cut.head].any():
+    work, first = turns.lane.work, int(turns.first[number])
+    update = slice(turns.first[template], turns.first[template] + cut.head)
+    since_pass = slice(turns.bursts[number - 1], first + front)
+    to_host = work.kind[since_pass] == D2H
+    if _input(turns, update).any():
         return front
-    stop = first[number] + front
-    if (large & (work.kind == D2H))[turns.bursts[number - 1] : stop].any():
+    if (to_host & (work.bytes[since_pass] >= THRESHOLDS.batch_bytes)).any():
         return front
-    return int(np.append(copied[first[number] : stop], values=True).argmax())
+    return int(np.append(_input(turns, slice(first, first + front)), values=True).argmax())
+
+
+def _input(turns: Turns, ops: slice) -> Array:
+    """Return for each of these ops whether it copies a batch from the host."""
+    return np.asarray(turns.lane.batch[ops] & (turns.lane.work.kind[ops] == H2D))
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
@@ -217,9 +222,8 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 def _fed(turns: Turns, number: int) -> bool:
     """Test whether a gap between backward passes has input copies, and layers only after them."""
-    lane, place = turns.lane, turns.gap(number)
-    fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
-    layers = np.flatnonzero(lane.layer[place])
+    place = turns.gap(number)
+    fed, layers = np.flatnonzero(_input(turns, place)), np.flatnonzero(turns.lane.layer[place])
     return bool(fed.size and layers.size and fed[-1] < layers[0])
 
 
