@@ -71,8 +71,10 @@ class Rules:
     verdict
         Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
     step
-        The user's definition of a step (`update`, `input` or `period`), used where steps are
-        inferred from the order of launches; None to let tracekit choose.
+        The user's definition of a step, used where steps are inferred from the order of launches:
+        it
+        ends with an `update`, begins with `input`, or is the `period` of updates; None: any of
+        these.
     file
         The user's rules file, or None.
     given
@@ -112,8 +114,9 @@ class Rules:
         verdict
             Verdict for all processes (never `unknown`); replaces the verdict that tracekit finds.
         step
-            Definition of a step, `update`, `input` or `period`, used where steps are inferred from
-            the order of launches.
+            Definition of a step (it ends with an `update`, begins with `input`, or is the `period`
+            of
+            updates), used where steps are inferred from the order of launches.
 
         Raises
         ------

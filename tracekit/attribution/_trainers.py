@@ -207,9 +207,7 @@ class Spans:
     ----------
     rows
         ``process, start, end, number`` (times in ns), ordered by process and start; ``process`` is
-        the
-        team's
-        number.
+        the team's number.
     teams
         Number of teams.
     """

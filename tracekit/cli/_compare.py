@@ -385,10 +385,9 @@ def compare(
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
     The first line shows how much the step changed, whether the data show it, and which parts make
-    up the change. Kernels, ranges, ... that only one run has are listed, too. Runs that are not
-    comparable get
-    no verdict, but the reasons. A verdict on two recordings is about these two alone; to compare
-    programs, give several recordings of each (--against).
+    up the change. Kernels, ranges and others that only one run has are listed, too. Runs that are
+    not comparable get no verdict, but the reasons. A verdict on two recordings is about these two
+    alone; to compare programs, give several recordings of each (--against).
     """
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):

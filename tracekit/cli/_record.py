@@ -391,7 +391,7 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
 
 
 def _steps_known(run: "tracekit.Run") -> str:
-    """Return how annotation found the program's steps (by optimizers, ...), by its NVTX marks."""
+    """Return how annotation knew where steps end, such as by optimizers, from its NVTX marks."""
     import polars as pl
 
     mark = "tracekit.steps "

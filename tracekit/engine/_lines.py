@@ -210,8 +210,7 @@ class LinesInWindows:
     ----------
     windows
         ``window, process, device, start, end`` (ns). If None, each device is one window from its
-        first
-        op to its last, numbered as the device.
+        first op to its last, numbered as the device.
     """
 
     def __init__(self, windows: pl.DataFrame | None) -> None:

@@ -411,9 +411,9 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
     ops
         The ops.
     processes
-        The index of each line's process.
+        The index of the process of each line (device, or process on one).
     marks
-        The marks of processes.
+        When each process enters and leaves iterations.
     near
         For each line where to start the search among the marks by time and by iteration; updated.
     drivers

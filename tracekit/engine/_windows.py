@@ -46,9 +46,8 @@ def with_step_ends(
     ----------
     windows
         ``process, device, iteration, start, next, last`` (ns), one row per iteration, or gap after
-        one
-        (`iteration` is null), on a device: ``start`` of the first op launched in it, ``next``, the
-        start of the following row, and ``last``, the end of its last op.
+        one (`iteration` is null), on a device: ``start`` of the first op launched in it, ``next``,
+        the start of the following row, and ``last``, the end of its last op.
     launched
         Ops: ``process, iteration, stage, end``.
     unlaunched
@@ -546,8 +545,8 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
 def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
     """Return for each row an integer that stands for its values of `owners` (such as device).
 
-    It is -1 if one value is null or not known. `known` has the sorted values of each column that
-    occur among the marks.
+    Equal integers mean equal values; -1: a value is null, or not in `known`, which lists per column
+    the sorted values that occur.
     """
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)

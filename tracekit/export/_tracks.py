@@ -146,9 +146,9 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges that are open at some time in the intervals `spans`, by process.
+    """Return the ranges open at some time between the first start and last end of `spans`.
 
-    The time of a process begins with its first launch of `ops`, if that is before its intervals.
+    That is per process, and from the launch of the first of its `ops` on, if that is earlier.
     """
     window = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())

@@ -359,7 +359,7 @@ def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
 
 
 def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
-    """Return device -> number of its CPU socket, which is the host in node names."""
+    """Return device -> number of its CPU socket, as in the node name `CPU1` of socket 1."""
     known = dict(matrix.numa) or _by_cpus(matrix)
     across = any(each in _SOCKETS for each in matrix.relations.values())
     groups = _groups(matrix, _ONE_HOST)

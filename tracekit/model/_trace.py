@@ -544,7 +544,7 @@ class TraceWriter:
             self._checks[str(path.relative_to(self._folder))] = check
 
     def close(self) -> None:
-        """Complete the folder."""
+        """Write the list of all parts, which makes the folder valid."""
         write_checks(self._folder, self._checks)
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 

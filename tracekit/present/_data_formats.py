@@ -239,7 +239,7 @@ def to_junit(answer: Answer) -> str:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Return `pass`, `fail` or another outcome: of a check its own; a finding fails if it is worse.
+    """Return the outcome of a check as stated; of a finding `fail` if it is worse, else `pass`.
 
     It is worse if it is new or has grown, or if there is no base run.
     """

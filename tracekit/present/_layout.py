@@ -1,7 +1,8 @@
 """Layout of a table: column widths that fit a terminal.
 
 If a table is too wide, in this order: labels break at underscores and units move below them,
-columns that follow from others are left out (and named), long texts are shortened or wrapped.
+columns whose values other columns imply are left out (and named), long texts are shortened or
+wrapped.
 """
 
 from __future__ import annotations

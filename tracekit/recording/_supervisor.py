@@ -92,11 +92,11 @@ class _Signals:
 def main(words: list[str]) -> int:
     """Run the command in `words`; return its exit code, or 128 plus the signal that ended it.
 
-    Words: ``SOCKET NOTES WAIT NSYS AT COMMAND...``.
-    The command starts with a launcher, or, if `NSYS` is 0, with nsys; the program starts at word
-    `AT`. `WAIT`: which processes to wait for after the program's end: ``work``, ``all``,
-    ``primary`` (none), or seconds. If the command cannot be run, the number of the error is sent
-    through the socket.
+    Words: ``SOCKET NOTES WAIT NSYS AT COMMAND...``. `SOCKET` is a file descriptor, `NOTES` a folder
+    for process ids. The command starts with a launcher, or, if `NSYS` is 0, with nsys; the program
+    starts at its word `AT`. `WAIT`: which processes to wait for after the program's end: ``work``,
+    ``all``, ``primary`` (none), or seconds. If the command cannot be run, the number of the error
+    is sent through the socket.
     """
     number, notes, wait, nsys_at, at, *command = words
     starter = socket.socket(fileno=int(number))

@@ -181,7 +181,7 @@ class Wanted:
     def is_annotated(self) -> bool:
         """True if the program writes NVTX ranges by tracekit's hooks.
 
-        Recording windows of steps needs that.
+        Windows of steps can only be recorded with these.
         """
         return self.annotate or self.has_windows
 

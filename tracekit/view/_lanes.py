@@ -139,7 +139,7 @@ class _Drawn(Spans):
 
 @dataclass(frozen=True)
 class _Read:
-    """Ops or ranges that overlap the time from `begin` to `until`: all, and their rows by lane."""
+    """Ops or ranges that overlap the time from `begin` to `until`; and each lane's rows of them."""
 
     begin: int
     until: int

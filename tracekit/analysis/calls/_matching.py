@@ -59,9 +59,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     rows
         ``library, kind, report, process, device, context, stream, start, end, communicator,
         call_sequence, ranks, correlation, graph_node`` (times in ns). A participant is a device, or
-        a
-        process
-        where that is null.
+        a process where that is null.
     reports
         The canonical table ``reports``: one row per trace file, with its clock.
     notes

@@ -100,7 +100,7 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     -------
     sums
         ``iteration, cause, stage, rank``, `keys`, ``segments`` (number), ``path_ns``, and ``begun``
-    (start of the first).
+        (start of the first, ns).
     spans
         ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
         or in which a data loader is inferred to work (kinds ``loader`` and ``pace``).
@@ -191,7 +191,7 @@ def _named(trace: Trace, pauses: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_step(sums: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, part, path_ns`` for figures; GPU work is split into parts by stage."""
+    """Return ``iteration, part, path_ns`` for figures; part: a cause, or the stage of GPU work."""
     staged = pl.coalesce(pl.format("gpu, {}", "stage"), "cause")
     part = pl.when(pl.col("cause") == "gpu").then(staged).otherwise("cause")
     found = sums.group_by("iteration", part=part).agg(

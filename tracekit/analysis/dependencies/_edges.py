@@ -48,8 +48,7 @@ class Moments:
     ----------
     calls
         ``process, thread, start, end, name, begin, finish`` (times in ns), by thread and start;
-        `begin` and
-        `finish` are indices of nodes. While edges are found, also `correlation`.
+        `begin` and `finish` are indices of nodes. While edges are found, also `correlation`.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether
         the op is a copy), ``called`` (whether its launching call is known), ``work`` (what an op

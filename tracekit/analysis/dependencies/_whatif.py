@@ -169,7 +169,7 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Test if a step's bounds, widened by relative `error`, are close enough for one value."""
+        """Test if the bounds, widened by relative `error`, are close enough to state one value."""
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 

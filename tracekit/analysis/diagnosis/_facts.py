@@ -115,7 +115,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Lost:
-    """Time lost per step, ns: of the GPU with the least loss, mean over GPUs, with the greatest."""
+    """Time lost per step, ns: on the GPU that loses least, the mean, on the GPU that loses most."""
 
     least: float
     mean: float

@@ -370,7 +370,8 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
 def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
     """Return ``party, rank``: process group, and rank whose recording ends before a hang can show.
 
-    Times of ranks are compared from the end of the last common collective on, or on one clock.
+    A hang shows once nothing was recorded for `limit` ns. Times of ranks count from the end of
+    their last common collective; without one they are compared if all are on one clock.
     """
     hangs = calls.filter(pl.col("state") != "completed")
     first = hangs.group_by("party").agg(hung=pl.col("sequence").min())

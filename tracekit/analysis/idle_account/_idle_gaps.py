@@ -134,9 +134,8 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         The run.
     windows
         ``process, device, start, end`` (ns). If ``process`` is null, a gap is time in which no
-        process
-        uses the device; else each process on a device has gaps of its own. If a window ends after
-        the last op, the rest of it is a gap without a later op.
+        process uses the device; else each process on a device has gaps of its own. If a window ends
+        after the last op, the rest of it is a gap without a later op.
 
     Returns
     -------

@@ -85,8 +85,7 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         The run, which must have iterations.
     windows
         Steps and times between them: ``process, device, iteration, start, end, on_host`` (times in
-        ns);
-        `iteration` is null outside of the steps that count.
+        ns); `iteration` is null outside of the steps that count.
 
     Returns
     -------

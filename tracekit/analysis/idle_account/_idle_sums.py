@@ -36,8 +36,8 @@ class IdleSums:
     ----------
     pieces
         The keys, ``process, device, cause, rests_on`` (evidence), ``queued`` (whether the late op
-    was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of it before a GPU's
-    first op or after its last op.
+        was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of it before a GPU's
+        first op or after its last op.
     gaps
         The keys and ``gaps``: number of gaps with idle time in the group.
     longest

@@ -51,7 +51,10 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
 
 
 def _one_by_one(intervals: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
-    """Return `states` of intervals that do not overlap, with null in the gaps between them."""
+    """Return the result of `states` for intervals that do not overlap, which is quicker.
+
+    The state in the gaps between them is `nothing`, a null.
+    """
     goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
     ends = intervals.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
     marks = [intervals.select(key, state, time="start"), ends.select(key, state, time="end")]

@@ -247,7 +247,7 @@ def with_peaks(
 
 
 def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth``: peak memory rate, given, recorded or by GPU model."""
+    """Return ``device, name, bandwidth``: peak memory rate, bytes/s (given, recorded, by model)."""
     if rate is not None and rate <= 0:
         raise UsageError(
             f"the memory bandwidth is {rate} bytes/s", "give more than 0, such as 3.35TB"

@@ -266,9 +266,7 @@ class StepTimes:
         ``window, stage, busy_ns, exposed_ns``.
     windows
         ``window, process, device, iteration, start, end, on_host`` (times in ns). `iteration` is
-        the step;
-        if the
-        whole run is one window, `iteration` and `process` are null.
+        the step; if the whole run is one window, `iteration` and `process` are null.
     counted
         The windows of steps that are neither skipped nor incomplete, and how many others were left
         out, by reason.

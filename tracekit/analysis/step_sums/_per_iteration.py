@@ -67,8 +67,7 @@ class Measured:
         Number of iterations left out at the beginning, and number of cold ones among the others.
     windows
         ``process, device, iteration, start, end, on_host`` (times in ns): the windows (steps, and
-        times
-        between).
+        times between).
     """
 
     columns: tuple[str, ...]

@@ -101,8 +101,8 @@ def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Num
 def _read(found: Numbered, readings: Mapping[str, Array], reading: str | None) -> Numbered:
     """Return the steps by the definition that the user asked for if it gives any, else those found.
 
-    `readings` has for each definition (`update`, `input`, `period`) the backward passes that begin
-    a step. The names of definitions that give different steps are added.
+    `readings` has for each definition (such as `update`: an update ends a step) the backward passes
+    that begin a step. The names of definitions that give different steps are added.
     """
     count = found.bursts.size
     steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}

@@ -1,9 +1,9 @@
-"""Find the operators of replayed CUDA graphs in traces of the graphs' captures.
+"""Find the operators of kernels in replayed CUDA graphs, from traces of the graphs' captures.
 
-A replay is one call that launches kernels without operators. If the capture was profiled, too, its
-calls name each kernel (AMD) inside the operators that launched it. A capture belongs to the replays
-whose kernels have the same names, in the same order. If several captures match that differ in their
-operators or tensor sizes, the replay stays unresolved.
+A replay is one call that launches kernels outside of all operators. While a graph is captured, the
+calls that become its nodes lie inside operators and name their kernels (AMD). A capture belongs to
+the replays whose kernels have the same names, in the same order. If several captures match that
+differ in their operators or tensor sizes, the replay stays unresolved.
 """
 
 from __future__ import annotations

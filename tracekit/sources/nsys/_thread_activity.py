@@ -60,7 +60,10 @@ def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> 
 
 
 def _host(rows: pl.DataFrame, library: str) -> pl.DataFrame:
-    """Return rows of the table ``host``; threads without CUDA, MPI or NVTX are left out."""
+    """Shape rows as those of the table ``host`` (`library` names their kind); drop unknown threads.
+
+    Unknown are threads without CUDA calls, MPI calls or NVTX ranges.
+    """
     columns = ("process", "thread", "start", "end", "name", "group")
     return rows.drop_nulls("thread").select(*columns, library=pl.lit(library))
 

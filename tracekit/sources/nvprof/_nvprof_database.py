@@ -121,7 +121,7 @@ class GpuWork:
         return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Drop kernels of the table of serial kernels that are in that of concurrent ones, too."""
+        """Drop kernels of the serial table that the table of concurrent kernels lists, too."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))

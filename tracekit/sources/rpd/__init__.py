@@ -93,7 +93,10 @@ class _Host:
             )
 
     def markers(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield ``start, end, pid, tid, name, style, payload`` of markers and operators."""
+        """Yield roctx markers and PyTorch's operators as ranges.
+
+        Columns: ``start, end`` (ns), ``pid, tid, name, style, payload``.
+        """
         for batch in self._file.batches(_API, {**_HEAD, "args_id": "int"}, rows):
             other = pl.concat([self._calls, self._own]).implode()
             is_other = pl.col("apiName_id").is_in(other).fill_null(value=False)
