@@ -127,7 +127,7 @@ class NvtxRanges:
         return int(self._start(self._domain, ctypes.addressof(attributes)))
 
     def end(self, opened: int) -> None:
-        """Close the start/end range with this handle."""
+        """Close the start/end range with the handle `opened`."""
         self._end(self._domain, opened)
 
     def mark(self, name: str) -> None:

@@ -82,7 +82,7 @@ class RingRanges:
     start_once = start
 
     def end(self, opened: int) -> None:
-        """Close the start/end range with this handle."""
+        """Close the start/end range with the handle `opened`."""
         self._close(self._started.pop(opened, None), START_END)
 
     def mark(self, name: str) -> None:
@@ -204,7 +204,7 @@ class Both:
         return self._kept(self._profiler.start_once(name), name)
 
     def end(self, opened: int) -> None:
-        """Close the start/end range with this handle."""
+        """Close the start/end range with the handle `opened`."""
         self._ring.end(self._handles.pop(opened))
         self._profiler.end(opened)
 

@@ -21,7 +21,7 @@ class Ranges(Protocol):
         """Open a start/end range whose name is used only once; return its handle."""
 
     def end(self, opened: int) -> None:
-        """Close the start/end range with this handle."""
+        """Close the start/end range with the handle `opened`."""
 
     def mark(self, name: str) -> None:
         """Write an instantaneous marker."""

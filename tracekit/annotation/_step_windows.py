@@ -160,7 +160,7 @@ class WithinWindows:
         return self._ranges.start_once(name) if self._windows.is_open else _NO_HANDLE
 
     def end(self, opened: int) -> None:
-        """Close the start/end range with this handle, if its start was passed on."""
+        """Close the start/end range with the handle `opened`, if its start was passed on."""
         if opened != _NO_HANDLE:
             self._ranges.end(opened)
 

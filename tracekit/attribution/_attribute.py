@@ -355,12 +355,12 @@ class _Placed:
     captured: Captured
 
     def calls(self, number: int) -> Array:
-        """Return the index of each op's launching call, -1 if unknown."""
+        """Return the index of the launching call of each op in chunk `number`, -1 if unknown."""
         [calls] = self.launches.calls.read(number, "call")
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return range, step and evidence for a stage of the calls that launched a chunk's ops.
+        """Return range, step and evidence for a stage of the calls that launched chunk `number`.
 
         With `rows`, only for these ops of the chunk.
         """

@@ -31,7 +31,7 @@ class Waiting:
         self._chunks.append(self._kept(columns))
 
     def replace(self, number: int, columns: Mapping[str, Array]) -> None:
-        """Replace the columns of a chunk."""
+        """Replace the columns of chunk `number`."""
         self.drop(number)
         self._chunks[number] = self._kept(columns)
 
@@ -43,13 +43,13 @@ class Waiting:
         return len(self._chunks)
 
     def read(self, number: int, *columns: str) -> list[Array]:
-        """Return the named columns of a chunk, in the order of the names."""
+        """Return the named columns of chunk `number`, in the order of the names."""
         chunk = self._chunks[number]
         read = chunk.read if isinstance(chunk, ArrayFile) else chunk.__getitem__
         return [read(name) for name in columns]
 
     def drop(self, number: int) -> None:
-        """Drop a chunk that is not needed any more."""
+        """Drop chunk `number`, which is not needed any more."""
         chunk = self._chunks[number]
         if isinstance(chunk, ArrayFile):
             chunk.remove()

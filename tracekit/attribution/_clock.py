@@ -232,7 +232,7 @@ def _at_both_ends(parts: Array) -> bool:
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
-    """Return ``device, start, lead`` of a chunk's ops: call start minus op start, ns."""
+    """Return ``device, start, lead`` of chunk `number` of ops: call start minus op start, ns."""
     begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]
@@ -324,7 +324,7 @@ def _integers(columns: Iterable[str]) -> list[pl.Expr]:
 
 
 def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.DataFrame:
-    """Return the ops of a chunk, with the ends of their launching calls."""
+    """Return the ops of chunk `number`, with the ends of their launching calls."""
     returned, known = call_column("end", launches, calls, number)
     rows = ops.read(number, "process", "context", "stream", "device", "end")
     keys = _integers(("process", "context", "stream"))

@@ -479,7 +479,7 @@ def _may_be_relayed(ops: Stream) -> bool:
 def _relayed_copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies of a chunk launched by `threads`."""
+    """Return the copies of chunk `number` that `threads` launched."""
     launch, first = launches(number), ops.first[number]
     rows = ops.read(number, "kind", "bytes", "device", "start", "end")
     return rows.select(

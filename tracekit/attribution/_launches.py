@@ -292,7 +292,7 @@ class _Calls:
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Index a chunk of calls; count its keys that earlier chunks have too.
+        """Index chunk `number` of the calls; count its keys that earlier chunks have too.
 
         A key is a process and a correlation id.
         """
@@ -340,7 +340,7 @@ def first_numbers(stream: Stream) -> Array:
 
 
 def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
-    """Return the column `name` (a time) of the calls that launched a chunk's ops.
+    """Return the column `name` (a time) of the calls that launched the ops of chunk `number`.
 
     Also return a mask of the ops whose call is known.
     """

@@ -359,7 +359,7 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
-    """Count a launch of a thread; return whether it lies in a backward window of its team.
+    """Count a thread's launch at `now`; return whether it lies in a backward window of its team.
 
     A backward window is an interval in which a backward pass of the training thread may run. It is
     marked `fed` if anything is launched in it or between it and the previous window, and `used` if

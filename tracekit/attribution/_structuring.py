@@ -165,7 +165,7 @@ def _note(waiting: Waiting, first: Sequence[int], op: Array, found: Mapping[str,
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], wanted: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the ops of a chunk that are of the processes `wanted`, with launch thread and time."""
+    """Return the ops of chunk `number` of processes `wanted`, with launching thread and time."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)

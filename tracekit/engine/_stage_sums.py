@@ -71,7 +71,7 @@ class StageSums:
     stages
         ``window, stage, ops, busy_ns, exposed_ns``.
     groups
-        ``window, ops, launched, total_ns, busy_ns`` of all ops in each window.
+        ``window, ops, launched`` (with a known call), ``total_ns, busy_ns`` of each window's ops.
     sources
         ``window, stage_source, ops, busy_ns`` by the evidence that the stage was derived from.
     """

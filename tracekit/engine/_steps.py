@@ -325,7 +325,8 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     windows
-        ``process, device, iteration, is_open``, ordered by time on each device.
+        ``process, device, iteration, is_open`` (whether its end is unknown), by time on each
+        device.
     """
     used = _NUMBER.drop_nulls().n_unique().over(_OWNER)
     step = _NUMBER.forward_fill().over(_OWNER)

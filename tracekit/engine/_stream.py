@@ -171,7 +171,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Pass on intervals up to the latest time at which none runs; keep later ones in `line`."""
+    """Pass to `take` the intervals before the latest idle time of `line`; keep the rest in it."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:

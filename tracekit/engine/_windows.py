@@ -91,7 +91,7 @@ def _ends(
     """Return ``process, device, iteration, ended, is_open``: the end of each device's last step.
 
     The last step ends with its last op on any device of the job; `with_step_ends` explains the
-    arguments.
+    arguments and ``is_open``.
     """
     lone = unlaunched.join(last.select(*_OWNER, "iteration", "next", begin="start"), on=_OWNER)
     inside = (pl.col("start") >= pl.col("begin")) & (
@@ -162,7 +162,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``, ordered by start; `iteration` is null for
+    ``process, device, iteration, start, end, is_open`` (see `with_step_ends`), ordered by start;
+    `iteration` is null for
     windows between iterations, before the first and after the last one.
     """
     groups = LaunchGroups(iterations)

@@ -227,7 +227,7 @@ class Machine:
         return sorted(found, key=lambda link: [(len(end), end) for end in link.ends])
 
     def link(self, one: str, other: str) -> Link | None:
-        """Return the link between two nodes, given by name; None if nothing joins them."""
+        """Return the link between the nodes named `one` and `other`; None if nothing joins them."""
         found: Link | None = self.graph.get_edge_data(one, other, {}).get("link")
         return found
 
@@ -236,7 +236,7 @@ class Machine:
         return link.known or _KNOWN[self.origin]
 
     def bricks(self, src: int, dst: int) -> int:
-        """Return the number of NVLinks (or xGMI links) that join two GPUs directly; 0 if none do.
+        """Return the number of NVLinks (or xGMI links) between GPUs `src` and `dst`; 0 if none.
 
         If the number is not known, the result is 1: at least one link joins them.
         """

@@ -576,7 +576,7 @@ def _collective(name: pl.Expr) -> pl.Expr:
 
 
 def _choice(column: str, names: tuple[str, ...]) -> pl.Expr:
-    """Translate an algorithm or protocol, by its name or NCCL's number, to one of `names`.
+    """Translate a column of algorithms or protocols, NCCL's names or numbers, to `names`.
 
     Unknown ones give null.
     """

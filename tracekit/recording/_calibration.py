@@ -115,7 +115,7 @@ def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], N
 
 
 def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
-    """Run a program once, and return its times."""
+    """Run a program once, with nsys if `is_recorded`, and return its times."""
     timed, program = _timed(plan, folder), shlex.join(plan.launch.program)
     if is_recorded:
         perform(timed, wait=wait)

@@ -226,7 +226,7 @@ _TESTS: tuple[Callable[[Said, Said], str | None], ...] = (
 
 
 def _apart(one: tuple[int, int], other: tuple[int, int]) -> int:
-    """Return the time between two intervals, ns; negative if they overlap."""
+    """Return the time from one interval (start, end) to the other, ns; negative if they overlap."""
     return max(one[0], other[0]) - min(one[1], other[1])
 
 

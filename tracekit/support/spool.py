@@ -80,7 +80,7 @@ class Workspace:
             return self._folder / f"{next(self._numbers)}.raw"
 
     def give_back(self, size: int) -> None:
-        """Release memory that was reserved."""
+        """Release `size` bytes of memory that were reserved."""
         with self._lock:
             self._left += size
 
@@ -111,7 +111,7 @@ class Spool:
         self.heights.append(frame.height)
 
     def change(self, number: int, without: Collection[str], added: pl.DataFrame) -> None:
-        """Remove the columns `without` from a chunk, and add those of `added`."""
+        """Remove the columns `without` from chunk `number`, and add those of `added`."""
         left = [name for name in self.columns[number] if name not in without]
         self._chunks[number].append(self._kept(added))
         self.columns[number] = (*left, *added.columns)
@@ -126,7 +126,7 @@ class Spool:
         return len(self._chunks)
 
     def read(self, number: int, *columns: str, rows: slice = slice(None)) -> pl.DataFrame:
-        """Return a chunk; with arguments only these columns, or this slice of rows."""
+        """Return chunk `number`; with arguments only these columns, or this slice of rows."""
         first, end, _ = rows.indices(self.heights[number])
         found = []
         for name in columns or self.columns[number]:
@@ -139,7 +139,7 @@ class Spool:
         return (self.read(number) for number in range(len(self)))
 
     def drop(self, number: int) -> None:
-        """Release a chunk that is no longer needed."""
+        """Release chunk `number`, which is no longer needed."""
         for part in self._chunks[number]:
             if isinstance(part, _InFile):
                 part.remove()

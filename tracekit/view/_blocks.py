@@ -118,7 +118,7 @@ def _busy(sums: RunSums, where: slice) -> int:
 
 
 def _arranged(rows: pl.DataFrame, by: str, window: int, windows: dict[int, int]) -> pl.DataFrame:
-    """Return sums of blocks with the columns, and in the order, that `breakdown` has."""
+    """Return sums of blocks in the columns and order of `breakdown`; shares are of `window` ns."""
     if by == "stage":
         rows = rows.sort(by).select(
             by, "ops", "busy_ns", "exposed_ns", overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"),

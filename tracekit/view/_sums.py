@@ -110,7 +110,7 @@ class RunSums:
 
     @cached_property
     def names(self) -> pl.DataFrame:
-        """Sums by name: ``name, ops, total, most, longest``, largest total first; see `kernels`."""
+        """Sums by name: ``name, ops``, ``total, most`` (ns), ``longest`` (op id), largest first."""
         sums = self.kernels.drop_nulls(["name", "max_ns"]).group_by("name").agg(
             pl.col("ops").sum(), _LONGEST, total=pl.col("total_ns").sum(),
             most=pl.col("max_ns").max(),

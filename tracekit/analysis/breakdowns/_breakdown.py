@@ -431,7 +431,10 @@ def _between(found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame:
-    """Return, by inference phase, numbers of steps, requests, tokens; ns per step and per token."""
+    """Return by `window_keys` numbers of steps, requests, tokens; ns per step and per token.
+
+    They are of serving engines' steps, by default split by phase (prefill, decode, mixed).
+    """
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(window_keys).agg(length=_LENGTH.sum())
     requests = steps.group_by(window_keys).agg(
@@ -451,7 +454,7 @@ def _requests(windows: pl.DataFrame, window_keys: Sequence[str]) -> pl.DataFrame
 def _with_idle(groups: pl.DataFrame, found: KeySums, window_keys: Sequence[str]) -> pl.DataFrame:
     """Add rows of GPU idle time: ``idle`` (host in an iteration), ``between_steps`` (in none).
 
-    With them the rows of a step or GPU add up to its length.
+    With them the rows of a step or GPU (`window_keys`) add up to its length.
     """
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between_steps"))

@@ -117,8 +117,8 @@ def _is_proven(starts: _Times, ends: _Times, part: NDArray[np.int64], *, of_mess
     A call proves it if one stream arrives long after all others and all end together: they waited
     for that stream. It proves nothing if the last two arrive together (each may belong to a
     separate group), or if a stream outside of them arrives and ends with the last one. Sends and
-    receives must also end right after the last arrival: receivers of one group may wait for
-    different senders.
+    receives (`of_messages`) must also end right after the last arrival: receivers of one group may
+    wait for different senders.
     """
     if part.size == 1:
         return True

@@ -127,7 +127,7 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Return an aggregation: whether matched calls overlap as participants of one collective do.
+    """Return an aggregation: whether matched calls overlap, within the error of files' clocks, ns.
 
     The ends of a send and its receive may differ by at most the shorter call: in a pipeline,
     messages of other neighbours overlap them too. Calls of a collective must overlap, unless it is
@@ -144,9 +144,9 @@ def _end_together(between_clocks: int) -> pl.Expr:
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
     """Return communicators whose sequence numbers are wrong: calls of one number do not overlap.
 
-    Tested are collectives that no rank leaves before all arrive, with participants on one clock: of
-    8 or more, over 5 percent do not overlap. Numbers that a profiler counted by itself are wrong
-    from the first call on that the recording lost.
+    Tested, with the clocks' error (ns), are collectives that no rank leaves before all arrive: of 8
+    or more, over 5 percent do not overlap. Numbers that a profiler counted by itself are wrong from
+    the first call on that the recording lost.
     """
     calls = (
         rows.filter(pl.col("kind").is_in(_SYMMETRIC))
@@ -159,13 +159,13 @@ def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
-    """Match calls by sequence number; return ``row, instance`` (equal in one collective)."""
+    """Match calls by sequence number: return ``row`` and ``instance``, the collective's id."""
     key = pl.struct(_NUMBER)
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
 
 
 def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
-    """Match kernels that one call launched on several devices; return ``row, instance``.
+    """Match kernels that one call launched on several devices: ``row, instance`` (collective's id).
 
     One `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of all ranks that one process
     drives. Kernels of a CUDA graph share a correlation id, too, but may be several collectives, and
@@ -285,8 +285,9 @@ def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
 def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.DataFrame:
     """Match calls of one kind of collective between streams; return ``row, instance, lane, group``.
 
-    The stream (``lane``) with most calls leads; of each other GPU or process the stream that
-    overlaps the leading one longest is matched to it. This repeats with the streams that remain.
+    The stream (``lane``) with most calls leads; of each other GPU or process (``participant``) the
+    stream that overlaps the leading one longest is matched to it. ``instance`` is the id of the
+    collective, ``group`` that of the group of ranks. This repeats with the streams that remain.
 
     Parameters
     ----------
@@ -366,7 +367,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: of each participant the stream that overlaps `leading` best.
+    """Return ``lane`` (stream), ``shift``: per participant the stream that overlaps `leading` best.
 
     With shift d, the stream's n-th call matches the (n + d)-th of the leading one. A participant is
     left out if none of its streams overlaps the leading one well enough.
@@ -411,7 +412,7 @@ def _mates(leading: pl.DataFrame) -> pl.DataFrame:
 
 
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: per stream the shift in call order with the longest overlap."""
+    """Return per stream (``lane``) the ``shift`` in call order with the longest overlap in time."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")

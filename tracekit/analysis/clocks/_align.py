@@ -200,10 +200,10 @@ class _Aligning:
         return Alignment(clock, 0, check)
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Align a report with one of the same machine by session starts, unless calls contradict.
+        """Align report `index` with one of `known` on its machine, unless calls contradict.
 
-        Messages to or from any report of that machine can contradict, too. None without such a
-        report.
+        Session starts give the offset. Messages to or from any report of that machine can
+        contradict, too. None without such a report.
         """
         same = self._of_machine(index, known)
         near = self._nearest(index, list(same))
@@ -265,7 +265,7 @@ class _Aligning:
         return "one session: both began at the same instant"
 
     def _by_calls(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Align a report with another by matched calls or messages."""
+        """Align report `index` with one of the reports `known` by matched calls or messages."""
         matches = {other: self._match(other, index) for other in self._nearest(index, known)}
         found = [
             Alignment(self._set_by(match[0], other), other, match[0])
@@ -299,7 +299,7 @@ class _Aligning:
         return sorted(known, key=away)[:_MOST_TRIES]
 
     def _why_not(self, index: int) -> str:
-        """Return the reason why a report's clock could not be aligned with the first report's."""
+        """Return why the clock of report `index` could not be aligned with the first report's."""
         if index in self._refused:
             return self._refused[index]
         matched = self._match(0, index)
@@ -308,7 +308,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Test a correction, found by session starts or given, against matched calls and messages.
+        """Test a correction of reports, found otherwise, against matched calls and messages.
 
         The bound of its error uses only certain matches; None if nothing was matched.
         """
@@ -320,7 +320,7 @@ class _Aligning:
         return replace(held_to(pairs, sent, clock), bound=self._sure(one, other, clock).bound)
 
     def _sure(self, one: int, other: int, clock: Clock) -> Fit:
-        """Test a clock correction against the calls and messages whose match is certain."""
+        """Test a clock correction of two reports (`one`, `other`) against certain matches only."""
         matched = self._match(one, other)
         pairs = Pairs.none()
         if not isinstance(matched, str) and matched[0].refused is None:

@@ -268,8 +268,8 @@ def _rows(
 def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
     """Return the parts of the step (stages, idle time) of A and B, per GPU that both used.
 
-    ``device, part, a_ns, b_ns, delta_ns``, sorted by device and part; a part that one run lacks has
-    0 ns there.
+    ``device, part, a_ns, b_ns, delta_ns`` (B - A), sorted by device and part; a part that one run
+    lacks has 0 ns there.
     """
     key = ["device", "part"]
     sides = [run.on_devices.rename({"mean_ns": f"{side}_ns"}) for side, run in (("a", a), ("b", b))]

@@ -116,7 +116,9 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
-    """Return how many recordings per side would make a change significant.
+    """Return how many recordings per side would make `change`, ns, significant.
+
+    `spreads` are the standard deviations of the recordings of either side, ns.
 
     Returns
     -------

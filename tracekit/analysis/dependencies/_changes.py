@@ -363,7 +363,7 @@ class Overlap:
 
 
 def _has_name(pattern: str) -> pl.Expr:
-    """Return whether names match the regular expression; each distinct name is tested once."""
+    """Return whether names match `pattern`; each distinct name is tested once."""
 
     def matches(names: pl.Series) -> pl.Series:
         known = names.unique().cast(pl.String)

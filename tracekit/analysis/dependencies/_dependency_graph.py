@@ -109,9 +109,10 @@ def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Arr
 def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return ``other, begin, finish, weight`` for each pair of participants of a collective.
 
-    Bytes begin to move when the last participant has started (node ``other``); ``weight`` is the
-    time from then to the end of this participant, ns. Sends and receives that are not matched
-    otherwise are matched by their ends.
+    ``begin, finish`` are the nodes at which one starts and ends, ``other`` that at which the other
+    one starts. Bytes begin to move when the last of all has started; ``weight`` is the time from
+    then to ``finish``, ns. Sends and receives that are not matched otherwise are matched by their
+    ends.
     """
     if (ops["kind"] == "collective").sum() == 0:
         return pl.DataFrame(
@@ -404,7 +405,9 @@ class Dependencies:
 
         Returns
         -------
-        ``target, kind, step, start, end, explained``: the segments of a step leave no gap from its
+        ``target, kind, step, start, end, explained`` (times in ns; the last is how much of a
+        segment
+        the length of its edge explains): the segments of a step leave no gap from its
         start to its end. `target` and `kind` are null for a segment that ends at a node without
         dependencies.
         """
@@ -461,7 +464,7 @@ def _with_further(net: Net, rows: pl.DataFrame) -> Net:
 
 
 def _circular(net: Net, number: int) -> pl.Series | None:
-    """Return the nodes on a cycle of edges and all nodes that follow one; None without a cycle.
+    """Return the nodes on a cycle of edges, or after one; None without a cycle. `number`: of edges.
 
     Only edges whose source and target were recorded at the same time (coarse clocks) form cycles.
     """
@@ -536,7 +539,7 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
 
 
 def _placed(source: Array, target: Array, count: int) -> tuple[Array, int]:
-    """Return the nodes in topological order, and how many are in it (fewer if there is a cycle)."""
+    """Return `count` nodes in topological order, and how many are in it (fewer with a cycle)."""
     out, later = _firsts(source, count), np.empty(source.size, np.uint32)
     compiled(lead_out, source.size)(source, target, out[:-1].copy(), later)
     missing, order = (np.zeros(count, np.uint32) for _ in range(2))

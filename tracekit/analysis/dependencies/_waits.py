@@ -95,7 +95,7 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: last op launched on a stream before a call waits for the stream.
+    """Return nodes ``source, target``: end of the last op on a stream before a wait; its end.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: op, and synchronising call that by its name waits for this op.
+    """Return nodes ``source, target``: an op, and the call that by its name waits for it.
 
     Only calls are listed for which the profiler did not record what they wait for.
     """
@@ -135,7 +135,7 @@ def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op of the process to end during a call that waits."""
+    """Return nodes ``source, target``: last op of a process to end during a wait; wait's end."""
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
     inside = (pl.col("done_at") > pl.col("start")) & (pl.col("launched") <= pl.col("start"))
@@ -144,7 +144,7 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
-    """Return ``source, target``: a copy, and the call that launched it and returns once it is done.
+    """Return nodes ``source, target``: end of a copy, and of its call, which waits for the copy.
 
     `way` selects one kind of copy, such as ``d2h`` (the host needs its bytes); None, all others.
     """
@@ -157,7 +157,7 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
 
 
 def _begun(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: start of a copy, and the end of the long call that launched it.
+    """Return nodes ``source, target``: start of a copy, end of the long call that launched it.
 
     Such a call returns when the copy starts: pageable memory is passed on in chunks, once the
     stream is free.
@@ -169,7 +169,7 @@ def _begun(moments: Moments) -> pl.DataFrame:
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: last op to end in a long call that frees memory, and the call."""
+    """Return nodes ``source, target``: last op to end in a long memory-freeing call, its end."""
     frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")
@@ -184,7 +184,8 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
     First table: the next op on the waiting stream (target) waits for the last op before the event
     on the stream on which the event was recorded (source). Second table: the call that makes the
-    stream wait (target) comes after the call of another thread that recorded the event (giver).
+    stream wait (target) comes ``lag`` ns after the call of another thread that recorded the event
+    (giver).
     """
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event").with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1),
@@ -234,7 +235,7 @@ def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: last op launched before an event is recorded, and a wait for it.
+    """Return nodes ``source, target``: last op launched before an event's recording; wait for it.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
 
 
 def _guessed_waits(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: waits between streams, guessed if no event was recorded.
+    """Return nodes ``source, target``: waits between streams, guessed if no event was recorded.
 
     The next op of the calling thread, and the next op of its process, are taken to wait for the
     last op that the process had launched on each other stream of that GPU, if they did start after
@@ -483,7 +484,10 @@ def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first_copies(moments: Moments) -> pl.DataFrame:
-    """Return ``process, thread, target, end``: launch of the first input copy of each iteration."""
+    """Return the launch of the first input copy of each iteration.
+
+    Columns: ``process, thread``; ``target, end``, the node and the time (ns) at which it starts.
+    """
     loads = pl.col("launch_thread").is_in(moments.loaders.implode())
     copies = moments.ops.filter(pl.col("stage") == "IO").filter(~loads)
     first = copies.filter("called").drop_nulls("iteration").sort("launch_start").unique(

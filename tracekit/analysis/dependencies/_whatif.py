@@ -258,7 +258,7 @@ def _may_touch(change: Change) -> pl.Expr:
 
 
 def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Return edges with the lengths that the changes give them."""
+    """Return edges with the lengths that changes give them: at most (`slowest`) or at least."""
     for each in changes:
         new = pl.when(each.touches()).then(each.length(slowest=slowest)).otherwise("weight")
         edges = edges.with_columns(weight=new)

@@ -397,12 +397,13 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 def idle(part: Part) -> Frames:
     """Return sums of idle time; and, one by one, gaps whose cause may lie on GPUs of other parts.
 
-    ``sums``: ``process, device, iteration, cause, rests_on, detail``; ``queued``, whether the late
-    op that ends the gap was launched before the gap; ``is_short``, ``is_long``: whether launch
-    delays in the gap take up to 1 ms, or more; ``is_slow``: whether those before a call take more
-    than 100 us; ``is_tiny``, whether a kernel from a sequence of tiny kernels ends it; ``time``
-    (ns). ``gaps``: numbers of gaps, see `Facts.gaps`. ``last_pieces, last, blocks``: the gaps at
-    the end of a GPU's step in which another GPU still works; see `OwnPieces`.
+    ``sums``: ``process, device, iteration, cause``; ``rests_on, detail`` (data that show the cause,
+    and the host call or activity); ``queued``, whether the late op that ends the gap was launched
+    before the gap; ``is_short``, ``is_long``: whether launch delays in the gap take up to 1 ms, or
+    more; ``is_slow``: whether those before a call take more than 100 us; ``is_tiny``, whether a
+    kernel from a sequence of tiny kernels ends it; ``time`` (ns). ``gaps``: numbers of gaps, see
+    `Facts.gaps`. ``last_pieces, last, blocks``: the gaps at the end of a GPU's step in which
+    another GPU still works; see `OwnPieces`.
     """
     own, last = part.idle, part.found.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())

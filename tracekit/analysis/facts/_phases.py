@@ -46,7 +46,7 @@ def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_phases(trace: Trace) -> pl.DataFrame:
-    """Return ``process, iteration, phase, requests, tokens`` of an inference run's steps.
+    """Return steps of inference: ``process, iteration, phase``, numbers of ``requests, tokens``.
 
     Raises
     ------

@@ -189,7 +189,10 @@ def confusion(trace: Trace) -> pl.DataFrame:
 
 
 def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
-    """Test whether a run is pipeline-parallel: has micro-batches, or sends between stages."""
+    """Test whether a run is pipeline-parallel: has micro-batches, or sends between stages.
+
+    `waiting` matches names of ranges in which a stage sends or waits.
+    """
     counted = counted_micro_batches(trace) is not None
     return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
 

@@ -61,7 +61,9 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
     Returns
     -------
-    One row per collective, sorted by ``party, sequence, turn``: ``group, description, collective``;
+    One row per collective, sorted by ``party, sequence, turn`` (see `group_calls`): ``group,
+    description`` (the program's
+    name and text for the process group), ``collective``;
     ``message_bytes`` by its ranks (null if unknown or different); ``recorded`` (ranks whose call is
     in the trace) and ``unrecorded`` (ranks whose call is only in a dump); ``completed`` (ranks
     whose dump marks it as ended; none for gloo and MPI); ``stage`` and ``iteration`` from the

@@ -192,7 +192,7 @@ def _ranks(trace: Trace, ends: pl.DataFrame, launches: pl.DataFrame) -> pl.DataF
 
 
 def _ends(trace: Trace) -> pl.DataFrame:
-    """Return ``process, report, alive, stop``: time of its last event, and the recording's end."""
+    """Return ``process, report``; ``alive, stop``: its last event, its recording's end, ns."""
     events = [
         trace["ops"].select("report", at="end"),
         trace["calls"].select("report", at="end"),
@@ -312,7 +312,10 @@ def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> list[Problem]:
-    """Return problems: sends or receives that hang for want of the peer's matching call."""
+    """Return problems: sends or receives that hang for want of the peer's matching call.
+
+    They hang if recording went on for `limit` ns.
+    """
     hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
     made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
     ranks = made.join(ends, on="process")
@@ -338,8 +341,9 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
     """Return calls with ``state``: completed or, if they hang, started or scheduled.
 
-    A hanging call is scheduled if its process launched earlier work that hangs. ``silent_ns`` is
-    how long nothing was recorded, for calls that hang only by the end of the recording.
+    A call hangs if recording went on for `limit` ns; it is scheduled if its process launched
+    earlier work that hangs. ``silent_ns`` is how long nothing was recorded, for calls that hang
+    only by the end of the recording.
     """
     began = placed.group_by("process").agg(began=pl.col("start").min())
     first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))
@@ -370,8 +374,8 @@ def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl
 def _unseen(calls: pl.DataFrame, reports: pl.DataFrame, limit: int) -> pl.DataFrame:
     """Return ``party, rank``: process group, and rank whose recording ends before a hang can show.
 
-    A hang shows once nothing was recorded for `limit` ns. Times of ranks count from the end of
-    their last common collective; without one they are compared if all are on one clock.
+    A hang shows once recording has gone on for `limit` ns after the call. Ranks' times count from
+    the end of their last common collective; without one they are compared if on one clock.
     """
     hangs = calls.filter(pl.col("state") != "completed")
     first = hangs.group_by("party").agg(hung=pl.col("sequence").min())

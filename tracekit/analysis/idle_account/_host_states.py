@@ -214,7 +214,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     trace
         The run.
     gaps
-        ``pair, process, start, end``.
+        ``pair`` (of threads, see `pairs_of`), ``process, start, end`` (ns).
     asleep
         ``thread, start, end``: sleeps of all threads.
     """
@@ -384,7 +384,7 @@ def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     gaps
-        ``gap, pair, start, ahead``.
+        ``gap, pair`` (of threads, see `pairs_of`), ``start, ahead``.
     waiting
         ``pair, start, end``.
     """

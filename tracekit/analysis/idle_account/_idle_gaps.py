@@ -175,7 +175,8 @@ def _found(
 
     Returns
     -------
-    Columns of ops with ``line, begin, before, ahead, by_loader`` from `_find_gaps`; and the columns
+    Columns of ops with ``line`` (timeline), ``begin`` (of the gap), ``before, ahead, by_loader`` as
+    in `gaps_of`; and the columns
     `line`, ``end, before`` (end and number of the op that ends last) per timeline.
     """
     lines, reached = Lines(line), _reached(0)
@@ -354,7 +355,7 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end, held_by``: gaps from a GPU's last op to another GPU's last op.
+    """Return ``gap, start, end, held_by``: gaps from a GPU's last op to that of GPU ``held_by``.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def _gaps(pieces: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
 
 
 def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
-    """Return ``gap, idle_ns, start_ns, device`` of the longest gaps, longest first."""
+    """Return ``gap, idle_ns, start_ns, device`` of the `number` longest gaps, longest first."""
     lengths = pieces.group_by("gap").agg(
         idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
     )

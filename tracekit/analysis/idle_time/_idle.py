@@ -221,7 +221,7 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, cause, evidence, range``: a gap's main cause, all causes, main host range."""
+    """Return ``gap, cause, evidence, range``: main cause, all causes in words, main host range."""
     meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
     ordered = per_piece.with_columns(said=meaning)

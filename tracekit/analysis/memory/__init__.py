@@ -139,7 +139,8 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``device, time, used, begins`` (times in ns), sorted by time; `begins` is the start of
+        ``device, time`` (ns), ``used`` (bytes), ``begins``, sorted by time; `begins` is the start
+        of
         training on the GPU; other columns are constant per GPU.
     lasts
         Whether memory stays in use until the next row, so that the last value before training

@@ -143,8 +143,9 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
-    took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
-    unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
+    took longest), ``operator, sizes, types, dtype, form`` (kind of FLOPs formula), ``precision,
+    flops, bytes``
+    (null where unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
     ``tensor_core_ns`` and ``tensor_core_unknown_ns``: time on Tensor Cores, and time of kernels
     whose names leave that open; and ``recomputed``, see `counted_operators`.
     """

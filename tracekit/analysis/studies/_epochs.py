@@ -72,7 +72,7 @@ def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
 def of_epochs(
     study: pl.DataFrame, images: int, batch_scope: BatchScope, times: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the study with the step times in the columns `times` multiplied by steps per epoch."""
+    """Return the study with times `times` per epoch (of `images` images) instead of per step."""
     iterations = study_iterations(images, batch_scope)
     return study.with_columns(pl.col(times) * iterations)
 

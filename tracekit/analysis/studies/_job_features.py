@@ -360,7 +360,7 @@ class Hardware:
     source: str = ""
 
     def rate(self, resource: str) -> float:
-        """Return the FLOP/s or bytes/s that programs reach (peak times efficiency)."""
+        """Return what programs reach of a `resource`: peak times efficiency, FLOP/s or bytes/s."""
         return self.peaks[resource] * self.efficiencies[resource]
 
     def with_peak(self, resource: str, peak: float) -> Hardware:

@@ -86,7 +86,7 @@ class Ranks:
     def nics(
         self, communicator: str | None, src: int | None, dst: int | None
     ) -> list[tuple[tuple[int | None, int | None], Fraction]]:
-        """Return the NIC pairs that connect two ranks in the NCCL log, and their traffic shares."""
+        """Return NIC pairs that connect ranks `src`, `dst` in the NCCL log, and traffic shares."""
         found = self._connections.get((communicator, src, dst), {(None, None): 1})
         channels = sum(found.values())
         return [(nics, Fraction(count, channels)) for nics, count in sorted(found.items(), key=str)]

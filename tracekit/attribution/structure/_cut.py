@@ -101,7 +101,7 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap between backward passes that has layers before its last forward pass.
+    """Cut gap `number` between backward passes, with layers before its last forward pass.
 
     That pass begins at op `front`, for the reason `why`. The layers before are part of the update,
     or a forward pass without backward.
@@ -119,7 +119,7 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return the op of a gap at which its forward pass begins, and why; None if unknown.
+    """Return the op of gap `number` at which its forward pass begins, and why; None if unknown.
 
     It begins after the last kernel named after an optimizer: at the last input copy that is
     followed by layers (at the first of several copies for one pass); or after a copy of a result to
@@ -173,7 +173,7 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Test whether a gap's layers from `begin` to `end` occur again after `end`, in that order.
+    """Test if the layers from `begin` to `end` of gap `number` occur again after `end`, in order.
 
     The gap is the ops between two backward passes, the layers its layer kernels.
 
@@ -215,7 +215,7 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
 
 def _both_edges(turns: Turns, number: int) -> int | None:
-    """Return the op at which a gap is cut, by comparison with the recording's first and last gap.
+    """Return the op at which gap `number` is cut, by comparison with the first and the last gap.
 
     A gap is the ops between two backward passes. The first gap must be a forward pass without an
     update and equal the end of this gap; the last gap must be an update without a forward pass and
@@ -286,7 +286,7 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap at a launch before which the GPU had finished all earlier work.
+    """Cut gap `number`, in ops `low` to `high`, at a launch that found the GPU idle.
 
     A gap is the ops between two backward passes. Returns the op and the evidence in words; None and
     an empty text without such a launch. The host had waited there. The next launches find an idle
@@ -322,8 +322,8 @@ def _places(turns: Turns, number: int) -> Array:
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
     """Cut a gap between backward passes where the host paused by far the longest between launches.
 
-    Candidates are the launches `low` to `high` of the gap. Returns the op after the pause and the
-    evidence in words; None and an empty text if no pause stands out.
+    Candidates are the launches `low` to `high` of gap `number`. Returns the op after the pause and
+    the evidence in words; None and an empty text if no pause stands out.
     """
     places = _places(turns, number)
     size = places.shape[1]

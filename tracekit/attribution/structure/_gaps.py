@@ -133,7 +133,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 
 
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
-    """Test whether a gap is an update (over `least` kernels, no layers) and then a forward pass.
+    """Test if gap `number` is an update (over `least` kernels, no layers), then a forward pass.
 
     A gap is the ops between two backward passes. The forward pass must equal that of the gap
     `plain` from its first kernel on; input copies and fills before that kernel may vary.
@@ -206,7 +206,7 @@ def _input(turns: Turns, ops: slice) -> Array:
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
-    """Test whether the last `body` ops of a gap between backward passes are its whole forward pass.
+    """Test if the last `body` ops of gap `number` between backward passes are its forward pass.
 
     They are if the next backward pass is the same as after the usual gap `template`, and both gaps
     end with the same ops. They also are if the layers before these ops occur again in them, and the
@@ -221,7 +221,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 
 def _fed(turns: Turns, number: int) -> bool:
-    """Test whether a gap between backward passes has input copies, and layers only after them."""
+    """Test if gap `number` between backward passes has input copies, and layers only after them."""
     place = turns.gap(number)
     fed, layers = np.flatnonzero(_input(turns, place)), np.flatnonzero(turns.lane.layer[place])
     return bool(fed.size and layers.size and fed[-1] < layers[0])

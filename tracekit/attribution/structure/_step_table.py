@@ -171,7 +171,7 @@ def _begins(
     """Return the updates after which a new step begins, and why, if `size` updates are one step.
 
     A step begins at the only update that new input follows, or the first of several in a row; if
-    unclear, where the host waits longest.
+    unclear, where the host waits longest. With `once`, each step has exactly one such update.
     """
     several = f"{size} updates in turn are taken as one step"
     if once:

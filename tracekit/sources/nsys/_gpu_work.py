@@ -237,7 +237,7 @@ class _Contexts:
         Parameters
         ----------
         contexts
-            ``process_gid, context``; null contexts give null.
+            ``process_gid`` (nsys's global process id), ``context``; null contexts give null.
         """
         keys = contexts.select("context", pid=pid_of(pl.col("process_gid")))
         found = _looked_up(keys, self._declared)
@@ -277,7 +277,7 @@ def _looked_up(keys: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
 
 
 def _unequivocal(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the CUDA contexts (``process_gid, context``) for which all rows give the same GPU."""
+    """Return contexts (with ``process_gid``, the global id) of which all rows give the same GPU."""
     return rows.drop_nulls().unique().filter(pl.len().over(_KEY) == 1)
 
 
@@ -328,7 +328,8 @@ class Syncs:
     def _recorded(self) -> pl.DataFrame:
         """Return ``process_gid, eventSyncId, recorded_by``: the call that recorded a CUDA event.
 
-        `recorded_by` is the call's correlation id; records whose ids occur twice are left out.
+        `process_gid` is the global process id, `eventSyncId` the record's id, `recorded_by` the
+        call's correlation id; records whose ids occur twice are left out.
         """
         columns = ("globalPid", "eventSyncId", "correlationId")
         if not self._export.file.has(EVENT_RECORD, *columns):

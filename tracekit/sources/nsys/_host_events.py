@@ -121,8 +121,9 @@ class Nvtx:
 
         Returns
         -------
-        ``start, end, thread_gid, end_thread_gid, domain_id, category_id, name, style, payload``
-        (times in ns)
+        ``start, end`` (ns), ``thread_gid, end_thread_gid`` (nsys's global ids of the threads that
+        begin
+        and end it), ``domain_id, category_id, name, style, payload``
         """
         columns: dict[str, SqlType] = {
             **dict.fromkeys(_NVTX_WIDE, "int"),
@@ -213,8 +214,8 @@ class Nvtx:
     def domains(self, ranges: Seen) -> pl.DataFrame:
         """Return NVTX domain names: ``process_gid, domain_id, domain``; the default one has none.
 
-        Ids are per process, and a domain may be announced twice. A domain that was not announced is
-        inferred from the names of its ranges.
+        Ids are per process (``process_gid`` is its global id), and a domain may be announced twice.
+        A domain that was not announced is inferred from the names of its ranges.
         """
         key = ["process_gid", "domain_id"]
         announced = (
@@ -240,7 +241,7 @@ class Nvtx:
         )
 
     def thread_names(self) -> pl.DataFrame:
-        """Return the names that the program gave its threads, ``thread_gid, name``."""
+        """Return the names that the program gave threads: ``thread_gid`` (global id), ``name``."""
         return self._names(_THREAD_NAME).select(thread_gid="globalTid", name="text")
 
 
@@ -271,7 +272,7 @@ def _are_ranges(kinds: pl.Series) -> bool:
 
 
 def _used(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the NVTX domains of ranges, ``process_gid, domain_id``, without the default domain."""
+    """Return NVTX domains of ranges but the default: ``process_gid`` (global id), ``domain_id``."""
     some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
     return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
 

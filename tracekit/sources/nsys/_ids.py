@@ -25,7 +25,7 @@ _NONE_YET = (1 << 32) - 1
 
 
 def given(number: pl.Expr) -> pl.Expr:
-    """Return a 32-bit id; null if it is not set (4294967295)."""
+    """Return 32-bit ids; null for 4294967295, which means that an id is not set."""
     return pl.when(number != _NO_ID).then(number)
 
 

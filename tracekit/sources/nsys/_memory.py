@@ -83,7 +83,8 @@ class GpuMemory:
 
         Returns
         -------
-        ``process_gid, ordinal, time`` (ns), ``change, in_use`` (bytes), ``recorded``. `ordinal` and
+        ``process_gid`` (global id), ``ordinal`` (GPU), ``time`` (ns), ``change, in_use`` (bytes),
+        ``recorded``. `ordinal` and
         `change` are null for releases without a recorded allocation; `recorded` is false for a
         release that must have happened before an allocation at the same address.
         """

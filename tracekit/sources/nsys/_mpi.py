@@ -140,7 +140,7 @@ class MpiCalls:
             yield calls
 
     def _ranks(self) -> pl.DataFrame:
-        """Return ``thread_gid, rank``: the MPI rank of each thread, else that of its process."""
+        """Return ``thread_gid`` (global id), ``rank``: a thread's MPI rank, else its process's."""
         table = self._export.file.read(RANKS, {"globalTid": "int", "rank": "int"})
         known = table.select(thread_gid="globalTid", rank=small(pl.col("rank"))).drop_nulls()
         owner = process_of(pl.col("thread_gid")).alias("process_gid")

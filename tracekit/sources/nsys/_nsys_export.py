@@ -337,7 +337,7 @@ def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
 def _made(export: Export) -> pl.DataFrame:
     """Return created graph nodes: ``process_gid, graph_node, original, thread_gid, time`` (ns).
 
-    `original` is the node that a node was copied from, null if it is no copy.
+    A ``gid`` is nsys's global id; `original` is the node that a node was copied from, null if none.
     """
     columns = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
     table = next((name for name in GRAPH_NODES if export.file.has(name, "graphNodeId")), None)

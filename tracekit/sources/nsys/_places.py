@@ -228,7 +228,9 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Look up CUDA ordinals in CUDA_VISIBLE_DEVICES, a list of GPU indices or prefixes of UUIDs.
+    """Look up CUDA ordinals in CUDA_VISIBLE_DEVICES, a list of GPU indices or UUID prefixes.
+
+    `agreed`: whether ordinals mean the same GPU in all processes.
 
     Indices are used only if nsys lists GPUs that the variable hides; otherwise nsys itself may have
     run under the variable, and have counted only the visible GPUs.

@@ -80,7 +80,10 @@ class Calls:
         return (f"{self._lost:,} {problem}",) if self._lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield all CUDA calls: ``start, end, thread_gid, name, correlation, result``."""
+        """Yield CUDA calls: ``start, end`` (ns), ``thread_gid`` (a global id), ``name`` and others.
+
+        The others are ``correlation, result``.
+        """
         both = self._file.holds_rows(DRIVER)
         keys = [np.array([], np.int64)]
         for calls in self._read(RUNTIME, "runtime", rows):
@@ -246,7 +249,7 @@ class Markers:
 
         Returns
         -------
-        ``start, end, thread_gid, id, domain, name, style`` (times in ns)
+        ``start, end`` (ns), ``thread_gid`` (global thread id), ``id, domain, name, style``
         """
         columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
         columns["objectId"] = "blob"

@@ -395,7 +395,7 @@ _FEATURES = (
 
 
 def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
-    """Return the names that the program gave processes and threads: ``kind, gid, name``."""
+    """Return the program's names for processes and threads: ``kind, gid`` (global id), ``name``."""
     rows = file.read(NAME, {"objectKind": "int", "objectId": "blob", "name": "int"})
     return (
         rows.select(
