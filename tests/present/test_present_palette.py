@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tracekit import present
@@ -20,6 +22,18 @@ from tracekit.present._figures import (
 )
 from tracekit.present._palette import ANSWER_COLOURS
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
+from tracekit.present.pages import view_page
+
+COLOUR_VISION = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                   [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                     [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                   [0.004733, 0.691367, 0.303900]],
+}  # fmt: skip
+"""What is seen of red, green and blue light (Machado, Oliveira and Fernandes 2009)."""
 
 
 @pytest.mark.parametrize(
@@ -68,11 +82,59 @@ def test_importing_it_is_cheap() -> None:
     assert done.stdout == "set()\n"
 
 
-def _light(colour: str) -> float:
+def _linear(colour: str) -> list[float]:
     digits = colour[1:] if len(colour) > 4 else "".join(2 * digit for digit in colour[1:])
     channels = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+
+
+def _light(colour: str) -> float:
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), _linear(colour), strict=True))
+
+
+def _apart(one: str, other: str) -> float:
+    """Return the distance of two colours in percent of Oklab, for the eyes that see it least."""
+    cones = [[0.41222147, 0.53633254, 0.05144599], [0.2119035, 0.68069955, 0.10739696],
+             [0.08830246, 0.28171884, 0.6299787]]  # fmt: skip
+    lab = [[0.21045426, 0.79361779, -0.00407205], [1.9779985, -2.4285922, 0.45059371],
+           [0.02590404, 0.78277177, -0.80867577]]  # fmt: skip
+    seen = [
+        [lab @ np.cbrt(cones @ np.clip(sight @ np.array(_linear(each)), 0, 1))
+         for each in (one, other)]
+        for sight in map(np.array, COLOUR_VISION.values())
+    ]  # fmt: skip
+    return 100 * float(min(np.linalg.norm(first - second) for first, second in seen))
+
+
+def _properties(page: str, *, dark: bool) -> dict[str, str]:
+    """Return the properties of a page's style by name, on light or dark screens."""
+    light, _, rest = page.partition("@media screen")
+    found = dict(re.findall(r"--([\w-]+):([^;}]+)", light))
+    return found | (
+        dict(re.findall(r"--([\w-]+):([^;}]+)", rest.partition("\n")[0])) if dark else {}
+    )
+
+
+def test_causes_of_idle_time_are_seen_on_dark_pages() -> None:
+    """That the host launched late had a contrast of 1.5 with the page, and the profiler of 1.8."""
+    colours = _properties(view_page(""), dark=True)
+    causes = {cause: colours[cause] for cause in present.CAUSE_COLOURS}
+    page = _light(DARK["white"]) + 0.05
+    assert {cause: each for cause, each in causes.items() if _light(each) + 0.05 < 3 * page} == {}
+    pairs = itertools.combinations(causes, 2)
+    near = {pair: _apart(*(causes[each] for each in pair)) for pair in pairs}
+    assert {pair: apart for pair, apart in near.items() if apart < 2.9} == {}
+    stages = {**present.STAGE_COLOURS, "FP": "#3A9BDC"}.values()
+    lit = [each for cause, each in causes.items() if each != present.CAUSE_COLOURS[cause]]
+    assert min(_apart(each, stage) for each in lit for stage in stages) > 2.5
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_on_causes_can_be_read(dark: bool) -> None:
+    colours = _properties(view_page(""), dark=dark)
+    for cause in present.CAUSE_COLOURS:
+        both = sorted(_light(colours[name]) for name in (cause, f"on-{cause}"))
+        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, cause
 
 
 @pytest.mark.parametrize("dark", [{}, DARK], ids=["light", "dark"])

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from tracekit.report._svg_charts import (
     Axis,
     Part,
-    cause_style,
     heat_level,
     icicle_nodes,
     steps_curve,
@@ -53,9 +50,3 @@ def test_children_that_overlap_stay_inside() -> None:
 def test_levels_of_a_map() -> None:
     assert [heat_level(value, 0, 9) for value in (None, 0, 4.6, 9)] == ["x", "0", "4", "8"]
     assert heat_level(5, 5, 5) == "0"
-
-
-@pytest.mark.parametrize("colour", ["#332288", "#DDCC77"])
-def test_causes_have_texts_that_can_be_read(colour: str) -> None:
-    rule = next(line for line in cause_style().splitlines() if colour in line)
-    assert ("#fff" in rule) == (colour == "#332288")

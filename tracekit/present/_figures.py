@@ -10,7 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._palette import ink_on
+from tracekit.present._palette import DARK_COLOURS, ink_on
 from tracekit.support.wording import cells, printable, shorten, wrap
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
 DARK = {
     "white": "#14181C", INK: "#E8ECF0", MUTED: "#A6B1BB", GRID: "#3A434C", BLANK: "#1D2329",
     "#D5DDE5": "#33404C", "#E9EDF1": "#2A323B", "#D3EBE3": "#1F4A3D", "#C3CCD5": "#56636F",
-    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64", "#225555": "#4E9A9A",
-    "#663333": "#B07070", "#A9B4BF": "#6B7782",
+    "#A9B4BF": "#6B7782", **DARK_COLOURS,
 }  # fmt: skip
 """Dark colours for dark pages: light colour -> dark colour."""
 

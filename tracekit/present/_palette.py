@@ -49,6 +49,12 @@ CAUSE_COLOURS = {
 }
 """Colour of each cause of idle time."""
 
+DARK_COLOURS = {
+    "#332288": "#7D71E3", "#882255": "#C49DC0", "#117733": "#B5B576", "#225555": "#628C96",
+    "#663333": "#B57F5B",
+}  # fmt: skip
+"""Colours that replace the darkest ones on dark pages: colour -> colour."""
+
 PATH_COLOURS = {
     **{f"gpu, {stage}": colour for stage, colour in STAGE_COLOURS.items()},
     "gpu": "#56B4E9",

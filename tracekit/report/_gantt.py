@@ -20,7 +20,7 @@ from tracekit.analysis.dependencies import path_spans
 from tracekit.analysis.diagnosis import RULES, longest_examples
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Trace
-from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names
+from tracekit.present import CAUSE_COLOURS, printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._subject import Close
 from tracekit.report._svg_charts import Entry, cause_looks
@@ -238,7 +238,6 @@ def _packed(views: Sequence[Mapping[str, Any]], names: Names) -> Markup:
         "full": [name[:_MOST_TEXT] for name in full],
         "stages": LOOKS,
         "order": STAGES,
-        "colours": COLOURS,
         "views": views,
     }
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
@@ -252,8 +251,6 @@ _PATH_CAUSES = ("host", "latency")
 _WORKS = ("gpu", "comm")
 LOOKS = (*STAGES, _NO_STAGE, *CAUSE_COLOURS, *_PATH_CAUSES)
 """Names by which the script colours spans: stages, causes of idle time and of paths."""
-COLOURS = {**CAUSE_COLOURS, **{cause: PATH_COLOURS[cause] for cause in _PATH_CAUSES}}
-"""Colours of names that are no stage."""
 _DEEPEST = 5
 _DEEP_OF_MANY = 2
 MOST_OPS = 20_000

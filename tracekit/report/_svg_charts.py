@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, ink_on, unit_of
+from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
 from tracekit.present.pages import fragment, joined
 
 _LABELLED = 7.0
@@ -69,11 +69,10 @@ def cause_looks() -> dict[str, str]:
 
 def cause_style() -> str:
     """Return the CSS rules of the classes of idle causes: their colours, with readable text."""
-    rules = [
-        f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{ink_on(colour)}}}"
-        for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
-    ]
-    return "\n".join(rules)
+    return "\n".join(
+        f".{look}{{background-color:var(--{cause})}}.piece.{look} b{{color:var(--on-{cause})}}"
+        for cause, look in cause_looks().items()
+    )
 
 
 def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:

@@ -22,7 +22,7 @@ from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Run
-from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
+from tracekit.present import printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
 from tracekit.view._counter_lanes import SAMPLED, Counter, sampled
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
@@ -116,11 +116,11 @@ class AskedRuns:
         """Return the names of the runs, the stages, and causes of idle time in words."""
         _only(query)
         names = [printable(each.run.name) for each in self._runs]
-        colours = {CAUSES[cause]: colour for cause, colour in CAUSE_COLOURS.items()}
         none = {each for each in SAMPLED if not any(s.run.trace.height(each) for s in self._runs)}
         keys = {key: label for key, label in KEYS.items() if key not in none}
+        colours = {COMMUNICATION: "comm", **{words: cause for cause, words in CAUSES.items()}}
         return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": keys, "causes": CAUSES,
-                "colours": {COMMUNICATION: PATH_COLOURS["comm"], **colours}}  # fmt: skip
+                "colours": colours}  # fmt: skip
 
     def run(self, query: Query) -> dict[str, Any]:
         """Return a run's lanes (rows of the chart), its first start, and its length, ns."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from tracekit.present._figures import DARK, DARK_SCALES, faint
+from tracekit.present._palette import CAUSE_COLOURS, DARK_COLOURS, PATH_COLOURS, ink_on
 from tracekit.present.pages._fragments import environment
 
 
@@ -92,13 +93,29 @@ def page_of(
             subtitle=subtitle,
             what=what,
             version=version,
-            style=Markup(_asset("page.css") + style),  # noqa: S704 - our own
+            style=Markup(_colours() + _asset("page.css") + style),  # noqa: S704 - our own
             script=Markup(script),  # noqa: S704 - our own
             sections=sections,
             has_contents=has_contents,
             blocks=() if drawn is None else drawn.blocks,
         )
     )
+
+
+def _colours() -> str:
+    """Return the CSS properties of idle causes and parts of paths: colour, and text on it."""
+    parts = {part: PATH_COLOURS[part] for part in ("comm", "host", "latency")}
+    named = {**CAUSE_COLOURS, **parts}
+    light, dark = (
+        "".join(f"--{name}:{colour};--on-{name}:{ink_on(colour)};" for name, colour in each.items())
+        for each in (named, {name: DARK_COLOURS.get(each, each) for name, each in named.items()})
+    )
+    by_theme = {
+        "@media screen": "[data-theme=dark]",  # paper is light
+        "@media screen and (prefers-color-scheme:dark)": ":not([data-theme=light])",
+    }
+    darker = (f"{media}{{:root{which}{{{dark}}}}}" for media, which in by_theme.items())
+    return "\n".join([f":root{{{light}}}", *darker, ""])
 
 
 def _asset(name: str) -> str:

@@ -229,7 +229,7 @@ class Chart {
     this.marks = 0;
     this.axis(c, colour, height);
     const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), raised: colour("raised"), hatch: colour("hatch") };
-    look.stages = this.data.stages.map((name) => this.data.colours[name] ?? colour(name.replace(" ", "-")));
+    look.stages = this.data.stages.map((name) => colour((this.data.colours?.[name] ?? name).replace(" ", "-")));
     look.texts = look.stages.map(inkOn);
     this.view.lanes.forEach((lane, number) => this.row(c, lane, TOP + number * ROW, ROW, look, number));
     this.band(c, look, height);

@@ -660,7 +660,7 @@ class RunChart extends Chart {
     const list = this.find(".legend"), known = Array.from(list.children, (entry) => entry.dataset.look);
     for (const look of names.filter((name) => name in this.data.colours && !known.includes(name))) {
       const entry = element("li", ""), mark = element("i", "", { className: "mark" });
-      mark.style.background = this.data.colours[look];
+      mark.style.background = `var(--${this.data.colours[look]})`;
       entry.dataset.look = look;
       entry.append(mark, Object.values(this.data.causes).includes(look) ? `idle: ${look}` : look);
       list.append(entry);
