@@ -319,6 +319,70 @@ def test_counters_are_drawn_and_told(browser: Any, counted: tracekit.Run, heard:
         assert heard == []
 
 
+CURVES = """window.curves = [];
+    const draw = CanvasRenderingContext2D.prototype.bezierCurveTo;
+    CanvasRenderingContext2D.prototype.bezierCurveTo = function (...places) {
+        window.curves.push(places); draw.apply(this, places); };"""
+
+
+def test_a_found_op_is_scrolled_to_below_the_axis(
+    browser: Any, served: View, heard: list[str]
+) -> None:
+    page = browser.new_page(viewport={"width": 900, "height": 150})
+    page.add_init_script(CURVES)
+    page.goto(served.address)
+    page.wait_for_selector("[data-listed]")
+    lanes = page.eval_on_selector_all(".sight tbody th", "all => all.map((one) => one.textContent)")
+    page.keyboard.press("/")
+    page.keyboard.type("onerror")
+    page.wait_for_function("() => document.querySelector('.found').textContent.includes('found')")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.picked .facts')?.children.length > 8")
+    above, high = page.eval_on_selector(".lanes", "box => [box.scrollTop, box.clientHeight]")
+    of_op = page.locator(".picked .said").text_content().rpartition(" · ")
+    number = lanes.index(f"{of_op[0].rpartition(' · ')[2]} · {of_op[2]}")
+    assert above <= 17 * number <= above + high - 39
+    # The launch is drawn from its thread's lane to that of the op.
+    _, first, _, second, _, last = page.evaluate("() => window.curves.at(-1)")
+    assert (second, last) == (22 + 17 * number + 8.5,) * 2
+    assert first < second
+    axis = page.eval_on_selector(
+        "canvas",
+        """(canvas, top) => {
+            const { data } = canvas.getContext('2d').getImageData(200, top, 600, 12);
+            return data.some((value, i) => i % 4 === 0 && value < 200);
+        }""",
+        above,
+    )
+    assert axis or not above
+    assert heard == []
+
+
+def test_a_launch_without_a_lane_is_not_drawn(
+    browser: Any, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    """It was drawn from the topmost lane, a GPU."""
+    trace = runs[0].trace
+    bare = {name: trace.read(name).clear() for name in ("ranges", "iterations")}
+    with View([runs[0].with_trace(trace.with_tables(bare))], opens=False) as view:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.add_init_script(CURVES)
+        page.goto(view.address)
+        page.wait_for_selector("[data-ready]")
+        page.keyboard.press("/")
+        page.keyboard.type("onerror")
+        page.wait_for_function(
+            "() => document.querySelector('.found').textContent.includes('found')"
+        )
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "() => document.querySelector('.picked .facts')?.textContent.includes('Launched by')"
+        )
+        page.wait_for_timeout(200)
+        assert page.evaluate("() => window.curves") == []
+        assert heard == []
+
+
 PERFETTO = """<script>addEventListener("message", ({ data, source, origin }) => {
     if (data === "PING") source.postMessage("PONG", origin);
     if (data.perfetto) document.title = `${data.perfetto.title} ${data.perfetto.buffer.byteLength}`;

@@ -234,6 +234,7 @@ class Chart {
     this.view.lanes.forEach((lane, number) => this.row(c, lane, TOP + number * ROW, ROW, look, number));
     this.band(c, look, height);
     this.marksOf(c, look, TOP, ROW);
+    this.axisAbove(c, colour, TOP);
     this.canvas.dataset.marks = this.marks;
     this.canvas.dataset.ms = (performance.now() - started).toFixed(1);
   }
@@ -289,6 +290,18 @@ class Chart {
       const half = c.measureText(text).width / 2;
       if (x + half < this.width) c.fillText(text, Math.max(x, half + 2), 8);
     }
+  }
+
+  // The axis stays in sight where lanes are scrolled.
+  axisAbove(c, colour, high) {
+    const { scrollTop } = this.canvas.parentElement;
+    if (!scrollTop) return;
+    c.save();
+    c.translate(0, scrollTop);
+    c.fillStyle = colour("paper");
+    c.fillRect(0, 0, this.width, high);
+    this.axis(c, colour, high);
+    c.restore();
   }
 
   row(c, lane, top, high, look, number) {
@@ -347,7 +360,7 @@ class Chart {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
     const lane = this.view.lanes[Math.floor((y - 22) / 17)];
-    if (!lane || x < this.labels) return null;
+    if (!lane || x < this.labels || y < this.canvas.parentElement.scrollTop + 22) return null;
     const time = this.time(x), reach = (this.to - this.from) / this.plot * 2;
     const last = firstFrom(lane.start, time + reach) - 1;
     for (let i = last; i >= Math.max(last - 400, 0); i -= 1) {
@@ -379,7 +392,13 @@ class Chart {
     for (const [name, text] of this.facts(found)) facts.append(element("dt", name), element("dd", text));
     told.append(facts);
     this.lane = this.view.lanes.indexOf(found.lane);
+    this.scrollTo(22 + 17 * this.lane);
     this.draw();
+  }
+
+  scrollTo(top) {
+    const box = this.canvas.parentElement, { scrollTop, clientHeight } = box;
+    if (top < scrollTop + 22 || top + 17 > scrollTop + clientHeight) box.scrollTop = top - clientHeight / 2;
   }
 
   facts({ lane, i }) {
@@ -580,6 +599,7 @@ class Chart {
     canvas.addEventListener("pointerleave", () => { this.pointer = undefined; this.hover(null); });
     canvas.addEventListener("keydown", (event) => this.key(event));
     for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => this.draw());
+    canvas.parentElement.addEventListener("scroll", () => this.draw());
     document.addEventListener("keydown", (event) => {
       if (event.defaultPrevented || event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
       this.find(".search").focus();

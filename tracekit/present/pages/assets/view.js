@@ -204,7 +204,7 @@ class RunChart extends Chart {
     const y = (number) => top + (number + 0.5) * high;
     const flow = ([to, start, from, launched]) => {
       const first = this.x(launched), x = this.x(start);
-      c.beginPath(); c.moveTo(first, y(from)); c.bezierCurveTo(first + 20, y(to), x - 20, y(from), x, y(to)); c.stroke();
+      c.beginPath(); c.moveTo(first, y(from)); c.bezierCurveTo(first + 20, y(from), x - 20, y(to), x, y(to)); c.stroke();
       c.beginPath(); c.arc(first, y(from), 3, 0, 7); c.fill();
     };
     c.save();
@@ -212,8 +212,8 @@ class RunChart extends Chart {
     c.globalAlpha = 0.45;
     this.flows?.forEach(flow);
     c.globalAlpha = 1;
-    const { launch_start: from, launch_lane: lane, op } = this.told ?? {};
-    if (this.picked && this.picked.lane.number?.[this.picked.i] === op && lane >= 0) flow([this.view.lanes.indexOf(this.picked.lane), this.picked.lane.start[this.picked.i], lane, from]);
+    const { launch_start: from, launch_lane: lane = null, op } = this.told ?? {};
+    if (this.picked && this.picked.lane.number?.[this.picked.i] === op && lane !== null) flow([this.view.lanes.indexOf(this.picked.lane), this.picked.lane.start[this.picked.i], lane, from]);
     c.restore();
   }
 
@@ -238,10 +238,10 @@ class RunChart extends Chart {
     view.steps ??= await ask("steps", { run: this.number });
     if (view !== this.view) return;
     (this.lower ?? this).follow?.();
-    const { unlike, iteration, lost } = view.steps;
+    const { unlike, iteration, lost } = view.steps, many = iteration.length + lost;
     const entry = ({ iteration: number, share, start, end }) =>
       buttonOf(`step ${number}: ${share.toFixed(2)} times the median`, () => { this.around(start, end); this.note(); });
-    const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
+    const told = iteration.length ? `${size(many)} step${many === 1 ? "" : "s"}, ${unlike.length ? "unlike the others: " : "no outliers found."}` : "No steps are known.";
     list.replaceChildren(element("span", told), ...unlike.map(entry));
     this.draw();
   }
