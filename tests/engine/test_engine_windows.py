@@ -613,6 +613,17 @@ def test_another_thread_s_work_beside_the_step_before_begins_none(stage: str) ->
     assert _step_begins(ahead, thread=0) == [(0, 10), (1, 20), (2, 160)]
 
 
+@pytest.mark.parametrize("stage", ["FP", "OTHER"])
+@pytest.mark.parametrize("launch", [98, 101, 120])
+def test_another_thread_s_request_begins_no_step(stage: str, launch: int) -> None:
+    """Of a server beside training: nothing else ran on the GPU when it came."""
+    ops = [(10, 60, 5, "FP"), (130, 132, launch, stage), (140, 150, 104, "FP")]
+    assert _step_begins(ops, thread=0, beside=launch) == [(0, 10), (1, 140)]
+    # Nor does it end one, so that input may begin the next step before the request ends.
+    ops = [(10, 60, 5, "FP"), (70, 150, launch, stage), (120, 130, 102, "IO"), *ops[2:]]
+    assert _step_begins(ops, thread=0, beside=launch) == [(0, 10), (1, 120)]
+
+
 def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:
     earlier: list[tuple[int, int, int | None, str]] = [(1, 4, None, "FP"), (4, 8, None, "WU")]
     assert _step_begins([*earlier, *STEP_OPS], thread=0)[:2] == [(None, 1), (0, 10)]

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from tracekit.engine._lines import Lines
 from tracekit.engine._sweep_loops import (
-    INPUT,
     NONE,
-    OWN_INPUT,
     SORTS,
     Groups,
     Launched,
@@ -95,9 +93,9 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
-    Input copies that the iteration's own thread launches (or, between two iterations, the thread of
-    the next one) form a separate group from other input; so do those launched by the thread that
-    runs forward passes on the device.
+    Ops that the iteration's own thread launches (or, between two iterations, the thread of the next
+    one) form separate groups from those of other threads. Input copies that the thread launches
+    that runs forward passes on the device count as its own.
 
     An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
     thread is in none, to the iteration that its process is in at that time.
@@ -162,32 +160,32 @@ class LaunchGroups:
 
         Returns
         -------
-        ``process, device, stage``; ``is_own``, whether the group is input that the iteration's own
-        thread launches; ``iteration``, null for ops between or before iterations, and ``part``, the
+        ``process, device, stage``; ``is_own``, whether the iteration's own thread launches the
+        group; ``iteration``, null for ops between or before iterations, and ``part``, the
         number of the iteration or gap, -1 before all iterations; ``start, end`` (ns), first start
-        and
-        last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the launching
-        thread) of one of them.
+        and last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the
+        launching thread) of one of them.
         """
         groups = self._groups
         used = np.flatnonzero(groups.starts < _NEVER)
         place, sort = np.divmod(used, SORTS)
+        stage, is_own = np.divmod(sort, 2)
         line = np.searchsorted(self._begins, place, side="right") - 1
         part = place - self._begins[line] - 1
         mark = pl.Series(self._marks.first[self._places()[line]] + part)
-        is_own_input = pl.Series(groups.own[used])
+        own = pl.Series(groups.own[used])
         return pl.DataFrame(
             {
                 **{name: self._lines.owners[name].gather(line) for name in _OWNER},
-                "stage": _STAGES.gather(np.where(sort == OWN_INPUT, INPUT, sort)),
-                "is_own": sort == OWN_INPUT,
+                "stage": _STAGES.gather(stage),
+                "is_own": is_own.astype(np.bool_),
                 "iteration": self._table["iteration"].gather(mark.set(pl.Series(part < 0), None)),
                 "part": part,
                 "start": groups.starts[used],
                 "end": groups.ends[used],
                 "launch_start": groups.launches[used],
                 "launch_thread": groups.threads[used].astype(np.int32),
-                "own": is_own_input.set(is_own_input == NONE, None),
+                "own": own.set(own == NONE, None),
             }
         )
 

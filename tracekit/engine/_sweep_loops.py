@@ -333,7 +333,7 @@ class Launched(NamedTuple):
 class Groups(NamedTuple):
     """Groups of ops of equal device, stage, and iteration (or gap between two) of their launch.
 
-    Input that the iteration's own thread launches forms a separate group from other input.
+    Ops that the iteration's own thread launches form separate groups from those of other threads.
     """
 
     starts: Array
@@ -344,9 +344,9 @@ class Groups(NamedTuple):
     """These three are of any one op of the group."""
 
 
-FORWARD, INPUT, OWN_INPUT = STAGES.index("FP"), STAGES.index("IO"), len(STAGES)
-SORTS = len(STAGES) + 1
-"""Number of classes of ops: stages, and `OWN_INPUT`."""
+FORWARD, INPUT = STAGES.index("FP"), STAGES.index("IO")
+SORTS = 2 * len(STAGES)
+"""Number of classes of ops: for each stage those of other threads, and those of the own thread."""
 NONE = -(1 << 62)
 """Value for no iteration."""
 
@@ -434,14 +434,13 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
             place = near[line, 1] = last_until(marks.host_marks, least, most, own, near[line, 1])
             if place >= least and marks.host_marks[place] == own:
                 mark = marks.places[place]
-        sort = ops.stages[row]
-        thread = ops.threads[row]
-        if sort == FORWARD:
+        stage, thread = ops.stages[row], ops.threads[row]
+        if stage == FORWARD:
             drivers[line] = thread
-        is_own = mark >= low and thread == marks.threads[mark]
-        if sort == INPUT and (is_own or (mark >= low and thread == drivers[line])):
-            sort = OWN_INPUT
-        at = (begins[line] + mark - low + 1) * SORTS + sort
+        is_own = mark >= low and (
+            thread == marks.threads[mark] or (stage == INPUT and thread == drivers[line])
+        )
+        at = (begins[line] + mark - low + 1) * SORTS + 2 * stage + is_own
         groups.starts[at] = min(groups.starts[at], ops.starts[row])
         groups.ends[at] = max(groups.ends[at], ops.ends[row])
         groups.launches[at], groups.own[at], groups.threads[at] = now, own, thread

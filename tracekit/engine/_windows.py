@@ -141,16 +141,17 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     """Cut each device's time into iterations and the gaps between them.
 
     An iteration begins on a device with its first op there. Input copies of prefetching threads do
-    not count as its first op. Input copies launched by the iteration's own thread, in it or since
-    the previous iteration, do count, if all earlier work has ended when they start. An iteration
-    ends when the next one begins, or where the first op (other than input) launched between the two
-    starts. An op belongs to the iteration that its process was in at the launch; if several threads
-    train in a process, to the iteration that its own thread was in, since threads may be in
-    different ones. The last iteration ends with the step's last op on any device
-    (`with_step_ends`). The first window begins with the first op that the process launches on the
-    device and the last one ends no earlier than its last op, so that no op is lost. Ops before all
-    launched ones get a window outside of all iterations, as does a process without any known
-    launch.
+    not count as its first op, nor do requests to a model: work of further threads on a device where
+    the iterations' own threads run forward passes. Input copies launched by the iteration's own
+    thread, in it or since the previous iteration, do count, if all earlier work has ended when they
+    start. An iteration ends when the next one begins, or where the first op (other than input or
+    requests) launched between the two starts. An op belongs to the iteration that its process was
+    in at the launch; if several threads train in a process, to the iteration that its own thread
+    was in, since threads may be in different ones. The last iteration ends with the step's last op
+    on any device (`with_step_ends`). The first window begins with the first op that the process
+    launches on the device and the last one ends no earlier than its last op, so that no op is lost.
+    Ops before all launched ones get a window outside of all iterations, as does a process without
+    any known launch.
 
     Parameters
     ----------
@@ -211,22 +212,29 @@ def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
         Ops without a known launch.
     """
     start, end, is_input = pl.col("start"), pl.col("end"), pl.col("stage") == "IO"
-    is_pass = pl.col("stage").is_in(["FP", "BP", "WU"])
+    is_own, is_work = pl.col("is_own"), pl.col("is_work")
+    is_forward, is_evaluation = pl.col("stage") == "FP", pl.col("stage") == "ME"
+    # On a device where the steps' own threads run forward passes, those of others are requests.
+    leads = (is_forward & is_own).any().over(_OWNER)
+    is_pass = pl.col("stage").is_in(["BP", "WU"]) | (is_forward & (is_own | ~leads))
     trainers = launched.filter(is_pass)["launch_thread"].unique().implode()
-    is_work = is_pass | (~is_input & pl.col("launch_thread").is_in(trainers))
+    by_trainer = ~is_input & (is_own | pl.col("launch_thread").is_in(trainers))
+    told = launched.with_columns(is_work=is_pass | by_trainer).with_columns(
+        of_step=is_work | (~is_input & (is_evaluation | ~leads | (pl.col("part") < 0)))
+    )
     passed = pl.col("done").cum_max().shift(1).forward_fill().over(_OWNER)
     # Evaluation or a checkpoint that another thread runs beside earlier passes begins no step.
     is_beside = pl.col("first_own") > pl.when(pl.col("work") < passed).then("work")
     parts = (
-        launched.group_by(*_OWNER, "part")
+        told.group_by(*_OWNER, "part")
         .agg(
             pl.col("iteration").first(),
-            work=start.filter(~is_input).min(),
-            work_ends=end.filter(~is_input).max(),
+            work=start.filter("of_step").min(),
+            work_ends=end.filter("of_step").max(),
             first_own=start.filter(is_work).min(),
             done=end.filter(is_work).max(),
-            own=start.filter("is_own").min(),
-            other=start.filter(is_input & ~pl.col("is_own")).min(),
+            own=start.filter(is_input & is_own).min(),
+            other=start.filter(is_input & ~is_own).min(),
         )
         .sort(*_OWNER, "part")
         .with_columns(
