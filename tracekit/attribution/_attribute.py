@@ -454,7 +454,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """A chunk of ops with their stages and iterations, and what it adds to `_Passed`."""
+    """A chunk of ops with their stages and iterations, and its share of the sums in `_Passed`."""
 
     ops: pl.DataFrame
     early: Array

@@ -143,7 +143,7 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return for each kernel name code what the kernel is: layer, a kind of collective, or neither.
+    """Return the role of each kernel name (code): layer kernel, a kind of collective, or neither.
 
     `counted` has the names, see `count_names`. The last entry is for ops without a name.
     """
@@ -164,9 +164,9 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
 
 def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    """Return what each op is, by its kernel name: layer, a kind of collective, or neither.
+    """Return the role of each op by kernel name: layer kernel, a kind of collective, or neither.
 
-    `roles` has the answer for each name code.
+    `roles` has the role of each name code.
     """
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])

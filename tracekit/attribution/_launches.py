@@ -69,7 +69,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Launches:
-    """Launching call of each op (kernel, copy, memset), and counts of what could not be joined.
+    """Launching call of each op (kernel, copy, memset); counts of ops and calls not joined.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ class _Calls:
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:
-        """Return the number of calls whose process and correlation id another call has as well."""
+        """Return the number of calls that share process and correlation id with another call."""
         for number in range(len(self._spans), len(self._calls)):
             self._add(number)
         return self._repeated

@@ -390,7 +390,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return bits with the evidence for the stage of what a call launches; see `_evidence`.
+    """Return evidence bits (see `_evidence`) for the stage of the op that a call launches.
 
     It is taken from the ranges that are open at the call on its thread, on the training thread and
     in its process, and from the backward windows (when a backward pass may run).

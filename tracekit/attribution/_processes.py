@@ -34,7 +34,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """What was found on processes, to decide which of them train: ranges, threads, kernel counts.
+    """Facts about processes, by which those that train are found: ranges, threads, kernel counts.
 
     Parameters
     ----------

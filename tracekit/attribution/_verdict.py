@@ -277,7 +277,7 @@ def _counts(
     others: Mapping[str, pl.DataFrame],
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return one row per process: how often each hint to what it does occurs, one column per hint.
+    """Return one row per process, one column per hint to its activity: how often the hint occurs.
 
     Hints are ranges of passes (`passes`), kernel names (`signs`), and others by column name.
     """

@@ -211,7 +211,7 @@ class Machine:
         return {kind: self._of_type(kind, self.graph) for kind in PREFIXES}
 
     def _of_type(self, kind: NodeType, nodes: Iterable[str]) -> list[str]:
-        """Return those of `nodes` (names) that have a type, in order of their numbers."""
+        """Return the `nodes` (names) that have the type `kind`, in order of their numbers."""
         known = self.graph.nodes
         return sorted((n for n in nodes if known[n].get("type") == kind), key=number_of)
 

@@ -204,7 +204,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add GPUs and NICs for `pci` elements of such a PCI class that the XML does not name."""
+    """Add a GPU or NIC for each `pci` element of that PCI class that the XML does not name."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")

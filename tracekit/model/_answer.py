@@ -132,7 +132,7 @@ class Answer:
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:
-        """Return a copy with further entries in `meta`."""
+        """Return a copy of the answer with the entries `more` added to its `meta`."""
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
@@ -179,7 +179,7 @@ class Answer:
         )
 
     def _with_shown(self) -> pl.DataFrame:
-        """Return the rows, with further columns for numbers that the displayed table has instead.
+        """Return the rows, and numbers that the displayed table has in place of theirs.
 
         For each numeric column of the rows that `readable` has too, its numbers there (such as
         means) are added under a prefixed name.

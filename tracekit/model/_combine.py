@@ -482,7 +482,7 @@ def _corrected(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return for each trace file what to add to its ids (of ops, ranges, processes) in the run.
+    """Return for each trace file the offset of its ids (of ops, ranges, processes) in the run.
 
     A file's ids continue those of the files before it.
     """

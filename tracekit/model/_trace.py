@@ -579,7 +579,7 @@ def _write(frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None) 
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
-    """Replace a canonical table that `TraceWriter` wrote as one part, or as none without rows."""
+    """Replace a table of a folder by `frame`; it was written as one part, or none without rows."""
     parts = _parts(folder)[name]
     if not parts and frame.is_empty():
         return

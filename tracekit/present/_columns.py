@@ -311,7 +311,7 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add to a comparison of two runs by part of the step a last row: the whole step."""
+    """Add a last row, the whole step, to a comparison of two runs by parts of the step."""
     step = meta.get("step")
     if not step or step["a_ns"] is None:
         return frame

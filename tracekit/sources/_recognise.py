@@ -252,7 +252,7 @@ def refusal(path: Path) -> InputError:
 
 
 def _known(head: bytes) -> tuple[str, str] | None:
-    """Return what kind of other file begins with `head`, and the hint for it; None if unknown."""
+    """Return the kind of non-trace file that begins with `head`, and a hint; None if unknown."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
     for each in kinds:

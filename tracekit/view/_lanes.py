@@ -88,7 +88,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Drawn(Spans):
-    """Spans with what is drawn of each: its name (index in `texts`), number of the op, hatching."""
+    """Spans, each with what a picture shows of it: name (index in `texts`), op number, hatching."""
 
     name: Ints
     number: Ints

@@ -359,7 +359,7 @@ def _in_precisions(rows: pl.DataFrame) -> str:
 
 
 def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
-    """Return communication kernels and copies as further rows, in the columns of operator rows."""
+    """Return communication kernels and copies as rows with the columns of operators."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
     rows = (

@@ -237,7 +237,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return other reports of the machine of `index` -> how much later `index` began, ns."""
+        """Return each report of the same machine -> how much later report `index` began, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later

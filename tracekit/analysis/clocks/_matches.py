@@ -282,7 +282,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
 
 
 def _end_together(pairs: Pairs) -> bool:
-    """Test if end times differ far less than start times, as those of one collective do."""
+    """Test if the ends of calls differ far less than their starts, as in a collective."""
     ends, starts = (
         times - np.median(times)
         for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)

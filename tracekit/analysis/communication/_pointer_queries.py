@@ -207,7 +207,7 @@ def _gpu_work_inside(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, call``: ops launched by other threads, with the MPI call open meanwhile."""
+    """Return ``op, call``: an op that another thread launched, and the MPI call then open."""
     callers = calls.select("process", "thread").unique()
     found = within(ops.drop("thread").join(callers, on="process"), calls)
     # Calls are numbered by start within a process.

@@ -48,7 +48,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """Option that asks for this change, without dashes: such as ``bucket 25MB``."""
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
@@ -161,7 +161,7 @@ class Change(Protocol):
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """Option that asks for this change, without dashes: such as ``host 2x``."""
 
     def touches(self) -> pl.Expr:
         """Return an expression that is true for edges whose length the change alters."""
@@ -180,7 +180,7 @@ class Speed:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """Option that asks for this change, without dashes: such as ``stage BP=2x``."""
         if self.stage is not None:
             return f"stage {self.stage}={_times(self.factor)}"
         return f"speed {self.name}={_times(self.factor)}"
@@ -206,7 +206,7 @@ class Bandwidth:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """Option that asks for this change, without dashes: such as ``bandwidth nvlink=2x``."""
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
@@ -239,7 +239,7 @@ class Loader:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change."""
+        """Option that asks for this change, without dashes: such as ``loader 2x``."""
         if self.workers is not None:
             return f"{self.workers}{WORKERS}"
         return f"loader {_times(self.factor)}"
@@ -304,7 +304,7 @@ class Host:
 
     @property
     def label(self) -> str:
-        """The command-line option that asks for this change, such as ``--host 2x``."""
+        """Option that asks for this change, without dashes: such as ``host 2x``."""
         return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
@@ -350,7 +350,7 @@ class Overlap:
     label: str = "perfect overlap"
 
     def touches(self) -> pl.Expr:
-        """Select the edges by which other work and calls wait for communication."""
+        """Select the edges by which anything but communication waits for communication."""
         return (
             pl.col("kind").is_in(_WAITS)
             & (pl.col("of_source") == "comm")

@@ -145,7 +145,7 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 def described(
     trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Describe each call and op, in order of nodes: row ``node // 2`` has that of the node.
+    """Describe each call and op: row ``node // 2`` is for the one that starts or ends at the node.
 
     Returns
     -------

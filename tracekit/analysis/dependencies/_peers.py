@@ -47,11 +47,11 @@ class Alike:
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select the edges of this work whose length differs from their peers'."""
+        """Select the edges of this work whose length is not that of equal work on other ranks."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the length that the peers have, ns: the edges' column whose name is in `usual`."""
+        """Return how long equal work takes on other ranks, ns: edges' column named in `usual`."""
         return pl.col(self.usual)
 
 
@@ -120,7 +120,7 @@ def _ranks(job: Job) -> list[Alike]:
 
 
 def _kinds(job: Job) -> list[Alike]:
-    """Return a change per kind of op, largest total deviation from the peers first."""
+    """Return a change per kind of op, largest total deviation from the other ranks first."""
     off = (pl.col("weight") - pl.col("usual")).abs().sum()
     kinds = job.edges.drop_nulls(["did", "usual"]).group_by("did").agg(off=off)
     names = kinds.filter(pl.col("off") > 0).sort(-pl.col("off"), "did")["did"].head(_MOST)

@@ -270,7 +270,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Find copies to the GPU from pageable memory, or copies that block the host like such ones."""
+    """Find copies to the GPU from pageable memory, or that block the host as such copies do."""
     copies = facts.of_rule(host_copies, "sums", "pageable_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):

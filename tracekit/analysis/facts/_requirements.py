@@ -68,7 +68,7 @@ class Facts:
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of NCCL and MPI calls: those with a recorded size, and all."""
+        """Number of NCCL and MPI calls with a recorded size, and number of all such calls."""
         calls = read_calls(self.trace).drop_nulls("collective")["message_bytes"]
         moving = self._mpi.filter(~pl.col("name").str.contains("(?i)barrier"))
         sized = pl.concat([calls, moving["bytes"]])
@@ -505,7 +505,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _other_data(trace: Trace) -> str:
-    """Return a clause on a recording without GPU work: its three largest kinds of other data."""
+    """Return a clause for a recording without GPU work: the three largest kinds of data it has."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     listed = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

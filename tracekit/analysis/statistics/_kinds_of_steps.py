@@ -66,7 +66,7 @@ class Regular:
 def within_kinds(
     sample: Numbers | Floats, regular: Regular | None
 ) -> tuple[Numbers | Floats, Floats]:
-    """Split the scatter of step times into that within slow or other steps, and that between both.
+    """Split the scatter of step times: within slow and within other steps, and between the two.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Return step lengths grouped by mode; with one mode, as regularly slow and all other steps.
+    """Return step lengths by mode; with one mode, the regularly slow steps and the other steps.
 
     Empty if there are neither several modes nor regularly slow steps.
     """

@@ -68,7 +68,7 @@ class KeySums:
 
     @property
     def of_all(self) -> StageSums:
-        """Sums by stage over each GPU's whole recording, which must have been computed."""
+        """Sums by stage over each GPU's whole recording; an error if `whole` is None."""
         return _there(self.whole)
 
     @property

@@ -416,7 +416,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
 
 
 def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return a figure's bars, ns: work, bubble while a neighbour stage works, and other bubble."""
+    """Return a figure's bars, ns: work, bubbles while a neighbour stage works, other bubbles."""
     neighbour = pl.col("dependency_ns")
     return table.select(
         name=pl.col(name).cast(pl.String),

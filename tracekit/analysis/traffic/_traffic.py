@@ -82,7 +82,7 @@ _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and
 
 
 class _Facts(NamedTuple):
-    """Traffic by link, and what else one pass over all transfers of a run finds.
+    """Results of one pass over all transfers of a run: traffic by link, and other sums.
 
     ``share``: see `placed_share`; ``choices``: possible algorithms of collectives; ``ops``: the ops
     that moved bytes.

@@ -141,7 +141,7 @@ def _described_in_2020(file: ExportFile) -> _Gpus:
 
 
 def _described_by_processes(file: ExportFile) -> _Gpus:
-    """Return the GPUs of exports that have no list of GPUs, only which ones each process uses."""
+    """Return the GPUs of exports that list only which GPUs each process uses."""
     columns: dict[str, SqlType] = {"gpuId": "int", "numMultiprocessors": "int", "uuid": "text"}
     gpus = file.read(_MAP_TABLE, columns).select(
         gpu_id="gpuId",
