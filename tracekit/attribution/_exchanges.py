@@ -283,7 +283,7 @@ def _explained(found: pl.DataFrame) -> pl.DataFrame:
 
 @cache
 def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Expr]]:
-    """Return columns for collectives, to be added one dictionary after the other; last: ``place``.
+    """Return dicts of columns to add to collectives, one after the other; the last has ``place``.
 
     ``place`` is the stage that the layer kernels around a collective imply, null if it is unclear.
     `both_passes` is the least ratio of a collective's occurrences between layers of one pass

@@ -60,11 +60,10 @@ class Nesting:
         range around them has (or exactly one has); start/end ranges with a stage; and ranges at
         which evaluation begins. Columns: those of the canonical table, where ``open`` is also true
         for ranges that end together at the end of the recording; ``base`` (name without the numbers
-        that PyTorch appends), ``stage, rule, number`` (see
-        `step_names`); ``around``, the nearest range of a pass; and flags: ``evaluates`` (lies in
-        metric
-        evaluation), ``apart`` (so does its process then), ``begins`` (is the outermost such range),
-        ``covered`` (repeats the stage of a range around it).
+        that PyTorch appends), ``stage, rule, number`` (see `step_names`); ``around``, the nearest
+        range of a pass; and flags: ``evaluates`` (lies in metric evaluation), ``apart`` (that, or
+        its process evaluates when it begins), ``begins`` (is the outermost such range), ``covered``
+        (repeats the stage of a range around it).
     marks
         ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
         (`passes`: forward, backward, weight update), without those inside autograd markers.

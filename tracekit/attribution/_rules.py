@@ -72,8 +72,7 @@ class Rules:
         Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
     step
         The user's definition of a step, used where steps are inferred from the order of launches:
-        it
-        ends with an `update`, begins with `input`, or is the `period` of updates; None: any of
+        it ends with an `update`, begins with `input`, or is the `period` of updates; None: any of
         these.
     file
         The user's rules file, or None.
@@ -115,8 +114,7 @@ class Rules:
             Verdict for all processes (never `unknown`); replaces the verdict that tracekit finds.
         step
             Definition of a step (it ends with an `update`, begins with `input`, or is the `period`
-            of
-            updates), used where steps are inferred from the order of launches.
+            of updates), used where steps are inferred from the order of launches.
 
         Raises
         ------
@@ -176,7 +174,8 @@ class Rules:
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
         """Return an expression: whether any entry of the list `name` matches a row.
 
-        With `flag`, only entries that set this flag count.
+        `columns` has the column for each key of a pattern. With `flag`, only entries that set this
+        flag count.
         """
         entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
         return self.made(

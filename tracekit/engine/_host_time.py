@@ -113,7 +113,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, thread, range, start, end`` of the intervals in which a range is innermost.
+    """Return when a range is innermost: ``process, thread, range, start, end`` (ns).
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, range, start, end`` of intervals in which a range is innermost on its line.
+    """Return when a range is innermost on its line: ``line, range, start, end`` (ns).
 
     A line is a thread, or a thread and an NVTX domain.
     """

@@ -180,8 +180,8 @@ def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
 def _forward_rows(ranges: _Ranges) -> pl.Series:
     """Return for each backward marker the row of its forward operator.
 
-    Of the operators with the marker's sequence number that began before it, this is the last one:
-    the earlier ones merely show the number that is due next, or enclose the operator.
+    This is the last operator with the marker's sequence number that began before it. Earlier ones
+    only enclose it, or are not differentiated and show the number that comes next.
     """
     inside = pl.Series(ranges.innermost(pl.col("marker"))) >= 0
     rows = ranges.table.select("process", "sequence", "start", "marker", inside=inside)

@@ -244,7 +244,7 @@ _PAIRS = 4_000_000
 
 
 def start_end_ranges(trace: Trace) -> pl.DataFrame:
-    """Return ``range, process, start, end, path`` of the start/end ranges of a run."""
+    """Return ``range, process, start, end`` (ns), ``path`` of the start/end ranges of a run."""
     return (
         trace["ranges"].filter(pl.col("style") == "start_end")
         .select("range", "process", "start", "end", path=path_number())
@@ -363,7 +363,7 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, path, start, end``: when at least one range of a path is open (merged)."""
+    """Return ``process, path, start, end`` (ns): when some range of a path is open (merged)."""
     owner = ["process", "path"]
     reached = pl.col("end").cum_max().shift(1).over(owner)
     part = (pl.col("start") > reached).fill_null(value=True).cum_sum().over(owner)

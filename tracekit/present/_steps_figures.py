@@ -152,8 +152,8 @@ def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: st
     ----------
     points
         One row per run, in order: ``value, step_ns, low_ns, high_ns``; ``level`` and ``level_ns``
-        (number and median of the
-        stretch between change points); ``change_percent`` from the level before.
+        (number and median of the stretch between change points); ``change_percent`` from the level
+        before.
     label
         Name of the label that orders the runs.
     title, subtitle

@@ -232,7 +232,7 @@ def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost ``ncclGroupStart/End`` groups of calls: ``thread, start, end, group``.
+    """Return outermost ``ncclGroupStart/End`` groups: ``thread, start, end`` (ns), ``group``.
 
     A group that was open when recording began is unknown; a group that is still open at the end of
     the recording has no end.

@@ -608,7 +608,7 @@ def _asleep(trace: Trace) -> pl.DataFrame:
 
 
 def _between(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return ``thread, start, end`` of the time between annotated steps; empty without such."""
+    """Return ``thread, start, end`` (ns) of the time between annotated steps, if there are any."""
     from_ranges = iterations.filter(pl.col("source") == "ranges")
     threads = from_ranges.select("process", "thread").unique("process")
     marks = host_marks(from_ranges).sort("process", "time")

@@ -196,7 +196,7 @@ class Part:
 
     @cached_property
     def _rest(self) -> pl.DataFrame:
-        """Busy intervals, merged, of all ops but copies and collectives: ``device, start, end``."""
+        """Merged busy intervals of all but copies and collectives: ``device, start, end`` (ns)."""
         return merged_in_batches(self.ops.filter(~self._is_asked_about), ["device"])
 
     @property

@@ -96,8 +96,8 @@ def work_by_name(part: Part) -> Frames:
     """Return how many GPUs (by process) run each ``kind, name``, and how often.
 
     ``rows``: ``kind, name``; ``members``, the number of these GPUs; ``least, most``, the number of
-    ops of the one with fewest and with most. ``members``: ``process, device`` of all GPUs with ops,
-    and the number of their ``kernels``.
+    such ops on the GPU with fewest and on that with most. ``members``: ``process, device`` of all
+    GPUs with ops, and the number of their ``kernels``.
     """
     number = pl.col("number")
     each = part.ops.group_by("kind", "name", *MEMBER).agg(number=pl.len().cast(pl.Int64)).collect()

@@ -62,7 +62,7 @@ def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def waits(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
+    """Return ``thread, start, end`` (ns), ``name``: calls in which a thread waits for GPU work.
 
     These are synchronisations; copy calls that return only when the copy is done, or that take long
     (from memory that is not pinned, the host copies first); and calls that the profiler marks as
@@ -135,7 +135,7 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: MPI calls, only collectives or only all others."""
+    """Return ``thread, start, end`` (ns), ``name``: MPI calls, only collectives or only others."""
     found = trace["host"].filter(
         pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
     )
@@ -143,18 +143,18 @@ def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
 
 
 def profiling(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: intervals of the profiler's own overhead."""
+    """Return ``thread, start, end`` (ns), ``name``: the profiler's own overhead."""
     found = trace["host"].filter(pl.col("library") == "profiler")
     return found.select("thread", "start", "end", "name").collect()
 
 
 def sleeps(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: operating system calls in which a thread waits."""
+    """Return ``thread, start, end`` (ns), ``name``: calls of the operating system that wait."""
     return _os_rows(trace, "wait")
 
 
 def off_cpu(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: intervals in which a thread was not on any CPU core.
+    """Return ``thread, start, end`` (ns), ``name``: when a thread was not on any CPU core.
 
     ``name`` is whether an interval looks like waiting for Python's lock (GIL), or only that the
     thread was off the CPU.
@@ -176,7 +176,7 @@ def is_locked() -> pl.Expr:
 
 
 def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
+    """Return ``pair, start, end`` (ns), ``name``: when both threads of each pair sleep.
 
     A launching thread that sleeps while the steps' driver thread works only waits for that thread,
     so its sleep is left out.
@@ -203,7 +203,7 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 
 
 def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: the part of each gap taken as compilation of GPU code.
+    """Return ``pair, start, end`` (ns), ``name``: the part of each gap taken as compilation.
 
     It goes from the start of the gap to its last call that links GPU code, or to its last call that
     loads code if the process started another program (a compiler) earlier in the gap. Time before
@@ -254,7 +254,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
 
 def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, start, end, threads``: when all known threads of a process were asleep.
+    """Return when all known threads of a process sleep: ``process, start, end`` (ns), ``threads``.
 
     ``threads`` is their number.
     """
@@ -296,7 +296,10 @@ def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: intervals of either thread of a pair (see `pairs_of`)."""
+    """Return ``pair, start, end`` (ns), ``name``: intervals of either thread of a pair.
+
+    `pairs_of` explains pairs.
+    """
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
@@ -362,7 +365,7 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
 
 
 def step_states(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, in_step``: when the host enters (true) or leaves (false) a step."""
+    """Return ``process, time`` (ns), ``in_step``: when the host enters (true) or leaves a step."""
     marks = host_marks(trace.read("iterations"))
     return marks.select("process", "time", in_step=pl.col("iteration").is_not_null())
 

@@ -355,7 +355,7 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end, held_by``: gaps from a GPU's last op to that of GPU ``held_by``.
+    """Return ``gap, start, end`` (ns), ``held_by``: from a GPU's last op to that of ``held_by``.
 
     Parameters
     ----------

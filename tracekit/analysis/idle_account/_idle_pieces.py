@@ -265,7 +265,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return kind of host activity, such as ``waiting``, -> ``thread, start, end, name``."""
+    """Return kind of host activity -> ``thread, start, end`` (ns), ``name`` of each occurrence."""
     return {
         "profiler": profiling(trace),
         "allocation": trace.once(allocations),
@@ -279,7 +279,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return host activity by pair of threads (`pairs_of`): kind -> ``pair, start, end, name``."""
+    """Return kind of host activity -> ``pair`` (of threads), ``start, end`` (ns), ``name``."""
     threads = threads_of(pairs)
     known = trace.once(_of_threads)
     asleep = pl.concat([known[state] for state in _SLEEPS])

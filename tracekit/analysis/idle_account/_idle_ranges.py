@@ -116,7 +116,7 @@ def plain_name(name: pl.Expr) -> pl.Expr:
 
 
 def _marks(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, range``: the training thread's innermost range from then on."""
+    """Return ``process, time`` (ns), ``range``: the training thread's innermost range from then."""
     threads = trace.read("iterations").select("process", "thread").unique()
     ranges = trace["ranges"].filter(
         pl.col("style") == "push_pop",
@@ -135,7 +135,7 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, time, range``: the innermost range of a process's training threads.
+    """Return ``process, time`` (ns), ``range``: innermost range of a process's training threads.
 
     Where several threads have ranges, the one that changed last counts.
     """

@@ -159,7 +159,7 @@ class _IdleOfPart:
         ending: pl.DataFrame,
         of_ops: pl.DataFrame | None = None,
     ) -> Frames:
-        """Return sums of idle time; and gaps, busy intervals, copies that other parts need."""
+        """Return sums of idle time; gaps, busy intervals and copies that other parts' sums need."""
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)

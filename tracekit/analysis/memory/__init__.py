@@ -140,8 +140,7 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
     ----------
     rows
         ``device, time`` (ns), ``used`` (bytes), ``begins``, sorted by time; `begins` is the start
-        of
-        training on the GPU; other columns are constant per GPU.
+        of training on the GPU; other columns are constant per GPU.
     lasts
         Whether memory stays in use until the next row, so that the last value before training
         counts as in training, too.

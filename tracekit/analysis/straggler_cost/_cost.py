@@ -464,7 +464,7 @@ def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
 
 
 def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return messages and collectives with their link: ``op, step, way, rank, stages, length``.
+    """Return messages and collectives by link: ``op, step, way, rank, stages, length`` (ns).
 
     A link connects two stages of a ``rank``, or all ranks of a stage, for which ``rank`` is null;
     ``way`` is the kind of message or collective.

@@ -149,7 +149,7 @@ class Modelled:
 
     @property
     def starts(self) -> pl.DataFrame:
-        """``start, transfers``: when collectives start, and their numbers of transfers."""
+        """``start`` (ns), ``transfers``: when collectives start, and their numbers of transfers."""
         return self._groups.select("start", "transfers")
 
     def transfers(self, during: Stretch | None = None) -> pl.DataFrame:

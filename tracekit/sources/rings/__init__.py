@@ -115,7 +115,7 @@ class _Ring:
         return cls(path, pid, rank, epoch, names, np.frombuffer(data, _RECORD, offset=begin))
 
     def ranges(self) -> tuple[pl.DataFrame, int]:
-        """Return the ranges, ``start, end, thread, name, style`` by start, and how many were lost.
+        """Return ranges, ``start, end`` (ns), ``thread, name, style``, and how many were lost.
 
         Ranges are lost if the ring has wrapped around and overwritten them.
         """

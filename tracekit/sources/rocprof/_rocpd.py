@@ -364,7 +364,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _allocations(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return memory events: ``pid, device, time, address, size``; a release has no size."""
+        """Return memory events: ``pid, device, time`` (ns), ``address, size`` (null: a release)."""
         real = batch.filter(pl.col("level") == "REAL", pl.col("type").is_in(["ALLOC", "FREE"]))
         device = _known(real["agent_id"], tables.devices, known_only=True).cast(pl.Int32)
         placed = self._placed(tables, real.with_columns(device.alias("device")))
