@@ -569,7 +569,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause: stages with much of the time that were mostly assigned by weak evidence."""
+    """Return a clause: stages with much of the time, of which weak evidence assigned much."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence decides {', '.join(shown['stage'])}" if shown.height else ""

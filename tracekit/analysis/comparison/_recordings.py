@@ -116,9 +116,9 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
-    """Return how many recordings per side would make `change`, ns, significant.
+    """Return how many recordings per side would make `change` significant.
 
-    `spreads` are the standard deviations of the recordings of either side, ns.
+    `spreads` are the standard deviations of the recordings of either side, in the unit of `change`.
 
     Returns
     -------

@@ -95,7 +95,7 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return nodes ``source, target``: end of the last op on a stream before a wait; its end.
+    """Return nodes ``source, target``: last op launched on a stream before a wait; the wait.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _begun(moments: Moments) -> pl.DataFrame:
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
-    """Return nodes ``source, target``: last op to end in a long memory-freeing call, its end."""
+    """Return nodes ``source, target``: last op to end in a long call that frees memory; call."""
     frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")

@@ -381,7 +381,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> the finding with its largest share of a step among all recordings of a side.
+    """Return rule -> its finding with the largest share of a step among a side's recordings.
 
     If not `greatest`: the one with the least share, if all recordings have one.
     """

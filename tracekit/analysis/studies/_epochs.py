@@ -72,7 +72,7 @@ def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
 def of_epochs(
     study: pl.DataFrame, images: int, batch_scope: BatchScope, times: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the study with times `times` per epoch (of `images` images) instead of per step."""
+    """Return the study with the columns `times` per epoch (of `images` images), not per step."""
     iterations = study_iterations(images, batch_scope)
     return study.with_columns(pl.col(times) * iterations)
 

@@ -127,7 +127,7 @@ def scaling(
 
 
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
-    """Warn of configurations without a run on one GPU, without a network name, or two baselines.
+    """Warn of configurations without a run on one GPU, without network name, or with two baselines.
 
     Two baselines are several runs on the smallest number of GPUs; without `apart` these are pooled.
     """
