@@ -79,6 +79,29 @@ def test_unlike_reports_are_not_each_compared_with_each(monkeypatch: pytest.Monk
     assert len(compared) == 11 + 10 + 9
 
 
+NAMED = st.frozensets(st.sampled_from("abcdef"), max_size=4)
+PLACE = st.sampled_from(["host 1", "host 2", "host 3"])
+REPORT = st.tuples(PLACE, NAMED, st.sampled_from([0.0, 1.0, float("inf")]))
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(st.lists(REPORT, min_size=1, max_size=40))
+def test_the_nearest_are_those_that_a_look_at_all_finds(
+    reports: list[tuple[str, frozenset[str], float]],
+) -> None:
+    known = _align._Aligned()
+    for index, (host, named, off) in enumerate(reports[1:]):
+        known.add(index, {host}, named, off)
+    host, named, _ = reports[0]
+
+    def away(index: int) -> tuple[int, bool, float]:
+        other, others, off = reports[1 + index]
+        return -len(named & others), other != host, off
+
+    expected = sorted(range(len(reports) - 1), key=away)[: _align._MOST_TRIES]
+    assert sorted(known.near({host}, named), key=away)[: _align._MOST_TRIES] == expected
+
+
 def mixed(groups: dict[str, list[int]]) -> Trace:
     """A report of all_reduces of some communicators of NCCL, launched in calls that name these."""
     builder = TraceBuilder()

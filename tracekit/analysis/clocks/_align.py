@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -92,6 +94,50 @@ def aligned(
     ]
 
 
+class _Aligned:
+    """Reports on one clock, indexed so that those near to another one are found without a scan."""
+
+    def __init__(self) -> None:
+        self._order: dict[int, int] = {}
+        self._at: dict[object, list[int]] = defaultdict(list)
+        self._sets: dict[str, list[frozenset[str]]] = defaultdict(list)
+        self._best: dict[object, list[tuple[float, int, int]]] = defaultdict(list)
+
+    def add(self, index: int, places: Iterable[object], named: frozenset[str], off: float) -> None:
+        """Add a report: its places, its communicators, the largest possible error of its clock."""
+        if named not in self._best:
+            for name in named:
+                self._sets[name].append(named)
+        for group in (named, *named, "all"):
+            insort(self._best[group], (off, len(self._order), index))
+            del self._best[group][_MOST_TRIES:]
+        for place in places:
+            self._at[place].append(index)
+        self._order[index] = len(self._order)
+
+    def at(self, places: Iterable[object]) -> list[int]:
+        """Return the reports at any of these places, in the order in which they were added."""
+        found = {index for place in places for index in self._at[place]}
+        return sorted(found, key=self._order.__getitem__)
+
+    def near(self, places: Iterable[object], named: frozenset[str]) -> list[int]:
+        """Return reports, among them the `_MOST_TRIES` nearest to one at `places` (`_nearest`).
+
+        Of reports with the same communicators, and elsewhere, those with the best known clocks are
+        nearest. Communicators in few sets come first: a report without any of those seen shares at
+        most the others, so that it is none of the nearest if enough reports share more.
+        """
+        names = sorted(named, key=lambda name: -len(self._sets[name]))
+        seen: set[frozenset[str]] = set()
+        while len(names) > 1:
+            seen.update(self._sets[names.pop()])
+            sure = (each for each in seen if len(each & named) > len(names))
+            if sum(len(self._best[each]) for each in sure) >= _MOST_TRIES:
+                break
+        best = (index for each in (*seen, *names, "all") for *_, index in self._best[each])
+        return sorted({*best, *self.at(places)}, key=self._order.__getitem__)
+
+
 class _Aligning:
     """Finds, report by report, the correction of its clock to the first report's clock."""
 
@@ -169,20 +215,31 @@ class _Aligning:
         By session starts of the same machine, else (if `by_calls`) by matched calls or messages.
         `on` None: all reports aligned so far.
         """
-        known = list(self._found) if on is None else on
+        known = _Aligned()
+        for index in self._found if on is None else on:
+            self._add(index, known)
         while True:
-            joined = []
             for index in waiting:
                 alignment = self._machine(index, known)
                 if alignment is None and by_calls:
-                    alignment = self._by_calls(index, known)
+                    near = known.near(self._marks(index), self._calls(index).named)
+                    alignment = self._by_calls(index, near)
                 if alignment is not None:
                     self._found[index] = alignment
-                    known.append(index)
-                    joined.append(index)
-            waiting = [index for index in waiting if index not in joined]
-            if not joined:
-                return waiting
+                    self._add(index, known)
+            left = [index for index in waiting if index not in self._found]
+            if len(left) == len(waiting):
+                return left
+            waiting = left
+
+    def _add(self, index: int, known: _Aligned) -> None:
+        off = _off(self._found[index])
+        known.add(index, self._marks(index), self._calls(index).named, off)
+
+    def _marks(self, index: int) -> set[object]:
+        """Return values of which two reports of one machine, or of one session, share one."""
+        host, gpus = self._places[index]
+        return {host, *gpus, self._rows[index].get("session_start")} - {None}
 
     def _own_clock(self, index: int) -> Clock:
         row = self._rows[index]
@@ -199,13 +256,13 @@ class _Aligning:
             clock = replace(clock, calls=check.calls, residual=check.residual, bound=check.bound)
         return Alignment(clock, 0, check)
 
-    def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
+    def _machine(self, index: int, known: _Aligned) -> Alignment | None:
         """Align report `index` with one of `known` on its machine, unless calls contradict.
 
         Session starts give the offset. Messages to or from any report of that machine can
         contradict, too. None without such a report.
         """
-        same = self._of_machine(index, known)
+        same = self._of_machine(index, known.at(self._marks(index)))
         near = self._nearest(index, list(same))
         checks = {
             other: self._check(other, index, Clock("", apart))
