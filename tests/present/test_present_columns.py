@@ -267,7 +267,7 @@ def test_times_of_the_host_have_a_unit_beside_those_of_the_gpu() -> None:
 
 def test_notes_of_ranges_and_layers() -> None:
     assert notes({"inclusive": True, "depth": None}) == [
-        "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
+        "busy: ops launched in a range or in ranges inside it; self_busy: launched in it directly"
     ]
     assert notes({"depth": 2}) == ["2 levels of ranges; deeper ones count in these"]
     assert notes({"joined": {"BP": {"sequence": 0.75, "none": 0.25}}}) == [

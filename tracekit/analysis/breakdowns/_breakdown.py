@@ -598,7 +598,7 @@ def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
 note("recomputed")(unsaid)
 note("inclusive")(
     lambda _: [
-        "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
+        "busy: ops launched in a range or in ranges inside it; self_busy: launched in it directly"
     ]
 )
 note("depth")(
