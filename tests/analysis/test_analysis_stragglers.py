@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.calls import unrecorded_ranks
 from tracekit.analysis.diagnosis import stragglers
-from tracekit.analysis.diagnosis._facts import facts_of, waits_in_collectives
+from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _held_behind, _times
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
@@ -77,6 +77,22 @@ def test_who_is_last_and_what_it_costs() -> None:
     assert found[1]["excess_in"] == "BP"
     assert found[1]["excess_ns"] == pytest.approx((2800 - 2400) * US / 4, rel=1e-3)
     assert found[1]["late_ns"] == pytest.approx((200 + 100) / 2 * US)  # of 200, 300, 100, 0
+
+
+@pytest.mark.parametrize(("clocks", "last"), [(("a", "a"), [False, True]),
+                                              (("a", "b"), [True, False])])  # fmt: skip
+def test_on_one_clock_who_comes_last_is_last_also_where_ends_differ(
+    clocks: tuple[str, str], last: list[bool]
+) -> None:
+    """The root of a broadcast may leave before the others: its kernel was called the last one."""
+    calls = pl.DataFrame({
+        "match": 0, "op": [0, 1], "step": 0, "process": 0, "device": [0, 1], "clock": clocks,
+        "collective": "broadcast", "start": [0, 10], "end": [100, 120],
+    })  # fmt: skip
+    found = exposed_waits(calls, pl.DataFrame({"op": [0, 1], "exposed": [99, 99]})).sort("device")
+    assert found["is_last"].to_list() == last
+    assert found["wait_ns"].to_list() == [0, 10]
+    assert found["caused_ns"].to_list() == ([0, 0] if last[1] else [10, 0])
 
 
 def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:

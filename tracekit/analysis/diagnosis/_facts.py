@@ -60,8 +60,9 @@ _STEP = pl.Schema(
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     """Return how long each participant of a collective waits for the last one to arrive.
 
-    The participant whose call is shortest arrives last; each other one waits for the time by which
-    its call is longer, which needs no common clock. If several are shortest, none is the last.
+    Each one waits for the time by which its call is longer than the shortest, which needs no common
+    clock. On one clock the participant that begins last arrives last; without one, that whose call
+    is shortest. Of several such participants none is the last.
 
     Parameters
     ----------
@@ -77,11 +78,12 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     number = pl.struct(MEMBER).n_unique().over("match")
     matched = calls.drop_nulls("match").filter(number > 1)
     is_common = pl.col("clock").n_unique().over("match") == 1
-    return matched.sort("match", LENGTH, *MEMBER).select(
+    turn = pl.when(is_common).then(-pl.col("start")).otherwise(LENGTH)
+    return matched.with_columns(turn=turn).sort("match", "turn", *MEMBER).select(
         "match", "op", pl.col("step").max().over("match"), *MEMBER, "collective",
         wait_ns=LENGTH - LENGTH.min().over("match"),
         is_last=(pl.int_range(pl.len()).over("match") == 0)
-        & (LENGTH.shift(-1).over("match") != LENGTH),
+        & (pl.col("turn").shift(-1).over("match") != pl.col("turn")),
         chance=1 / number,
         late_ns=pl.when(is_common).then(
             pl.col("start") - pl.col("start").min().over("match")
@@ -105,7 +107,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
     known = waits.join(exposed, on="op", how="left", maintain_order="left")
     alone = pl.min_horizontal("wait_ns", pl.col("exposed").fill_null(0))
     others = (pl.len().over("match") - 1).clip(1, None)
-    caused = pl.col("wait_ns").sum().over("match") / others
+    caused = (pl.col("wait_ns").sum().over("match") - pl.col("wait_ns")) / others
     return (
         known.with_columns(wait_ns=alone)
         .with_columns(caused_ns=pl.when("is_last").then(caused).otherwise(0.0))
