@@ -16,6 +16,8 @@ from amd_builder import RocpdBuilder
 from effort import examples
 from source_helpers import column, execute, rows
 
+import tracekit
+from tracekit.analysis.memory import memory_use
 from tracekit.errors import MissingDataError
 from tracekit.sources import read
 from tracekit.sources.rocprof._rocpd import unpacked
@@ -213,3 +215,14 @@ def test_packed_texts_are_those_of_another_library(seed):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         ours, theirs = unpacked(pl.Series([bytes(damaged)])).item(), _by_arrow(bytes(damaged))
         assert ours == theirs or None in (ours, theirs)
+
+
+def test_nobody_is_sent_to_a_recorder_that_sees_no_such_gpu(tmp_path):
+    with RocpdBuilder(tmp_path / "t.db") as rocpd:
+        rocpd.kernel(10, 30, "void gemm<float>(int)", correlation=4, gpu=1)
+    run = tracekit.ingest(rocpd.path, store=tmp_path / "store")[0]
+    answers = [memory_use(run.trace), run.links.answer(counters=True), run.latency.answer()]
+    said = [answer.empty + "".join(answer.meta.get("missing", ())) for answer in answers]
+    assert "a database with --memory-allocation-trace" in said[0]
+    assert all("rocprofv3 records none" in text for text in said[1:])
+    assert not any("nsys" in text for text in said)

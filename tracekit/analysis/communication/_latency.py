@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analysis.calls import find_collectives, mpi_calls
 from tracekit.analysis.communication._bandwidth import middle, power_below, with_bandwidth
-from tracekit.analysis.facts import largest
+from tracekit.analysis.facts import how_to_record, largest
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace, with_clocks
 from tracekit.support.spelling import choose_among
@@ -121,7 +121,8 @@ def _meta(
     starts = mpi_calls(trace).filter(pl.col("name").str.contains(_STARTS_ONLY))
     missing = []
     if operations.is_empty():
-        missing.append("no collectives or MPI calls were recorded: nsys profile --trace=cuda,mpi")
+        how = how_to_record(trace, "MPI calls")
+        missing.append(f"no collectives or MPI calls were recorded; calls of MPI: {how}")
     if unmatched:
         missing.append(
             f"of {unmatched:,} collective{'s' * (unmatched > 1)} one participant is known, whose "

@@ -295,7 +295,7 @@ _STRUCTURE = "without ranges they are found from the order of launches, if possi
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
-_COUNTERS = "nsys profile --gpu-metrics-devices=all"
+_COUNTERS = "nsys profile --gpu-metrics-devices=all --nic-metrics=true"
 _SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
@@ -411,7 +411,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "memory": Requirement(
             _rows("memory", "allocations and releases"),
             _by(
-                _ALLOCATIONS,
+                f"{_ALLOCATIONS}; or {_SAMPLED}",
                 _SAMPLED,
                 _SAMPLED,
                 "not recorded by it",

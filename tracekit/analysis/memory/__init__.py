@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.statistics import LEVEL, quantile
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace, with_clocks
@@ -24,10 +25,6 @@ _MEASURED = ("batch", "training_bytes")
 _LACKS = (
     "allocations since recording began; without managed memory and the CUDA context's own, so less "
     "than nvidia-smi shows"
-)
-_HOW = (
-    "no memory use is known: nsys profile --cuda-memory-usage=true, or sample it with "
-    "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -lms 100"
 )
 _APART = (
     "the samples are of another time than the recording, so not split: nvidia-smi writes local "
@@ -91,8 +88,9 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
             pl.col("peak_bytes") / pl.col("memory_bytes")
         )
     )
+    how = how_to_record(trace, "memory")
     meta = {
-        "missing": [] if table.height else [_HOW],
+        "missing": [] if table.height else [f"no memory use is known: {how}"],
         "warnings": warnings,
         "unmatched_gpus": unmatched,
     }

@@ -86,7 +86,7 @@ def api_by_run(
     ]
     if not known:
         raise MissingDataError(
-            "none of the runs has CUDA calls", "record with `nsys profile -t cuda`"
+            "none of the runs has CUDA calls", "`tracekit info` says how to record them"
         )
     found = pl.concat(known)
     runs = pl.DataFrame(
@@ -161,7 +161,7 @@ def api_answer(runs: Sequence[Run]) -> Answer:
         except MissingDataError:
             tables[run.name] = None
     rows = api_by_run(tables, {run.name: run.labels.get("method") for run in runs})
-    return Answer(rows=rows, title="CUDA API calls by run", command="overhead")
+    return Answer(rows=rows, title="API calls by run", command="overhead")
 
 
 def profiler_answer(runs: Sequence[Run]) -> Answer:

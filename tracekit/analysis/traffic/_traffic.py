@@ -19,7 +19,7 @@ from tracekit.analysis.calls import (
     unsized_of_others,
     why_unsized,
 )
-from tracekit.analysis.facts import LEAST, largest, step_phases
+from tracekit.analysis.facts import LEAST, how_to_record, largest, step_phases
 from tracekit.analysis.traffic._collective_transfers import (
     AT_ONCE,
     Modelled,
@@ -67,10 +67,6 @@ _FULL = 1.05
 """Utilisation above which a link is reported as overfull: peaks and clocks have some percent of
 error.
 """
-_NOT_COUNTED = (
-    "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all"
-    " --nic-metrics=true`"
-)
 _FIGURES = {
     "matrix": "matrix", "drawing": "machine", "timeline": "timeline", "network": "network",
 }  # fmt: skip
@@ -356,6 +352,8 @@ class Traffic:
             )
         is_of_one_host = {"nic", "hosts"} & {*keys} and len(self.machine.hosts) == 1
         nothing = _ONE_HOST if is_of_one_host else _NOTHING_MOVED
+        if counters:
+            nothing = f"no counters were sampled: {how_to_record(self.trace, 'link counters')}"
         listed: list[int] = []
 
         def counted() -> Iterator[tuple[pl.DataFrame, int]]:
@@ -381,7 +379,7 @@ class Traffic:
             title="attributed against counted bytes"
             if counters
             else f"traffic by {', '.join(keys)}",
-            empty=_NOT_COUNTED if counters else nothing,
+            empty=nothing,
             command="links",
             figures=_FIGURES,
             source=self,
