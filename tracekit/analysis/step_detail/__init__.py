@@ -169,9 +169,8 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .join(paths, on="range", how="left", maintain_order="left")
         .collect()
     )
-    found = trace.once(range_layers)
     of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
-    layers = found.layers.gather(found.of_range.gather(ops.select(of_pass).to_series()))
+    layers = _layers(trace, ops.select(of_pass).to_series())
     copied = pl.col("copy_kind")
     return ops.select(
         pl.col("kind").cast(pl.String),
@@ -188,6 +187,18 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         threads="launch_size",
         correlation="correlation",
     )
+
+
+def _layers(trace: Trace, ranges: pl.Series) -> pl.Series:
+    """Return the layer of each range; their forward passes are at most one step before."""
+    known = _near(trace["ranges"], ranges).filter(pl.col("range").is_in(ranges.implode()))
+    first, last = _edges(known.select("start", "end").collect())
+    begun = trace["iterations"].filter(pl.col("start") <= first).group_by("process")
+    before = begun.agg(pl.col("start").sort().get(-2, null_on_oob=True)).collect()["start"].min()
+    since = pl.lit(before, pl.Int64).fill_null(_EVER[0])
+    near = trace["ranges"].filter(pl.col("start") <= last, pl.col("end") >= since)
+    found = range_layers(trace.with_lazy({"ranges": near}))
+    return found.layers.gather(found.of_range.gather(ranges))
 
 
 def around(
