@@ -423,24 +423,23 @@ def host_copies(part: Part) -> Frames:
     time; ``blocking``, the number of copies whose launching call waits for them; and ``no_input``,
     the exposed time of those of backward passes and weight updates, ns.
     """
-    rows = {rule: part.exposed(is_own) for rule, is_own in _of_rules().items()}
-    for rule in ("unhidden_copies", "small_copies"):
-        rows[rule] = _that_hold_up(part, rows[rule])
+    each = pl.concat(
+        [part.exposed(is_own).with_columns(rule=pl.lit(rule)) for rule, is_own in
+         _of_rules().items()], how="diagonal",
+    )  # fmt: skip
+    may_hold_up = pl.col("rule").is_in(["unhidden_copies", "small_copies"])
+    holding = _that_hold_up(part, each.filter(may_hold_up))
     size = (pl.col("bytes") * pl.col("share")).round()
     gain = _PINNED_BYTES_PER_NS * pl.col("exposed") - size
-    sums = [
-        each.with_columns(
-            pl.lit(rule).alias("rule"), pl.col("kind").cast(pl.String),
-            is_pageable=(pl.col("host_memory") == "pageable").fill_null(value=False),
-        ).group_by("rule", *CELL, "kind", "is_pageable").agg(
-            size.sum(), pl.col("exposed").sum(), number=pl.col("counts").sum(),
-            time=LENGTH.sum(), gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
-            earlier=pl.col("earlier").sum() if "earlier" in each.columns else pl.lit(0, pl.Int64),
-            no_input=pl.col("exposed").filter(pl.col("stage").is_in(["BP", "WU"])).sum(),
-        ).select(_COPIES.names()).cast(_COPIES)
-        for rule, each in rows.items()
-    ]  # fmt: skip
-    return {"sums": pl.concat(sums)}
+    sums = pl.concat([each.filter(~may_hold_up), holding], how="diagonal").with_columns(
+        pl.col("kind").cast(pl.String),
+        is_pageable=(pl.col("host_memory") == "pageable").fill_null(value=False),
+    ).group_by("rule", *CELL, "kind", "is_pageable").agg(
+        size.sum(), pl.col("exposed", "earlier").sum(), number=pl.col("counts").sum(),
+        time=LENGTH.sum(), gain=gain.clip(0).sum(), blocking=_holds_its_call().sum(),
+        no_input=pl.col("exposed").filter(pl.col("stage").is_in(["BP", "WU"])).sum(),
+    )  # fmt: skip
+    return {"sums": sums.select(_COPIES.names()).cast(_COPIES)}
 
 
 def layers_of_copies(part: Part) -> Frames:
