@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE_S = 60
-_NO_PROFILE = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
-"""As ``docs/cluster.md`` advises: a worker looks at its own stack a hundred times a second else."""
+_CALM = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__MONITOR_INTERVAL": "1s",
+}
+"""As ``docs/cluster.md`` advises: otherwise Dask's processes look at themselves 10 to 100 times a
+second, also when they have nothing to do.
+"""
 
 
 @contextmanager
@@ -42,7 +48,7 @@ def _running(name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a Dask command, which ends what it has started when it is asked to end."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"distributed.cli.dask_{name}", *options],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | _NO_PROFILE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | _CALM,
     )  # fmt: skip
     try:
         yield process
