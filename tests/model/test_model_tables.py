@@ -18,6 +18,8 @@ from tracekit.model import (
     STAGE_SOURCE,
     TABLES,
     Trace,
+    TraceWriter,
+    _trace,
 )
 
 TIMES = {"start", "end", "launch_start", "launch_end", "session_start", "duration"}
@@ -254,3 +256,30 @@ def test_what_reads_one_table_is_worked_out_once_for_all_traces_with_it() -> Non
     found = [each.once(heights, reads=("paths",)) for each in (trace, some, fuller)]
     assert found == [0, 0, 1]
     assert asked == [trace, fuller]
+
+
+@pytest.mark.parametrize("gap", [0, 1], ids=["numbers are rows", "a number is missing"])
+def test_rows_by_number_are_read_from_the_files_that_contain_them(
+    gap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = pl.Series([*range(5), *range(5 + gap, 12 + gap)])
+    times = {"op": numbers, "start": numbers * 10, "end": numbers * 10 + 5}
+    table = TABLES["ops"].conform(
+        pl.DataFrame(times).with_columns(process=0, device=0, kind=pl.lit("compute"))
+    )
+    with TraceWriter(tmp_path / "trace") as writer:
+        for part in (table[:4], table[4:4], table[4:9], table[9:]):
+            writer.append("ops", part)
+    monkeypatch.setattr(_trace, "_SHORT", 3)
+    trace = Trace.scan(tmp_path / "trace")
+    for first, last in [(0, 0), (3, 4), (5, 7), (8, 11), (11, 12), (12, 20)]:
+        ids = pl.Series("op", [last, None, first])
+        expected = table.filter(pl.col("op").is_between(first, last)).select("op", "start")
+        assert_frame_equal(trace.rows("ops", ids, ["op", "start"]), expected)
+        replaced = trace.with_tables({"ops": table[::-1]})
+        assert_frame_equal(replaced.rows("ops", ids, ["op", "start"]), expected[::-1])
+    assert trace.rows("ops", pl.Series("op", [None], pl.Int64), ["op"]).is_empty()
+    for part in (0, 2):
+        (tmp_path / "trace" / "ops" / f"{part:05}.parquet").unlink()
+    if not gap:
+        assert trace.rows("ops", pl.Series([5, 6]), ["op"])["op"].to_list() == [5, 6]

@@ -11,6 +11,7 @@ import stat
 import threading
 import zlib
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -175,6 +176,21 @@ class Trace:
     def read(self, name: str) -> pl.DataFrame:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
+
+    def rows(self, name: str, ids: pl.Series, columns: Sequence[str]) -> pl.DataFrame:
+        """Return the rows of a table whose ids lie between the smallest and the largest of `ids`.
+
+        An id is the table's first column, and in most runs the row's number: then only the files
+        that contain these rows are read.
+        """
+        first, last = ids.min(), ids.max()
+        wanted = pl.col(TABLES[name].columns[0].name).is_between(first, last)
+        stored = self.tables
+        if isinstance(stored, _StoredTables) and isinstance(first, int) and isinstance(last, int):
+            near = stored.containing(name, first, last).filter(wanted).select(columns).collect()
+            if near.height == last - first + 1:
+                return near
+        return self[name].filter(wanted).select(columns).collect()
 
     def once(
         self, work: Callable[[Trace], T], *, of_all: bool = False, reads: tuple[str, ...] = ()
@@ -439,6 +455,13 @@ class _StoredTables(LaterTables):
         """Return the files of a table, without those that have no rows."""
         heights = self._heights.get(name, ())
         return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
+
+    def containing(self, name: str, first: int, last: int) -> pl.LazyFrame:
+        """Return the table's rows in the files that contain its rows `first` to `last`."""
+        ends = [*itertools.accumulate(rows for rows in self._heights.get(name, ()) if rows)]
+        files = self.files(name)[bisect_right(ends, first) : bisect_right(ends, last) + 1]
+        is_part = name not in self._lazy and 0 < len(files) < len(ends)
+        return _with_later(_scanned(files), TABLES[name]) if is_part else self[name]
 
     def _open(self, name: str) -> pl.LazyFrame:
         table, parts = TABLES[name], self.files(name)

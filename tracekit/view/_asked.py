@@ -356,11 +356,7 @@ class _Seen:
 
     def op(self, number: int) -> pl.DataFrame:
         """Return the row of an op; no row if there is none."""
-        ops = self.run.trace["ops"]
-        found = ops.slice(number, 1).collect()
-        if found["op"].to_list() == [number]:  # numbers are rows in most runs
-            return found
-        return ops.filter(pl.col("op") == number).collect()
+        return self.run.trace.rows("ops", pl.Series([number]), _COLUMNS)
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
         """Return all details of an op; of a long run only details found in the step around it.
@@ -395,6 +391,12 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
+_COLUMNS = (
+    *OF_OP, "op", "start", "end", "name", "kind", "bytes", "copy_kind", "src_device", "dst_device",
+    "correlation", "launch_size", "call", "launch_thread", "launch_start", "range", "stage",
+    "stage_source", "iteration",
+)  # fmt: skip
+"""Columns of an op that are shown, or that its details are found by."""
 _SPAN = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 _STEP = ("process", "iteration")
 _LAUNCH = pl.coalesce("launch_start", "start")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.calls import collective_calls, read_calls
 from tracekit.analysis.idle_account import idle_pieces, loading_threads, merged
 from tracekit.engine import (
     cut,
@@ -14,7 +14,7 @@ from tracekit.engine import (
     range_layers,
     step_windows,
 )
-from tracekit.model import Trace, path_texts, with_clocks
+from tracekit.model import COLLECTIVE_CALLS, Trace, path_texts, with_clocks
 from tracekit.support.batches import at_least_one
 
 __all__ = [
@@ -157,27 +157,29 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     passes; ``stage``, ``stage_source``, ``iteration``; ``threads``, the number of GPU threads of a
     kernel; and ``correlation``.
     """
-    calls = _near(trace["calls"], ops["call"]).select("call", launch=pl.col("name").cast(pl.String))
-    paths = _near(trace["ranges"], ops["range"]).select("range", "path")
+    calls = trace.rows("calls", ops["call"], ["call", "name"])
+    paths = trace.rows("ranges", ops["range"], ["range", "path"])
     none = pl.DataFrame(schema={"op": ops.schema["op"], "size_bytes": pl.Int64})
     sizes = trace.once(_sizes) if (ops["kind"] == "collective").any() else none
     beside = (
         ops.lazy()
         .select("op", "call", "range")
         .join(sizes.lazy(), on="op", how="left", maintain_order="left")
-        .join(calls, on="call", how="left", maintain_order="left")
-        .join(paths, on="range", how="left", maintain_order="left")
+        .join(calls.lazy(), on="call", how="left", maintain_order="left")
+        .join(paths.lazy(), on="range", how="left", maintain_order="left")
         .collect()
     )
     of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
-    layers = _layers(trace, ops.select(of_pass).to_series())
+    ranges = ops.select(of_pass).to_series()
+    is_known = ranges.null_count() < len(ranges)
+    layers = _layers(trace, ranges) if is_known else ranges.cast(pl.String)
     copied = pl.col("copy_kind")
     return ops.select(
         pl.col("kind").cast(pl.String),
         bytes=pl.coalesce("bytes", beside["size_bytes"]),
         source=_place("src_device", copied.str.starts_with("H")),
         destination=_place("dst_device", copied.str.ends_with("H")),
-        launch=beside["launch"],
+        launch=beside["name"].cast(pl.String),
         delay_ns=pl.col("start") - pl.col("launch_start"),
         range=path_texts(trace.read("paths"), beside["path"]),
         layer=layers,
@@ -223,8 +225,10 @@ def around(
         new = pl.col(columns).replace_strict(known, range(len(known)), default=None)
         return table.with_columns(new.cast(known.dtype))
 
-    # Where nothing of this begins is told by the start alone, so that it is not read.
-    launched = is_chosen & (start >= begin) & (pl.coalesce("launch_start", "start") <= end)
+    # Files tell by the edges of single columns which of their pieces need not be read.
+    launch = pl.col("launch_start")
+    is_before_end = (launch <= end) | (launch.is_null() & (start <= end))
+    launched = is_chosen & (start >= begin) & is_before_end
     return trace.with_part(
         {
             **{name: trace[name].filter(meanwhile) for name in ("calls", "host", "syncs")},
@@ -254,15 +258,11 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
     return near.with_part({name: table.collect().lazy() for name, table in tables.items()})
 
 
-def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Filter a table to rows whose id lies between the smallest and the largest of `numbers`."""
-    return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
-
-
 def _sizes(trace: Trace) -> pl.DataFrame:
     """Return ``op, size_bytes`` of collectives of known size."""
-    calls = collective_calls(trace).select("op", size_bytes="message_bytes")
-    return calls.drop_nulls().unique("op")
+    is_known = read_calls(trace)["message_bytes"].is_not_null().any()
+    calls = collective_calls(trace) if is_known else COLLECTIVE_CALLS.empty()
+    return calls.select("op", size_bytes="message_bytes").drop_nulls().unique("op")
 
 
 def _place(device: str, is_host: pl.Expr) -> pl.Expr:
