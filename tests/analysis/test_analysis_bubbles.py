@@ -230,7 +230,9 @@ def test_a_cold_step_does_not_count() -> None:
 
 
 def test_what_is_no_pipeline() -> None:
-    with pytest.raises(UsageError, match="a single stage"):
+    with pytest.raises(
+        UsageError, match="one GPU or process alone has forward and backward work in steps"
+    ):
         pipeline_bubbles(gpipe(1, 4).trace())
     b = TraceBuilder()
     b.op("gemm", 1)

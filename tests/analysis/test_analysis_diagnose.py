@@ -612,6 +612,15 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
+def test_collectives_are_not_merged_where_no_steps_are_known() -> None:
+    """One of each step cannot be merged with that of another."""
+    builder = _exchanging(*((600 + 40 * place, 640 + 40 * place) for place in range(10)))
+    builder.rows["iterations"] = []
+    for op in builder.rows["ops"]:
+        op["iteration"] = None
+    assert "small_buckets" not in _found(builder.trace())
+
+
 def test_many_collectives_of_unknown_size_may_take_as_long_for_their_bytes() -> None:
     """Ten of 93 us are ten that start slowly, or ten buckets of 25 MiB."""
     times = [(600 + 93 * place, 693 + 93 * place) for place in range(10)]

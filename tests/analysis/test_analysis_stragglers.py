@@ -228,3 +228,23 @@ def test_calls_that_are_not_matched_are_no_missing_ranks() -> None:
     """All ranks were recorded, and the advice was to record them."""
     with pytest.raises(MissingDataError, match="of one of 2 ranks is matched with another's"):
         stragglers(_of({0: (600, 600), 1: (600, 600)}))
+
+
+def _with_steps_of(trace: Trace, *processes: int) -> Trace:
+    """Return the trace with the steps of some processes alone."""
+    known = trace.read("iterations").filter(pl.col("process").is_in(processes))
+    ops = trace.read("ops").with_columns(
+        iteration=pl.when(pl.col("process").is_in(processes)).then("iteration")
+    )
+    return trace.with_tables({"iterations": known, "ops": ops})
+
+
+def test_gpus_without_known_steps_are_told() -> None:
+    """What they wait for, and who waits for them, is in no step."""
+    found = stragglers(_with_steps_of(_of(PASSES), 0, 1))
+    assert found.meta["missing"] == [
+        "the steps of 1 of 3 GPUs: waits of and for these are not counted"
+    ]
+    assert "missing" not in stragglers(_of(PASSES)).meta
+    with pytest.raises(MissingDataError, match="steps are known of 1 of 3 GPUs"):
+        stragglers(_with_steps_of(_of(PASSES), 1))

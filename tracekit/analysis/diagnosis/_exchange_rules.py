@@ -110,7 +110,7 @@ def small_buckets(facts: Facts) -> Finding | None:
     apart = ~pl.col("stage").is_in(["FP", "BP"])
     each = facts.exchanges.filter(pl.col("kind") == "collective", apart)
     number = each.height / facts.cells.height
-    if number < _SEVERAL:
+    if not facts.has_steps or number < _SEVERAL:  # those of different steps cannot be merged
         return None
     times = pl.col("time") - pl.col("wait_ns")
     latency, usual = each.select(times.quantile(_SHORTEST), typical=times.median()).row(0)

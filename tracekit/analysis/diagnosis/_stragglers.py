@@ -176,6 +176,13 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
             "no collective was recorded on more than one rank",
             "record all ranks, and make one run of their reports with --run NAME",
         )
+    met = waits.select(MEMBER).unique()
+    uncounted = met.join(facts.steps, on=MEMBER, how="anti").height if facts.has_steps else 0
+    if uncounted and uncounted + 1 >= met.height:
+        raise MissingDataError(
+            f"steps are known of {met.height - uncounted} of {met.height} GPUs with collectives",
+            "name the ranges that are steps: --iteration REGEX",
+        )
     ranks = process_ranks(trace).select("process", "rank")
     times = _times(facts, waits, held).join(ranks, on="process", how="left", maintain_order="left")
     if of_groups:
@@ -184,11 +191,17 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         rows = _by_rank(facts, times, waits, idle) if "rank" in keys else _by_iteration(times)
     return Answer(
         rows=rows,
-        meta=_meta(facts, waits, unnamed_groups(rows)),
+        meta=_meta(facts, waits, [*unnamed_groups(rows), *_uncounted(uncounted, met.height)]),
         title=f"stragglers by {', '.join(keys)}",
         tables={"times": _by_iteration(times)},
         command="stragglers",
         figures={"figure": "stragglers"},
+    )
+
+
+def _uncounted(gpus: int, of: int) -> list[str]:
+    return [f"the steps of {gpus} of {of} GPUs: waits of and for these are not counted"] * (
+        gpus > 0
     )
 
 

@@ -256,7 +256,10 @@ def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.
             "this run's steps have no work of FP and BP", "name your ranges with --rules"
         )
     if owners.height == 1:
-        raise UsageError("the run has a single stage", "give a run with several GPUs or processes")
+        raise UsageError(
+            "one GPU or process alone has forward and backward work in steps",
+            "give a run in which several have: each is a stage of the pipeline",
+        )
     complete = (
         work.group_by("iteration")
         .agg(stages=pl.struct(_OWNER).n_unique())
