@@ -268,6 +268,7 @@ def test_runs_without_time_or_gpus_are_counted() -> None:
     assert scaling(rows).rows["gpus"].to_list() == [1]
     meta = scaling(rows).meta
     assert (meta["runs"], meta["untimed"]) == (1, 3)
+    assert any("number of GPUs is unknown" in text for text in meta["warnings"])
 
 
 def test_an_empty_study() -> None:

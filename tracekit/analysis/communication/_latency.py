@@ -130,9 +130,12 @@ def _meta(
             "record all ranks, in one report or several ingested as one run"
         )
     if unsized:
+        of_mpi = (operations.filter(~sized)["library"] == "mpi").any()
         missing.append(
             f"{unsized:,} operation{'s are' if unsized > 1 else ' is'} of unknown size: give "
-            "--nccl-log or --bytes for NCCL; nsys of 2023.4 and later records those of MPI"
+            "--nccl-log or --bytes for NCCL"
+            + "; nsys of 2023.4 and later records those of MPI"
+            * of_mpi
         )
     return {
         "operations": operations.height,

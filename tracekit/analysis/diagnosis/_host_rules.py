@@ -28,6 +28,7 @@ from tracekit.analysis.idle_account import (
     waits,
 )
 from tracekit.model import Frames
+from tracekit.support.wording import count
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""
@@ -287,7 +288,9 @@ def pageable_copies(facts: Facts) -> Finding | None:
         evidence=(
             _number(copies),
             *facts.where(layers_of_copies, "pageable_copies"),
-            f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable",
+            f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable"
+            if recorded.most
+            else "they block their calls as copies from pageable memory do; its kind is unknown",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
         advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
@@ -530,7 +533,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         high=facts.lost(short).most,
         confidence="measured" if is_short else "likely",
         evidence=(
-            *pace_texts, f"in {facts.gaps('launch_bound'):,} gaps of no more than 1 ms",
+            *pace_texts, f"in {count(facts.gaps('launch_bound'), 'gap')} of no more than 1 ms",
             *([between] if may_work else []),
             *_in_ranges(facts, late), *facts.where(places, "launch_bound"),
         ),
@@ -557,7 +560,7 @@ def busy_host(facts: Facts) -> Finding | None:
         high=lost.most,
         confidence="likely" if is_seen else "hint",
         evidence=(
-            f"in {facts.gaps('busy_host'):,} gaps; "
+            f"in {count(facts.gaps('busy_host'), 'gap')}; "
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
             *facts.where(places, "busy_host"),
             *_executed(facts),

@@ -116,7 +116,11 @@ def scaling(
             "other_mode": study.filter(~_is_of(mode)).height,
             "untimed": of_mode.height - timed.height,
             **basis,
-            "warnings": [*pooling_warnings(study, apart=apart), *_warnings(timed, apart=apart)],
+            "warnings": [
+                *pooling_warnings(study, apart=apart),
+                *_warnings(timed, apart=apart),
+                *_uncounted(of_mode),
+            ],
         },
         title=f"{mode} scaling",
         readable=without_empty(rows, _OF_SEVERAL),
@@ -124,6 +128,14 @@ def scaling(
         command="scaling",
         figures={"figure": "speedup", "efficiency": "efficiency"},
     )
+
+
+def _uncounted(study: pl.DataFrame) -> list[str]:
+    """Warn of runs that have a time, and an unknown number of GPUs."""
+    has_time = pl.any_horizontal(pl.col("step_ns", "epoch_ns").is_not_null())
+    number = study.filter(has_time, _N.is_null()).height
+    text = f"{count(number, 'run')} left out, whose number of GPUs is unknown: ingest with --label"
+    return [f"{text} gpus=N"] if number else []
 
 
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:

@@ -226,7 +226,7 @@ _SCALING = Json(
         **keys("batch_scope?"),
         "runs": "integer: Runs that count.",
         "other_mode?": "integer: Runs labelled for the other mode.",
-        "untimed?": "integer: Runs without a time.",
+        "untimed?": "integer: Runs without a time, or of an unknown number of GPUs.",
         **keys("warnings", "notes?", "basis?", "per?", "verdicts?", "simulated?"),
     },
     rows={
