@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,12 +19,9 @@ from tracekit.engine._sweep_loops import (
     Marks,
     group,
 )
-from tracekit.model import STAGE, STAGES, Stretch
+from tracekit.model import STAGE, STAGES, Stretch, Trace
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
 
 Array: TypeAlias = NDArray[Any]
 _NEVER = 1 << 62

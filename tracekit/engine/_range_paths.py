@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 
 from tracekit.engine._intervals import union_length
 from tracekit.engine._range_loops import find_shortcuts, lay_out
-from tracekit.engine._stream import Named
+from tracekit.engine._stream import Counting, Named
 from tracekit.model import KERNEL_KINDS, PATH_TEXTS, Trace, path_texts
 from tracekit.support.compiled import compiled, given
-
-if TYPE_CHECKING:
-    from tracekit.engine._stream import Counting
-
 
 Array: TypeAlias = NDArray[Any]
 

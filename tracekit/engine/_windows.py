@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,12 +23,8 @@ from tracekit.engine._launch_groups import NEEDED, LaunchGroups, launch_groups
 from tracekit.engine._lines import owners_of
 from tracekit.engine._sweep_loops import find_latest
 from tracekit.errors import UsageError
-from tracekit.model import with_clocks
+from tracekit.model import Stretch, Trace, with_clocks
 from tracekit.support.compiled import compiled, given
-
-if TYPE_CHECKING:
-    from tracekit.model import Stretch, Trace
-
 
 _OWNER = ["process", "device"]
 _NUMBER = pl.col("iteration")

@@ -9,10 +9,11 @@ columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from statistics import median_high
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import polars as pl
 
@@ -27,12 +28,6 @@ from tracekit.support.wording import (
     scaled,
     text_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from decimal import Decimal
-
-    import polars as pl
 
 _TIME = re.compile(r"_ns(?=_|$)")
 _COMPARED = re.compile(

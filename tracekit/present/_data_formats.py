@@ -25,8 +25,6 @@ from tracekit.support.wording import count, printable
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from tracekit.model import Answer
-
 # Everything that Markdown or HTML inside it could take for markup; an underscore only where it is
 # not within a word.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#]|(?<![^\W_])_|_(?![^\W_])")

@@ -6,10 +6,10 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
+from tracekit.model import GivenClock
 from tracekit.runs._new_runs import DigestBeside, OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
 from tracekit.store import (
@@ -24,9 +24,6 @@ from tracekit.store import (
 from tracekit.support.files import StrPath
 from tracekit.support.memory import free
 from tracekit.support.progress import Progress, ReportProgress
-
-if TYPE_CHECKING:
-    from tracekit.model import GivenClock
 
 _LOG = logging.getLogger("tracekit")
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import polars as pl
 
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
-    from tracekit.sources._times import Times
+    from tracekit.sources.columnar import ColumnarExport
+    from tracekit.sources.sqlite import SqliteFile
 
 SqlType = Literal["int", "narrow", "real", "text", "blob"]
 """Type as which a column is read; ``narrow`` columns are integers that may use fewer than 64
@@ -39,52 +39,8 @@ class Where:
     texts: tuple[str, ...] = ()
 
 
-class ExportFile(Protocol):
-    """The tables of an nsys export in any storage format, named as in SQLite exports."""
-
-    path: Path
-    coerced: dict[str, int]
-    """``table.column`` -> number of values dropped because they did not fit the type."""
-    warnings: list[str]
-    """Sentences for the user on how the export was read."""
-    times: Times
-    """Times that rows may have; `batches` drops rows with others."""
-
-    @property
-    def kind(self) -> str:
-        """Storage format: ``SQLite``, ``parquetdir`` or ``arrowdir``."""
-
-    @property
-    def size(self) -> int:
-        """Size of all tables, bytes."""
-
-    def has(self, table: str, *columns: str) -> bool:
-        """Test whether the export has `table`, with all of `columns`."""
-
-    def holds_rows(self, table: str) -> bool:
-        """Test whether `table` exists and is not empty."""
-
-    def holds_values(self, table: str, column: str) -> bool:
-        """Test whether `column` of `table` exists and has a value that is not null."""
-
-    def count(self, table: str) -> int:
-        """Return the number of rows of an existing table."""
-
-    def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of a time column of each table; `columns` maps table -> column."""
-
-    def read(
-        self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
-    ) -> pl.DataFrame:
-        """Return `columns` (name -> type) of the rows that fulfil all conditions `where`.
-
-        Rows keep their order in the file.
-        """
-
-    def batches(
-        self, table: str, columns: Mapping[str, SqlType], rows: int = ...
-    ) -> Iterator[pl.DataFrame]:
-        """Yield `columns` (name -> type) in the table's row order, at most `rows` at a time."""
+ExportFile: TypeAlias = "SqliteFile | ColumnarExport"
+"""An nsys export in any storage format, with tables named as in SQLite exports."""
 
 
 class Strings:

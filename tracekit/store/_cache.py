@@ -10,18 +10,15 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.store._access import PRIVATE, access_of, put_file
 from tracekit.support.files import is_real_folder, read_plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FOLDER = "kept"
 _DIGEST_BYTES = hashlib.sha256().digest_size

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -35,12 +36,8 @@ from tracekit.store._rows import (
     unusable,
     values_of,
 )
+from tracekit.store._run_record import Entry, RunRecord
 from tracekit.store._staging import DATABASE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.store._run_record import Entry, RunRecord
 
 _CONNECT_SECONDS = 10
 _POSTGRES_LOCK = 0x7472_6163_656B_6974  # any number that no other program is likely to take

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tracekit.model import damaged_files, is_checked, missing_files
 from tracekit.store._rows import Known, read_run
+from tracekit.store._run_record import Entry
 from tracekit.support.files import status_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from tracekit.store._run_record import Entry
 
 _SHOWN = 5
 

@@ -7,18 +7,14 @@ import os
 import platform
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from tracekit.errors import InputError, StoreError
 from tracekit.store._report import ReportOptions, make_report
 from tracekit.support.progress import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 RETRIES = 2
 """How often a job is repeated whose process was lost."""

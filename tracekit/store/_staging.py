@@ -18,19 +18,16 @@ import re
 import secrets
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 
 from tracekit.errors import StoreError
 from tracekit.store._access import ID_FILE, PRIVATE, Access, access_of, check_folder, database_files
 from tracekit.support.files import is_plain_file, is_real_folder, mode_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"

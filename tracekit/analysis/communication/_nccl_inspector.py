@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -11,10 +10,6 @@ from tracekit.analysis.calls import collective_calls, communicator_groups, hex_i
 from tracekit.analysis.communication._bandwidth import middle, power_below, with_bandwidth
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer, Trace
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
-
 
 KEYS: Mapping[str, Sequence[str]] = {
     "size": ("collective", "message_bytes", "communicator"),

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._headline import check_metric
+from tracekit.analysis.comparison._headline import Metric, check_metric
 from tracekit.analysis.facts import verdicts_note
-from tracekit.analysis.statistics import Floats
+from tracekit.analysis.statistics import Floats, Skip
 from tracekit.analysis.step_sums import per_iteration, steps_of
 from tracekit.errors import UsageError
-from tracekit.model import Answer
+from tracekit.model import Answer, Trace
 from tracekit.support.wording import count, skipped_text, summary, text_of
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison._headline import Metric
     from tracekit.analysis.comparison._prepared import Recorded
-    from tracekit.analysis.statistics import Skip
-    from tracekit.model import Trace
 
 _LEAST = 3
 """Minimum number of points of a level; fewer are outliers."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.analysis.calls import (
@@ -14,10 +12,7 @@ from tracekit.analysis.calls import (
     with_kernels,
 )
 from tracekit.errors import UndecidedError
-from tracekit.model import COLLECTIVES, KERNEL_KINDS, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import COLLECTIVES, KERNEL_KINDS, Trace, with_clocks
 
 _LANE = ["process", "communicator", "kind"]
 _CALL = ["party", "sequence", "turn"]

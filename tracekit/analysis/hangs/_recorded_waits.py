@@ -6,7 +6,7 @@ Profilers record kernels when they end, so a collective that hangs has a call an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -33,10 +33,7 @@ from tracekit.analysis.hangs._hang import (
     they,
 )
 from tracekit.errors import UndecidedError
-from tracekit.model import Answer, path_texts, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Answer, Trace, path_texts, with_clocks
 
 _LONG_NS, _LONGER = 1_000_000_000, 2
 """Least time from launch to the last record for a call to hang, ns; and the least ratio to the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -11,10 +10,8 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.traffic._links import network_nodes
 from tracekit.analysis.traffic._routes import crossings
+from tracekit.machine import Machine
 from tracekit.model import METRIC, Trace, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.machine import Machine
 
 _OF_METRIC = {
     # A GPU that no NIC is known of reaches the network by its PCIe link all the same.

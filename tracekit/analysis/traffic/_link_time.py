@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.traffic._routes import crossings
 from tracekit.engine import union_length
+from tracekit.machine import Machine
 from tracekit.model import EVIDENCE, REPORTS, PolarsType, Trace, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.machine import Machine
 
 EVER = 2**63 - 1
 """A time that nothing starts after, ns."""

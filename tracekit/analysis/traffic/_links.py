@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -13,11 +13,8 @@ from tracekit.analysis.traffic._link_time import EVER, Covered, exposed_parts
 from tracekit.analysis.traffic._routes import Routes
 from tracekit.engine import chosen_windows
 from tracekit.errors import UsageError
-from tracekit.machine import PREFIXES
+from tracekit.machine import PREFIXES, Machine
 from tracekit.model import REPORTS, Stretch, Trace, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.machine import Machine
 
 _COLUMNS = {
     "link": ("link", "src", "dst", "type", "nvlinks"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -58,10 +58,6 @@ from tracekit.support.wording import (
     summary,
     text_of,
 )
-
-if TYPE_CHECKING:
-    from tracekit.machine import Machine
-
 
 _FULL = 1.05
 """Utilisation above which a link is reported as overfull: peaks and clocks have some percent of

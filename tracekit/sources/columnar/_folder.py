@@ -9,33 +9,23 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
 from tracekit.sources._export_tables import Where
 from tracekit.sources._times import FIRST_ROWS, Times
-from tracekit.sources.sqlite import BATCH_ROWS, DTYPE, decoded, regrouped
+from tracekit.sources.sqlite import BATCH_ROWS, DTYPE, SqlType, decoded, regrouped
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
     from tracekit.sources.columnar._arrow import ArrowTable
-    from tracekit.sources.sqlite import SqlType
 
 _KINDS = {".parquet": "parquetdir", ".arrow": "arrowdir"}
 """File ending -> kind of folder; the first ending that occurs is read."""
 _STRINGS = "StringIds"
 """Table of strings, which every export has."""
-
-
-class _TableFile(Protocol):
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-
-    def count(self) -> int: ...
-
-    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]: ...
 
 
 def _arrow_table(file: Path) -> ArrowTable:
@@ -95,7 +85,7 @@ class ColumnarExport:
         self._files = {file.stem: file for file in table_files(path)}
         self.kind = _KINDS[self._files[_STRINGS].suffix]
         """Storage format: ``parquetdir`` or ``arrowdir``."""
-        self._opened: dict[str, _TableFile] = {}
+        self._opened: dict[str, ArrowTable | ParquetTable] = {}
 
     @cached_property
     def size(self) -> int:
@@ -184,7 +174,7 @@ class ColumnarExport:
         with self._damage(table):
             return self._open(table).columns
 
-    def _open(self, table: str) -> _TableFile:
+    def _open(self, table: str) -> ArrowTable | ParquetTable:
         file = self._files[table]
         is_parquet = file.suffix == ".parquet"
         opened = ParquetTable(file) if is_parquet else _arrow_table(file)

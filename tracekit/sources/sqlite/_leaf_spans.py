@@ -7,13 +7,14 @@ SQLite also reads random pages for comparison; after a difference no more pages 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import polars as pl
 
 from tracekit.sources._export_tables import SqlType
 from tracekit.sources.sqlite._btree import (
@@ -38,8 +39,6 @@ from tracekit.sources.sqlite._sqlite_header import (
 from tracekit.support.ahead import ahead, cores
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracekit.sources.sqlite._row_columns import Columns, Decoder
 
 FEW_ROWS = 20_000
@@ -58,11 +57,8 @@ more rows, and rows that do not fit must be copied."""
 _COUNTED_LEAVES = 32
 
 
-class Query(Protocol):
-    """Type of a function that runs an SQL query whose result has few rows."""
-
-    def __call__(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of the SQL query."""
+Query: TypeAlias = Callable[..., list[tuple[Any, ...]]]
+"""Type of a function of an SQL query and its parameters that returns its rows, which are few."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -85,17 +85,7 @@ class Columns:
         return pl.DataFrame({name: column.rows(first, end) for name, column in columns})
 
 
-class _Column(Protocol):
-    """Values of one column of a table, for the rows decoded so far."""
-
-    def add(self, first: int, data: _Bytes, found: _page_loops.Rows, slot: int) -> bool:
-        """Store decoded values from row `first` on; False if they have not the expected type."""
-
-    def rows(self, first: int, end: int) -> pl.Series:
-        """Return the values of rows `first` up to `end`."""
-
-
-def _column(role: Role, rows: int) -> _Column:
+def _column(role: Role, rows: int) -> _NumberColumn | _TextColumn:
     return _TextColumn() if role == "text" else _NumberColumn(role, rows)
 
 
