@@ -193,13 +193,13 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 def _layers(trace: Trace, ranges: pl.Series) -> pl.Series:
     """Return the layer of each range; their forward passes are at most one step before."""
-    known = _near(trace["ranges"], ranges).filter(pl.col("range").is_in(ranges.implode()))
-    first, last = _edges(known.select("start", "end").collect())
+    near = trace.rows("ranges", ranges, ["range", "start", "end"])
+    first, last = _edges(near.filter(pl.col("range").is_in(ranges.implode())))
     begun = trace["iterations"].filter(pl.col("start") <= first).group_by("process")
     before = begun.agg(pl.col("start").sort().get(-2, null_on_oob=True)).collect()["start"].min()
     since = pl.lit(before, pl.Int64).fill_null(_EVER[0])
-    near = trace["ranges"].filter(pl.col("start") <= last, pl.col("end") >= since)
-    found = range_layers(trace.with_lazy({"ranges": near}))
+    meanwhile = trace["ranges"].filter(pl.col("start") <= last, pl.col("end") >= since)
+    found = range_layers(trace.with_lazy({"ranges": meanwhile}))
     return found.layers.gather(found.of_range.gather(ranges))
 
 
