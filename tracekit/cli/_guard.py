@@ -44,11 +44,11 @@ class _TakesPlainWords(_Parsing):
 
 
 class Command(_TakesPlainWords, TyperCommand):
-    """A command of the command line, whose plain values skip the conversion by pydantic."""
+    """A command; text and numbers that are valid as given skip the conversion by pydantic."""
 
 
 class Group(_TakesPlainWords, TyperGroup):
-    """Group of commands whose plain values skip the conversion by pydantic."""
+    """Group of such commands."""
 
 
 def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, value: Any) -> Any:

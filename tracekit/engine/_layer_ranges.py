@@ -223,8 +223,8 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
     """Name layers by operator, where no modules are named: the operator's name and its ordinal.
 
     The result has an element per range: null unless the range is an outermost operator of a pass.
-    `unit` is the row of the outermost operator around each range, and `labels` has a label per
-    path.
+    `unit` is the row of the outermost operator around each range. `labels` has a name (``label``)
+    for each path of nested ranges (``path``): here, the operator's.
     """
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(

@@ -71,8 +71,8 @@ class Numbers:
 
         Returns
         -------
-        The id of each row's pair, -1 for an unknown pair if `known` was given; and for each new
-        pair, in the order of ids, the row in which it first occurs.
+        The id of each row's pair; and for each new pair, in the order of ids, the row in which it
+        first occurs. If the pairs were given at creation, there are no new ones: others have id -1.
         """
         found = np.empty(first.size, np.int32)
         before, begin = self._count, np.zeros(1, np.int64)

@@ -621,7 +621,7 @@ TABLES = {
 TRANSFERS = Table(
     "transfers",
     "One row per movement of data between two GPUs, or between a GPU and host memory. Computed "
-    "from ops, calls, ranges and host on request.",
+    "on request from the tables `ops`, `calls`, `ranges` and `host`.",
     (
         _REPORT,
         Column("process", pl.Int32, "process that moved it: for a collective that at the source, "
@@ -669,8 +669,8 @@ TRANSFERS = Table(
 
 COLLECTIVE_CALLS = Table(
     "collectives",
-    "One row per collective and participant: a kernel, or an MPI call. Computed from ops, "
-    "ranges and host on request.",
+    "One row per collective and participant: a kernel, or an MPI call. Computed on "
+    "request from the tables `ops`, `ranges` and `host`.",
     (
         _REPORT,
         _key("process", "process that takes part"),
@@ -712,7 +712,7 @@ COLLECTIVE_CALLS = Table(
 
 PATH_TEXTS = Table(
     "path_texts",
-    "One row per path, with its text. Computed from paths on request.",
+    "One row per path, with its text. Computed on request from the table `paths`.",
     (
         _key("path", "number of the path"),
         Column(

@@ -89,7 +89,7 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against recordings of the same name, until this process ends."""
+    """Lock a folder against recordings of the same name; an end of this process unlocks it too."""
     with (folder / _LOCK).open("w") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(

@@ -94,7 +94,10 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
 
 
 def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
-    """Sum idle time by `keys`, also by properties of the communicator of the op that ends a gap."""
+    """Sum idle time by `keys`.
+
+    Keys of `OF_GROUPS` are properties of the communicator of the collective that ends a gap.
+    """
     if not _of_members(keys):
         return idle_sums(trace, windows, keys, **options)
     calls = collective_calls(trace)

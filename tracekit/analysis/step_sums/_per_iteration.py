@@ -234,7 +234,10 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
 
 
 def owners_of(times: StepTimes, *, as_one: bool) -> pl.DataFrame:
-    """Return the pairs ``process, device`` on which the steps ran whose times were measured."""
+    """Return the pairs ``process, device`` on which the measured steps ran.
+
+    With `as_one` the run is one step: its processes and GPUs.
+    """
     windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 

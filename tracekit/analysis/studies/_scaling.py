@@ -141,7 +141,8 @@ def _uncounted(study: pl.DataFrame) -> list[str]:
 def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
     """Warn of configurations without a run on one GPU, without network name, or with two baselines.
 
-    Two baselines are several runs on the smallest number of GPUs; without `apart` these are pooled.
+    Two baselines are several runs on the smallest number of GPUs. They are warned of if runs are
+    evaluated one by one (`apart`); else they are pooled, and one baseline.
     """
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height

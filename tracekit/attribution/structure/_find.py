@@ -455,7 +455,8 @@ class Pieces:
 
         Returns
         -------
-        The ids of the ops whose result is final, and ``stage, step, again`` of each.
+        The ids of the ops whose result is final; and of each its ``stage``, its ``step``, and
+        whether it recomputes a part of a forward pass (``again``).
         """
         complete = found.steps.height - (0 if is_last else _OPEN)
         is_open = found.step >= complete

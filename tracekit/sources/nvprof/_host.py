@@ -249,7 +249,8 @@ class Markers:
 
         Returns
         -------
-        ``start, end`` (ns), ``thread_gid`` (global thread id), ``id, domain, name, style``
+        ``start, end`` (ns), ``thread_gid`` (global thread id), ``id, domain, name``, and ``style``:
+        push/pop or start/end
         """
         columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
         columns["objectId"] = "blob"
