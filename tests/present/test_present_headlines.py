@@ -69,10 +69,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("breakdown", STAGES, {"window_ns": 0, "idle_ns": 0}, None),
         ("flops", {"operator": ["mm"]}, {"step_flops": 1.4e11, "mfu": 0.25, "known_share": 0.5},
          ("A step computes at least 140 GFLOP on a GPU, 25.0 % of the peak (MFU); operators of "
-         "50.0 % of GPU time are known")),
+         "50.0 % of its kernel time are known")),
         ("flops", {"operator": ["mm"]}, {"step_flops": 1.4e11, "mfu": 0.25, "known_share": 1.0},
          ("A step computes 140 GFLOP on a GPU, 25.0 % of the peak (MFU); operators of 100.0 % of "
-         "GPU time are known")),
+         "its kernel time are known")),
         ("flops", {"operator": ["mm"]}, {"step_flops": None}, None),
         ("roofline", {"operator": ["mm", "relu"], "step_headroom_ns": [MS, None]},
          {"step_headroom_ns": MS + 900},

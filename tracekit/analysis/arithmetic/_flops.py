@@ -31,7 +31,6 @@ from tracekit.support.wording import (
     first_line,
     percent,
     printable,
-    share_text,
     shorten,
     summary,
     text_of,
@@ -237,8 +236,8 @@ def _meta(
         some = work.filter(_may_be_recomputed()).height
         why = f"it is unknown whether {some:,} of {work.height:,} operators are recomputed"
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
-    computing = _computing(trace)
-    known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
+    computing = _computing(trace, steps)
+    known_ns = work.filter(_KNOWN)["kernel_ns"].sum()
     warnings = [no_sizes(trace)] if every.height and not every["flops"].count() else []
     return {
         "steps": number,
@@ -272,8 +271,11 @@ def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
     return None
 
 
-def _computing(trace: Trace) -> int:
+def _computing(trace: Trace, steps: pl.DataFrame) -> int:
+    """Return the time of kernels that compute, in `steps` if there are any, ns."""
     compute_ops = trace["ops"].filter(pl.col("kind") == "compute")
+    if steps.height:
+        compute_ops = compute_ops.join(steps.lazy(), on=STEP, how="semi")
     return int(compute_ops.select((pl.col("end") - pl.col("start")).sum()).collect().item())
 
 
@@ -420,7 +422,7 @@ def _roofline_meta(trace: Trace, work: pl.DataFrame, found: Measured) -> dict[st
     )
     above = work.select(_headroom().sum()).item()
     known, total = (int(each["kernel_ns"].sum()) for each in (work.filter(_BOUNDED), found.work))
-    warnings = [] if work["bytes"].count() or work.is_empty() else [no_sizes(trace)]
+    warnings = [no_sizes(trace)] if total and not work["bytes"].count() else []
     return {
         "steps": number,
         "step_ns": int(steps["step_ns"].sum()) / number if number else None,
@@ -440,7 +442,7 @@ def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not meta.get("step_flops"):
         return None
     share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
-    known = f"; operators of {percent(meta['known_share'])} of GPU time are known"
+    known = f"; operators of {percent(meta['known_share'])} of its kernel time are known"
     divisor, unit = unit_of(meta["step_flops"], FLOP_UNITS)
     flops = f"{_least(meta)}{meta['step_flops'] / divisor:,.4g} {unit}"
     return f"A step computes {flops} on a GPU{share}{known}"
@@ -474,7 +476,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: FLOPs of a step, share of the peak (MFU), and how much is known."""
     least = _least(meta)
     mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {least}{percent(meta['mfu'])}"
-    known = f"FLOPs known of {share_text(meta['known_share'])} of the time of kernels that compute"
+    known = f"FLOPs known of {_of_kernels(meta['known_share'])}"
     step = "no steps"
     if meta["steps"]:
         each = "FLOPs unknown" if meta["step_flops"] is None else least + _flop(meta["step_flops"])
@@ -497,7 +499,7 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     if meta["step_headroom_ns"] is not None:
         step = f"a step of {duration(meta['step_ns'])}"
         above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
-    known = f"bounds known of {share_text(meta['known_share'])} of the time of kernels that compute"
+    known = f"bounds known of {_of_kernels(meta['known_share'])}"
     tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
     if meta["tensor_core_unknown_ns"]:
         tensor += f", unknown for {duration(meta['tensor_core_unknown_ns'])}"
@@ -506,6 +508,12 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
         *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),
         meta["modelled"], *_peak_notes(meta),
     ]  # fmt: skip
+
+
+def _of_kernels(share: float | None) -> str:
+    """Return a share of the time of kernels that compute, which is null without any, as text."""
+    text = "nothing, as no kernel computes"
+    return text if share is None else f"{percent(share)} of the time of kernels that compute"
 
 
 def _peak_notes(meta: Mapping[str, Any]) -> list[str]:

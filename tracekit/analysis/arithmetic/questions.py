@@ -71,8 +71,8 @@ _WRITES = Json(
         "not known.",
         "hfu": "amount or null: All FLOPs over the same.",
         "mfu_unknown?": "text: Why mfu is null.",
-        "known_share": "amount or null: How much of the time of kernels that compute is that of "
-        "operators whose FLOPs are known.",
+        "known_share": "amount or null: How much of the time of kernels that compute, in the steps "
+        "that count, is that of operators whose FLOPs are known.",
         "outside_flops": "amount: FLOPs of work that is in no step that counts.",
         **_PEAKS,
         **keys("skip", "cold?", "shares?", "warnings?"),
