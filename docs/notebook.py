@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import plotly.graph_objects as go
 import polars as pl
@@ -49,9 +50,12 @@ def cells() -> list[Cell]:
 def with_outputs(written: Sequence[Cell], show: Show) -> list[Cell]:
     """Run cells in order, in the folder of the notebook, and return them with what they show."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    done, before = [], Path.cwd()
-    os.chdir(NOTEBOOK.parent)
-    try:
+    done = []
+    with (
+        tempfile.TemporaryDirectory() as folder,  # where a cell makes a store
+        patch.object(tempfile, "tempdir", folder),
+        chdir(NOTEBOOK.parent),
+    ):
         for number, cell in enumerate(written, 1):
             if cell["cell_type"] != "code":
                 done.append(cell)
@@ -59,8 +63,6 @@ def with_outputs(written: Sequence[Cell], show: Show) -> list[Cell]:
             value = run_cell("".join(cell["source"]), names)
             outputs = [] if value is None else [_output(number, show(value))]
             done.append({**cell, "execution_count": number, "outputs": outputs})
-    finally:
-        os.chdir(before)
     return done
 
 

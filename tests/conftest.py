@@ -27,6 +27,7 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from polars.lazyframe.engine import _LocalEngine
 from polars.lazyframe.opt_flags import QueryOptFlags
+from temporary import own_folder, remove_leftovers
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -192,14 +193,14 @@ def _temporary_files_go_with_the_tests(tmp_path_factory: pytest.TempPathFactory)
     """Give tests, and what they start, a folder for temporary files that is removed at the end.
 
     Killed processes, launchers and reports of faults leave files there. It is not below pytest's
-    own folder: servers run as other users, and paths of sockets are short.
+    own folder: servers run as other users, and paths of sockets are short. Those of tests that
+    were killed are removed by the next.
     """
     tmp_path_factory.getbasetemp()  # which stays where it is looked for
-    folder = Path(tempfile.mkdtemp(prefix="tracekit-tests-"))
-    folder.chmod(0o711)
-    # After what multiprocessing removes from it, of priority -100.
-    Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
-    with pytest.MonkeyPatch.context() as patch:
+    remove_leftovers(Path(tempfile.gettempdir()))
+    with own_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        # After what multiprocessing removes from it, of priority -100.
+        Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         yield

@@ -59,7 +59,8 @@ def test_a_quick_run_takes_two_short_cases(
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(CASES)
-    (tmp_path / "tests" / "effort.py").write_text((ROOT / "tests" / "effort.py").read_text())
+    for name in ("effort.py", "temporary.py"):
+        (tmp_path / "tests" / name).write_text((ROOT / "tests" / name).read_text())
     words = ["-m", "pytest", "-q", "-n0", "--collect-only", f"--effort={chosen}"]
     done = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True
