@@ -175,38 +175,39 @@ def _by_nic(rows: pl.DataFrame, column: str) -> dict[object, Any]:
     return {tuple(key): value for *key, value in keyed.rows()}
 
 
+PLANTED = ("node1", "mlx5_5", "out")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_counters_of_nics_agree_with_what_is_modelled(tmp_path: Path, lost: bool) -> None:
-    """By NIC and direction to the byte; within 10 % where half of the samples are lost."""
+    """By NIC and direction to the byte; within 10 % where half of the samples are lost.
+
+    Where none is lost, three tenths more leave node 1 by one NIC than the job moves: the model
+    lacks 0.3 of 1.3 counted there, and nothing elsewhere.
+    """
     ran = hybrid_job.run(SIXTEEN)
     gone = (lambda sample: sample // 7 % 2 == 1) if lost else (lambda _: False)
-    answer = _counted(ran, tmp_path, logged=True, lost=gone)
+    more = 0 if lost else 3
+    answer = _counted(
+        ran, tmp_path, logged=True, lost=gone,
+        beside=lambda *own: Fraction(more * (own == PLANTED), 10),
+    )  # fmt: skip
     truth = hybrid_job.moved_by_nics(ran, RINGS)
-    assert _by_nic(answer.rows, "difference_share").keys() == truth.keys()
-    assert answer.rows["difference_share"].abs().max() <= (0.1 if lost else 1e-5)
+    found = _by_nic(answer.rows, "difference_share")
+    assert found.keys() == truth.keys()
     assert answer.rows["measured_bytes"].to_list() == [0] * len(truth)
     assert answer.rows["unsized"].to_list() == [0] * len(truth)
     coverage = answer.rows["sampled_share"].to_list()
     assert all(0.4 < each < 0.6 if lost else each == 1 for each in coverage)
     if not lost:
-        assert _by_nic(answer.rows, "counted_bytes") == truth
+        counted = truth | {PLANTED: truth[PLANTED] * 13 // 10}
+        assert _by_nic(answer.rows, "counted_bytes") == counted
         assert _by_nic(answer.rows, "modelled_bytes") == truth
-
-
-@pytest.mark.slow
-def test_what_a_nic_carries_beside_the_job_is_found(tmp_path: Path) -> None:
-    """Three tenths more leave node 1 by one NIC: the model lacks 0.3 of 1.3 counted there."""
-    ran = hybrid_job.run(SIXTEEN)
-    planted = ("node1", "mlx5_5", "out")
-    answer = _counted(
-        ran, tmp_path, logged=True, beside=lambda *own: Fraction(3 * (own == planted), 10)
-    )
-    found = _by_nic(answer.rows, "difference_share")
-    assert found.pop(planted) == pytest.approx(-0.3 / 1.3, abs=1e-3)
-    assert all(abs(share) < 1e-3 for share in found.values())
-    [said] = [text for text in answer.meta["warnings"] if "compared with nic_tx" in text]
-    assert "most on mlx5_5 of node1: -23.1%" in said
+        assert found.pop(PLANTED) == pytest.approx(-0.3 / 1.3, abs=1e-3)
+        [said] = [text for text in answer.meta["warnings"] if "compared with nic_tx" in text]
+        assert "most on mlx5_5 of node1: -23.1%" in said
+    assert max(map(abs, found.values())) <= (0.1 if lost else 1e-5)
 
 
 @pytest.mark.slow
@@ -302,8 +303,11 @@ def test_without_payloads_ranks_are_partitioned_rightly_or_not_at_all(
         found.add(call.kind)
     assert found >= exact
     for kind in exact:
-        whole = [call for call in ran.calls if call.kind == kind and call.what != "broadcast"]
-        assert sum(ran.calls[some[0][1]] in whole for some in matches.values()) == len(whole)
+        whole = {
+            number for number, call in enumerate(ran.calls)
+            if call.kind == kind and call.what != "broadcast"
+        }  # fmt: skip
+        assert sum(some[0][1] in whole for some in matches.values()) == len(whole)
 
 
 def _matches(run: tracekit.Run, ran: Ran) -> dict[int, list[tuple[int, int]]]:
