@@ -159,7 +159,7 @@ PUBLIC = {
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iterations_in kept_sums latest launch_groups layered_lengths
-        named_ranges numbered_alike on_host parse_iterations parse_ranks
+        median_lengths named_ranges numbered_alike on_host parse_iterations parse_ranks
         range_layers range_paths run_windows shown some_steps sorting split
         step_windows sum_up torn union_length with_path_texts with_steps within
     """,

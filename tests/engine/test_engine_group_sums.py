@@ -13,7 +13,14 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.engine import GroupTally, GroupTotals, Named, _group_sums, _lines
+from tracekit.engine import (
+    GroupTally,
+    GroupTotals,
+    Named,
+    _group_sums,
+    _lines,
+    median_lengths,
+)
 from tracekit.engine._group_sums import Durations
 from tracekit.engine._lines import Numbers
 from tracekit.model import KIND
@@ -182,3 +189,21 @@ def test_pairs_of_any_numbers_are_told_apart(rows: int, monkeypatch: pytest.Monk
         assert [pairs[row] for row in new] == list(order)[before:]
     assert len(numbers) == len(order)
     assert list(zip(*(known.tolist() for known in numbers.known), strict=True)) == list(order)
+
+
+def test_median_lengths_by_several_keys() -> None:
+    ops = pl.DataFrame(
+        [(0, "x", 4, 0, 3), (1, "x", 4, 0, 9), (0, "x", 4, 5, 6), (0, "x", None, 6, 8),
+         (0, None, 4, 8, 8), (0, "x", 4, 9, 19)],
+        schema={"device": pl.Int32, "name": pl.Categorical, "launch_size": pl.Int64,
+                "start": pl.Int64, "end": pl.Int64},
+        orient="row",
+    )  # fmt: skip
+    found = median_lengths(ops.lazy(), ["device", "name", "launch_size"])
+    assert found.rows() == [
+        (0, "x", 4, 3.0, 3, 14),
+        (1, "x", 4, 9.0, 1, 9),
+        (0, "x", None, 2.0, 1, 2),
+        (0, None, 4, 0.0, 1, 0),
+    ]
+    assert median_lengths(ops.clear().lazy(), ["device"]).is_empty()

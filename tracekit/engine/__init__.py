@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.engine._group_sums import GroupTally, GroupTotals
+    from tracekit.engine._group_sums import GroupTally, GroupTotals, median_lengths
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
     from tracekit.engine._inclusive import inclusive_kernels, inclusive_ranges
     from tracekit.engine._intervals import layered_lengths, union_length

@@ -24,6 +24,7 @@ from tracekit.engine._sweep_loops import (
     GroupSums,
     sweep_groups,
 )
+from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 from tracekit.support.inner import inner
 
@@ -439,6 +440,27 @@ class GroupTotals:
         ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
         np.add.at(ops, part_of, given(self.groups["ops"]))
         return self.lengths.of(part_of, ops)
+
+
+def median_lengths(ops: pl.LazyFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the columns `keys` and ``own, number, total``: median, number and sum of lengths, ns.
+
+    The keys are names of columns of whole numbers (not below 0) or categories.
+    """
+    numbers, durations, firsts, sums = [Numbers() for _ in keys], Durations(), [], []
+    for batch in at_least_one(ops.select(*keys, length=pl.col("end") - pl.col("start"))):
+        groups, new = np.zeros(batch.height, np.int32), np.zeros(0, np.int64)
+        for key, of_key in zip(keys, numbers, strict=True):
+            groups, new = of_key.of(groups, given(batch[key].to_physical().cast(pl.Int64), null=-1))
+        firsts.append(batch.select(keys)[new])
+        durations.add(groups, given(batch["length"]))
+        rows = batch.select("length", group=pl.Series(groups)).group_by("group")
+        sums.append(rows.agg(number=pl.len(), total=pl.col("length").sum()))
+    summed = pl.concat(sums).group_by("group").agg(pl.col("number", "total").sum()).sort("group")
+    middles = durations.of(given(summed["group"]), given(summed["number"], np.int64))
+    return pl.concat(firsts).hstack(
+        [middles["median_ns"].alias("own"), summed["number"], summed["total"]]
+    )
 
 
 def _codes(values: pl.Series) -> pl.Series:

@@ -20,7 +20,7 @@ from tracekit.analysis.idle_account import (
     plain_name,
     waits,
 )
-from tracekit.engine import cut, range_layers, union_length
+from tracekit.engine import cut, median_lengths, range_layers, union_length
 from tracekit.model import Frames, Trace
 from tracekit.support.batches import at_least_one
 
@@ -356,7 +356,6 @@ def kernels(part: Part) -> Frames:
     apart = launches.group_by("launch_thread").agg(
         length=pl.col("launch_start").sort().diff()
     ).select(pl.col("length").explode())  # fmt: skip
-    same = ["device", "name", "launch_size"]
     return {
         "busy": busy(own)
         .join(backward, on=CELL, how="left").join(sums, on=CELL, how="left")
@@ -365,9 +364,7 @@ def kernels(part: Part) -> Frames:
         "apart": counted_values(apart.filter(pl.col("length") <= LONGEST_LAUNCH_NS)),
         "stages": part.ops.group_by("stage").agg(time=LENGTH.sum())
         .with_columns(pl.col("stage").cast(pl.String)).collect(),
-        "paces": computing.group_by(same).agg(
-            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
-        ).collect(),
+        "paces": median_lengths(computing, ["device", "name", "launch_size"]),
     }  # fmt: skip
 
 
