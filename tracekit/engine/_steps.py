@@ -250,10 +250,11 @@ def some_steps(trace: Trace, first: int, last: int) -> Trace:
     near = iterations.filter(pl.col("iteration").is_between(first - 1, last + 1))
     begin, end = near.select(pl.col("start").min(), pl.col("end").max()).row(0)
     in_step = pl.col("iteration").is_between(first - 1, last + 1)
-    launch = pl.coalesce("launch_start", "start")
-    ops = trace["ops"].filter(in_step | launch.is_between(begin, end, closed="left"))
-    calls = trace["calls"].filter(pl.col("start").is_between(begin, end, closed="left"))
-    # They are read many times, and no file says which of its ops are launched when.
+    starts = pl.col("start").is_between(begin, end, closed="left")
+    launched = pl.col("launch_start").is_between(begin, end, closed="left")
+    unlaunched = pl.col("launch_start").is_null() & starts
+    ops, calls = trace["ops"].filter(in_step | launched | unlaunched), trace["calls"].filter(starts)
+    # They are read many times.
     return trace.with_lazy({"ops": ops.collect().lazy(), "calls": calls.collect().lazy()})
 
 
