@@ -137,35 +137,39 @@ def _both(earlier: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
 # -- exposed transfers: a transfer runs and its GPU computes nothing
 
 _OF_GPU = ["device", "clock"]
+_Ints = NDArray[np.int64]
+Computing = Mapping[tuple[object, ...], tuple[_Ints, _Ints]]
+"""Device and clock -> starts and ends of intervals that neither overlap nor touch, by start."""
 
 
-def computing_times(trace: Trace) -> pl.DataFrame:
+def computing_times(trace: Trace) -> Computing:
     """Return the intervals in which GPUs compute.
 
-    Returns
-    -------
-    ``device, clock, start, end``, sorted by start; intervals of one device and clock neither
-    overlap nor touch. A device that never computes has one interval of length 0 on its file's
-    clock.
+    A GPU that never computes has one interval of length 0 on its file's clock.
     """
     reports = trace.read("reports")
-    ops = trace["ops"].filter(pl.col("kind").cast(pl.String) == "compute")
-    ran = ops.select("report", "device", "start", "end").collect()
-    zero = pl.lit(0, pl.Int64)
-    known = trace.read("devices").select("report", "device", start=zero, end=zero)
-    timed = with_clocks(pl.concat([ran, known], how="vertical_relaxed"), reports).sort("start")
-    reach = pl.col("end").cum_max().shift(1).over(_OF_GPU)
-    begins = (pl.col("start") > reach).fill_null(value=True)
-    return (
-        timed.with_columns(number=begins.cast(pl.Int64).cum_sum().over(_OF_GPU))
-        .group_by(*_OF_GPU, "number")
-        .agg(pl.col("start").min(), pl.col("end").max())
-        .select(*_OF_GPU, "start", "end")
-        .sort("start")
+    gpus = with_clocks(trace.read("devices").select("report", "device"), reports)
+    found: dict[tuple[object, ...], tuple[_Ints, _Ints]] = dict.fromkeys(
+        gpus.select(_OF_GPU).rows(), (np.zeros(1, np.int64), np.zeros(1, np.int64))
     )
+    # A GPU is in one part of the run, and one part in memory.
+    for part in trace.parts():
+        ops = part["ops"].filter(pl.col("kind") == "compute")
+        ran = with_clocks(ops.select("report", "device", "start", "end").collect(), reports)
+        for gpu, rows in ran.partition_by(_OF_GPU, as_dict=True).items():
+            by_start = rows.select("start", "end").sort("start")
+            found[gpu] = _union(by_start["start"].to_numpy(), by_start["end"].to_numpy())
+    return found
 
 
-def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFrame:
+def _union(start: _Ints, end: _Ints) -> tuple[_Ints, _Ints]:
+    """Join intervals, ordered by start, that overlap or touch."""
+    reach = np.maximum.accumulate(end)
+    begins = np.append(True, start[1:] > reach[:-1])
+    return start[begins], reach[np.append(begins[1:], True)]
+
+
+def exposed_parts(intervals: pl.DataFrame, computing: Computing) -> pl.DataFrame:
     """Subtract from intervals the time in which their GPU computes.
 
     Parameters
@@ -180,18 +184,18 @@ def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFr
     The columns of `intervals`, one row per remaining part; ``start`` and ``end`` are null if the
     GPU is on another clock, or unknown.
     """
-    by_gpu = computing.partition_by(_OF_GPU, as_dict=True)
     parts = [
-        _left(rows, by_gpu[gpu]) if gpu in by_gpu else rows.with_columns(start=None, end=None)
+        _left(rows, *computing[gpu])
+        if gpu in computing
+        else rows.with_columns(start=None, end=None)
         for gpu, rows in intervals.partition_by(_OF_GPU, as_dict=True).items()
     ]
     return pl.concat([intervals.clear(), *parts], how="vertical_relaxed")
 
 
-def _left(rows: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFrame:
+def _left(rows: pl.DataFrame, begins: _Ints, ends: _Ints) -> pl.DataFrame:
     """Return the parts of one GPU's intervals in which it does not compute."""
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-    begins, ends = computing["start"].to_numpy(), computing["end"].to_numpy()
     first = np.searchsorted(ends, start, side="right")
     number = np.maximum(np.searchsorted(begins, end, side="left") - first, 0)
     row = np.repeat(np.arange(rows.height), number + 1)

@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analysis.calls import excerpt
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
-from tracekit.analysis.traffic._link_time import EVER, Covered, exposed_parts
+from tracekit.analysis.traffic._link_time import EVER, Computing, Covered, exposed_parts
 from tracekit.analysis.traffic._routes import Routes
 from tracekit.engine import chosen_windows
 from tracekit.errors import UsageError
@@ -84,7 +84,7 @@ def links(
     between: tuple[int, int] | None = None,
     hosts: Mapping[int, str | None] | None = None,
     phases: pl.DataFrame | None = None,
-    computing: pl.DataFrame | None = None,
+    computing: Computing | None = None,
     groups: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
@@ -174,7 +174,7 @@ class _Sums:
         self,
         keys: Sequence[str],
         between: tuple[int, int] | None,
-        computing: pl.DataFrame | None,
+        computing: Computing | None,
     ) -> None:
         self._keys, self._between, self._computing = keys, between, computing
         names = [name for key in keys for name in _COLUMNS[key]]
@@ -213,7 +213,7 @@ class _Sums:
         both = rows if known is None else pl.concat([known, rows])
         self._sums[name] = both.group_by(self._columns).agg(_TOTALS[name])
 
-    def _add_exposed(self, cut: pl.DataFrame, computing: pl.DataFrame, until: int) -> None:
+    def _add_exposed(self, cut: pl.DataFrame, computing: Computing, until: int) -> None:
         """Add exposed time: that of transfers while their GPU computes nothing."""
         times = cut.select(*self._columns, "clock", "start", "end", device="end_device")
         parts = exposed_parts(times.unique(), computing)
