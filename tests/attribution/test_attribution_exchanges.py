@@ -422,3 +422,32 @@ def test_copies_to_the_host_that_update_by_their_place_are_told(
     said = list(returned.warnings(pl.DataFrame([opinions])))
     assert bool(said) is told
     assert not told or said[0].startswith("copies to the host, 21 % of GPU time, count as weight")
+
+
+@pytest.mark.parametrize(("hook", "named"), [("power", False), ("power", True), (None, False)])
+def test_products_by_which_a_hook_compresses_gradients_are_told(
+    hook: str | None, named: bool
+) -> None:
+    """They were BP without a word, 16 % of a window; only a range in the hook names them."""
+    builder = TraceBuilder()
+    for step in range(4):
+        begin = 1_000 * step
+        builder.range(begin, begin + 900, f"step {step}")
+        builder.range(begin + 10, begin + 290, "forward")
+        builder.range(begin + 800, begin + 890, "optimizer")
+        ops = [("gemm_nn", 20, 0), ("gemm_wgrad", 310, 1), ("gemm_dgrad", 340, 1),
+               ("gemm_lowrank", 370, 1), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400, 1),
+               ("gemm_lowrank", 430, 1), ("adam", 810, 0)]  # fmt: skip
+        for name, at, thread in ops:
+            if hook or "lowrank" not in name:
+                kind = "collective" if "nccl" in name else "compute"
+                of = {"collective": "all_reduce"} if "nccl" in name else {}
+                builder.op(name, begin + at, thread=thread, end=begin + at + 25, kind=kind, **of)
+        if named:
+            builder.range(begin + 365, begin + 480, "powerSGD_hook", thread=1)
+    trace = builder.attributed()
+    told = [text for text in trace.warnings if "PowerSGD" in text]
+    assert bool(told) is (hook is not None and not named)
+    assert not told or "in 3 of 3 backward passes" in told[0]
+    found = trace.read("ops").filter(pl.col("name").cast(pl.String) == "gemm_lowrank")["stage"]
+    assert {*found} == ({"WU" if named else "BP"} if hook else set())

@@ -148,6 +148,12 @@ RANGES = {
         [pl][profile]optimizer_step_with_closure_0
         FullyShardedDataParallel.clip_grad_norm_
         nvte_multi_tensor_adam_cuda
+        powerSGD_hook
+        batched_powerSGD_hook
+        ddp_comm_hook
+        communication hook
+        compress gradients
+        gradient_decompression
     """,
     "IO": """
         data

@@ -41,6 +41,8 @@ _WORD = 0.01
 """Least share of GPU time of collectives with unknown operation that gives a warning."""
 _MUCH = 0.05
 """Least share of GPU time of doubtful input that gives a warning."""
+_PRODUCT = r"(?i)gemm|gemv|Cijk_|mat_?mul|nvjet|cutlass"
+"""Pattern of kernels that multiply matrices."""
 _LARGE = 65_536
 """Bytes above which a copy is more than a result or a few numbers."""
 _ROLES = {
@@ -562,6 +564,43 @@ class Returned:
             yield (
                 f"copies to the host, {100 * self._ns['WU'] / total:.0f} % of GPU time, count as "
                 "weight update for their place after a backward pass: they may be results"
+            )
+
+
+class Compressed:
+    """Counts backward passes in which matrix products follow the last exchange of gradients.
+
+    The thread that exchanges them has all gradients of the pass by then, so these products may
+    restore gradients that were compressed, as PowerSGD does. The last step of each process in a
+    chunk may go on in the next chunk, and is left out.
+    """
+
+    def __init__(self) -> None:
+        self._passes = self._followed = 0
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Count the passes in a chunk of the table of ops."""
+        pass_ = ["process", "device", "launch_thread", "iteration"]
+        source, stage = (pl.col(name).cast(pl.String) for name in ("stage_source", "stage"))
+        is_exchange = (pl.col("kind").cast(pl.String) == "collective") & (stage == "WU")
+        exchanges = ops.filter(is_exchange).drop_nulls(pass_)
+        last = exchanges.group_by(pass_).agg(exchanged=pl.col("launch_start").max())
+        ended = last.filter(pl.col("iteration") < pl.col("iteration").max().over("process"))
+        by_thread = (stage == "BP") & source.is_in(["backward_thread", "structure"])
+        is_product = pl.col("name").cast(pl.String).str.contains(_PRODUCT)
+        late = ops.filter(by_thread, is_product).join(ended, on=pass_)
+        late = late.filter(pl.col("launch_start") > pl.col("exchanged"))
+        self._passes += ended.height
+        self._followed += late.select(pass_).n_unique()
+
+    def warnings(self, _: pl.DataFrame) -> Iterator[str]:
+        """Warn if such products follow most passes."""
+        if self._passes < 2 * self._followed:
+            yield (
+                f"matrix products follow the last exchange of gradients in {self._followed:,} of "
+                f"{self._passes:,} backward passes: they may restore compressed gradients, as "
+                "PowerSGD does, and count as BP like those that compress; a range `powerSGD_hook` "
+                "in the hook makes them WU"
             )
 
 
