@@ -155,8 +155,8 @@ PUBLIC = {
     """,
     "tracekit.engine": """
         BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
-        RangeLayers Receivers StageSums StageTally Summed Work by_host chosen_steps chosen_windows
-        counted_steps cut extended first_iterations hand_out has_ops host_marks
+        Numbers RangeLayers Receivers StageSums StageTally Summed Work by_host chosen_steps
+        chosen_windows counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iterations_in kept_sums latest launch_groups layered_lengths
         median_lengths named_ranges numbered_alike on_host parse_iterations parse_ranks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracekit.engine._intervals import layered_lengths, union_length
     from tracekit.engine._launch_groups import NEEDED, host_marks, launch_groups
     from tracekit.engine._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
-    from tracekit.engine._lines import Lines, extended
+    from tracekit.engine._lines import Lines, Numbers, extended
     from tracekit.engine._range_paths import (
         named_ranges,
         range_paths,

@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.idle_account._lull_loops import Array, join_up
-from tracekit.engine import latest
+from tracekit.engine import Numbers, latest
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
-_FEW_GROUPS = 1 << 16
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
 
@@ -146,26 +145,13 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def _numbered(keys: pl.DataFrame) -> tuple[Array, int]:
     """Return a number from 0 for each row, equal for equal rows only, and one above the largest."""
-    most = max(4 * keys.height, _FEW_GROUPS)
-    number, count = pl.zeros(keys.height, pl.Int64, eager=True), 1
+    groups, count = np.zeros(keys.height, np.int32), 1
     for key in keys:
-        each, spread = _narrow(key, most)
-        number, count = _narrow(number * spread + each, most)
-    return given(number), count
-
-
-def _narrow(column: pl.Series, most: int) -> tuple[pl.Series, int]:
-    """Map values to integers from 0 (null to the largest); also return one above the largest.
-
-    If values span a range above `most`, their ranks are used.
-    """
-    codes = column.rank("dense") if column.dtype == pl.String else column.to_physical()
-    codes = codes.cast(pl.Int64)
-    known = given(codes, null=0)
-    low, high = int(known.min(initial=0)), int(known.max(initial=0))
-    if high - low > most - 2:
-        codes, low, high = codes.rank("dense").cast(pl.Int64), 1, codes.n_unique()
-    return (codes - low).fill_null(high - low + 1), high - low + 2
+        codes = key.rank("dense") if key.dtype == pl.String else key.to_physical()
+        numbers = Numbers()
+        groups, _ = numbers.of(groups, given(codes.cast(pl.Int64), null=_NEVER))
+        count = len(numbers)
+    return groups.astype(np.int64), count
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
