@@ -27,7 +27,9 @@ from tracekit.analysis.idle_account import (
     sampled,
     waits,
 )
+from tracekit.engine import latest
 from tracekit.model import Frames
+from tracekit.support.batches import at_least_one
 from tracekit.support.wording import count
 
 _PAGEABLE_BYTES = 1 << 16
@@ -473,17 +475,23 @@ def _that_hold_up(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     a thread that launches kernels or drives steps waits at the end of the copy: nothing else waits
     for it.
     """
-    own = part.ops.filter(COMPUTES).sort("start").select(
-        "process", "device", begins="start", ready="launch_end", thread="launch_thread"
-    ).collect()  # fmt: skip
+    computing = part.ops.filter(COMPUTES)
+    ends = rows.select("device", time="end")
+    # Of the kernels between the ends of two copies only the first is needed.
+    own = pl.concat(
+        batch.with_columns(after=latest(batch, "begins", ends, ["device"]))
+        .sort("begins").unique("after", keep="first").drop("after")
+        for batch in at_least_one(computing.select("device", begins="start", ready="launch_end"))
+    ).sort("begins")  # fmt: skip
+    launching = computing.select("process", thread="launch_thread").unique().collect()
     driving = part.trace["iterations"].select("process", "thread").collect()
-    threads = pl.concat([own.select("process", "thread"), driving]).unique()
+    threads = pl.concat([launching, driving]).unique()
     waiting = part.trace.once(waits).join(threads, on="thread").select(
         "process", since="start", until="end"
     ).sort("since")  # fmt: skip
     after = rows.sort("end").join_asof(
-        own.drop("process", "thread"), left_on="end", right_on="begins", by="device",
-        strategy="forward", check_sortedness=False,
+        own, left_on="end", right_on="begins", by="device", strategy="forward",
+        check_sortedness=False,
     ).join_asof(
         waiting, left_on="end", right_on="since", by="process", check_sortedness=False
     )  # fmt: skip
