@@ -23,7 +23,7 @@ from tracekit.model import STAGES, Trace
 from tracekit.present import CAUSE_COLOURS, printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._subject import Close
-from tracekit.report._svg_charts import Entry, cause_looks
+from tracekit.report._svg_charts import Entry
 
 _MOST_OPS_IN_ALL = 40_000
 _MOST_TEXT = 300
@@ -52,8 +52,8 @@ def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
     """Return the legend: stages, and the causes of idle time that occur in the views."""
     lanes = (lane for view in views for lane in view["lanes"] if lane["kind"] == "idle")
     shown = {LOOKS[look] for lane in lanes for look in lane["stage"]}
-    causes = (each for each in cause_looks().items() if each[0] in shown)
-    return [*_LEGEND, *(Entry(look, f"idle: {cause.replace('_', ' ')}") for cause, look in causes)]
+    causes = (cause for cause in CAUSE_COLOURS if cause in shown)
+    return [*_LEGEND, *(Entry(cause, f"idle: {cause.replace('_', ' ')}") for cause in causes)]
 
 
 class View(NamedTuple):

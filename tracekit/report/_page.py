@@ -14,7 +14,7 @@ from tracekit.present.pages import PageSection, answer_table, fragment, joined, 
 from tracekit.report._comparison import COMPARISON_SECTIONS
 from tracekit.report._run_sections import RUN_SECTIONS
 from tracekit.report._subject import AskedRun, Library, Section, Subject
-from tracekit.report._svg_charts import Bar, Bars, Entry, Part, cause_style, track
+from tracekit.report._svg_charts import Bar, Bars, Entry, Part, track
 
 
 def report_of(
@@ -49,7 +49,6 @@ def report_of(
         [section for section in filled if section is not None],
         what="report",
         version=library.version,
-        style=cause_style(),
     )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
+from tracekit.present import BYTE_UNITS, TIME_UNITS, duration, unit_of
 from tracekit.present.pages import fragment, joined
 
 _LABELLED = 7.0
@@ -60,19 +60,6 @@ class Part(NamedTuple):
     look: str
     name: str
     length: float
-
-
-def cause_looks() -> dict[str, str]:
-    """Return the style of each cause of idle time: cause -> CSS class."""
-    return {cause: f"c{place}" for place, cause in enumerate(CAUSE_COLOURS)}
-
-
-def cause_style() -> str:
-    """Return the CSS rules of the classes of idle causes: their colours, with readable text."""
-    return "\n".join(
-        f".{look}{{background-color:var(--{cause})}}.piece.{look} b{{color:var(--on-{cause})}}"
-        for cause, look in cause_looks().items()
-    )
 
 
 def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:

@@ -25,7 +25,6 @@ from tracekit.report._svg_charts import (
     Link,
     Part,
     Plot,
-    cause_looks,
     curve,
     dots,
     heat_level,
@@ -223,15 +222,14 @@ def _cause_bars(rows: pl.DataFrame) -> Markup | None:
     if rows.is_empty():
         return None
     order = [cause for cause in CAUSE_COLOURS if cause in set(rows["cause"])]
-    looks = cause_looks()
     sums = rows.group_by("device").agg(pl.col("idle_ns").sum())
     longest = float(sums["idle_ns"].max() or 1)  # type: ignore[arg-type]
     bars = []
     for device, total in sums.sort("device").head(_MOST_DEVICES).iter_rows():
         times = dict(rows.filter(device=device).select("cause", "idle_ns").iter_rows())
-        parts = [Part(looks[cause], cause, times.get(cause, 0)) for cause in order]
+        parts = [Part(cause, cause, times.get(cause, 0)) for cause in order]
         bars.append(Bar(f"GPU {device}", [track(parts, longest)], duration(total)))
-    legend = [Entry(looks[cause], cause) for cause in order]
+    legend = [Entry(cause, cause) for cause in order]
     return Bars("Idle time by cause", "Idle time of each GPU by cause", legend, bars).html()
 
 

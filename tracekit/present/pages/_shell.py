@@ -49,7 +49,6 @@ def page_of(
     *,
     what: str = "page",
     version: str = "",
-    style: str = "",
     has_contents: bool = True,
     asks: bool = False,
 ) -> str:
@@ -67,8 +66,6 @@ def page_of(
         Word for the page in the link that skips its header.
     version
         Version of tracekit.
-    style
-        CSS rules in addition to the common ones.
     has_contents
         Whether the sections have headings and a table of contents.
     asks
@@ -93,7 +90,7 @@ def page_of(
             subtitle=subtitle,
             what=what,
             version=version,
-            style=Markup(_colours() + _asset("page.css") + style),  # noqa: S704 - our own
+            style=Markup(_colours() + _asset("page.css")),  # noqa: S704 - our own
             script=Markup(script),  # noqa: S704 - our own
             sections=sections,
             has_contents=has_contents,
@@ -103,7 +100,10 @@ def page_of(
 
 
 def _colours() -> str:
-    """Return the CSS properties of idle causes and parts of paths: colour, and text on it."""
+    """Return the CSS properties of idle causes and parts of paths: colour, and text on it.
+
+    What has such a name as its class has that colour.
+    """
     parts = {part: PATH_COLOURS[part] for part in ("comm", "host", "latency")}
     named = {**CAUSE_COLOURS, **parts}
     light, dark = (
@@ -115,7 +115,11 @@ def _colours() -> str:
         "@media screen and (prefers-color-scheme:dark)": ":not([data-theme=light])",
     }
     darker = (f"{media}{{:root{which}{{{dark}}}}}" for media, which in by_theme.items())
-    return "\n".join([f":root{{{light}}}", *darker, ""])
+    classes = (
+        f".{each},.piece.{each} b{{color:var(--on-{each});background-color:var(--{each})}}"
+        for each in named
+    )
+    return "\n".join([f":root{{{light}}}", *darker, *classes, ""])
 
 
 def _asset(name: str) -> str:
