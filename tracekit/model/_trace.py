@@ -177,7 +177,7 @@ class Trace:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
 
-    def rows(self, name: str, ids: pl.Series, columns: Sequence[str]) -> pl.DataFrame:
+    def rows(self, name: str, ids: pl.Series, columns: Sequence[str] | pl.Expr) -> pl.DataFrame:
         """Return the rows of a table whose ids lie between the smallest and the largest of `ids`.
 
         An id is the table's first column, and in most runs the row's number: then only the files

@@ -7,11 +7,12 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import polars as pl
 
@@ -55,6 +56,17 @@ _PIECES = 512
 """The next hit is first searched in one part in 512 of a run."""
 _QUICK, _SLOW = 4, 2
 """Number of requests handled at once: those that read little, and those that read much."""
+_STRETCH = ("run", "from", "to")
+_QUICKLY = {
+    "runs": (), "drawn": (*_STRETCH, "pixels"), "flows": _STRETCH, "find": ("run", "words"),
+    "hit": ("run", "words", "which", "time"), "op": ("run", "op"),
+}  # fmt: skip
+_SLOWLY = {
+    "run": ("run",), "idle": (*_STRETCH, "pixels"), "waited": ("run", "op"), "steps": ("run",),
+    "findings": ("run",), "timeline": _STRETCH, "table": (*_STRETCH, "by", "lanes"),
+}  # fmt: skip
+"""Requests that read little, and those that read much: name -> parameters."""
+T = TypeVar("T")
 
 
 class AskedRun(Run, Protocol):
@@ -91,30 +103,18 @@ class AskedRuns:
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Return the functions that answer requests: path -> function."""
-        quick, slow = Turns(_QUICK), Turns(_SLOW)
         return {
-            "/runs": (self.runs, quick),
-            "/run": (self.run, slow),
-            "/drawn": (self.drawn, quick),
-            "/idle": (self.idle, slow),
-            "/find": (self.find, quick),
-            "/hit": (self.hit, quick),
-            "/flows": (self.flows, quick),
-            "/op": (self.op, quick),
-            "/waited": (self.waited, slow),
-            "/steps": (self.steps, slow),
-            "/findings": (self.findings, slow),
-            "/timeline": (self.timeline, slow),
-            "/table": (self.table, slow),
+            f"/{name}": (partial(_checked, getattr(self, name), given), turns)
+            for turns, names in ((Turns(_QUICK), _QUICKLY), (Turns(_SLOW), _SLOWLY))
+            for name, given in names.items()
         }
 
     def prepare(self) -> None:
         """Compute now what the first run's pictures and searches need: sums of its spans."""
         _ = self._runs[0].lanes.lanes
 
-    def runs(self, query: Query) -> dict[str, Any]:
+    def runs(self, _: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""
-        _only(query)
         names = [printable(each.run.name) for each in self._runs]
         none = {each for each in SAMPLED if not any(s.run.trace.height(each) for s in self._runs)}
         keys = {key: label for key, label in KEYS.items() if key not in none}
@@ -124,7 +124,6 @@ class AskedRuns:
 
     def run(self, query: Query) -> dict[str, Any]:
         """Return a run's lanes (rows of the chart), its first start, and its length, ns."""
-        _only(query, "run")
         seen = self._seen(query)
         lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
         return {
@@ -141,7 +140,6 @@ class AskedRuns:
 
     def steps(self, query: Query) -> dict[str, Any]:
         """Return starts and ends of steps on the GPUs, and which steps are outliers."""
-        _only(query, "run")
         spans = step_detail.step_spans(self._seen(query).run.trace).drop_nulls("iteration")
         lengths = step_detail.step_lengths(spans)
         edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
@@ -163,7 +161,6 @@ class AskedRuns:
 
         Without steps the whole run is searched.
         """
-        _only(query, "run")
         run = self._seen(query).run
         answer, spans = run.diagnose.answer(), step_detail.step_spans(run.trace)
         lengths = step_detail.step_lengths(spans.drop_nulls("iteration"))
@@ -186,7 +183,6 @@ class AskedRuns:
 
     def timeline(self, query: Query) -> dict[str, str]:
         """Return the steps in an interval (without steps the run) as a file for Perfetto."""
-        _only(query, "run", "from", "to")
         seen, (start, end) = self._seen(query), _stretch(query)
         steps = step_detail.step_spans(seen.run.trace).drop_nulls("iteration")
         inside = pl.min_horizontal("end", end) - pl.max_horizontal("start", start)
@@ -212,18 +208,15 @@ class AskedRuns:
 
     def drawn(self, query: Query) -> dict[str, Any]:
         """Return the picture of an interval of time; see `RunLanes.drawn`."""
-        _only(query, "run", "from", "to", "pixels")
         pixels = _number(query, "pixels", 1, _MOST_PIXELS)
         return self._seen(query).lanes.drawn(*_stretch(query), pixels)
 
     def flows(self, query: Query) -> dict[str, Any]:
         """Return the launches of the ops in an interval of time; see `RunLanes.flows`."""
-        _only(query, "run", "from", "to")
         return self._seen(query).lanes.flows(*_stretch(query))
 
     def idle(self, query: Query) -> dict[str, Any]:
         """Return the causes of idle time in an interval of time; see `RunLanes.idle`."""
-        _only(query, "run", "from", "to", "pixels")
         pixels = _number(query, "pixels", 1, _MOST_PIXELS)
         return self._seen(query).lanes.idle(*_stretch(query), pixels)
 
@@ -232,7 +225,6 @@ class AskedRuns:
 
         With ``lanes``, conditions of lanes joined by ``or``, only rows of their GPUs and streams.
         """
-        _only({"lanes": "", **query}, "run", "from", "to", "by", "lanes")
         seen, (start, end), by = self._seen(query), _stretch(query), _word(query, "by", [*KEYS])
         gpus, keys, where = _chosen(seen, query.get("lanes", ""), by)
         options = ["--between", f"{_seconds(start)}:{_seconds(end)}"]
@@ -262,7 +254,6 @@ class AskedRuns:
 
     def find(self, query: Query) -> dict[str, Any]:
         """Return the op names that contain a text (ignoring case), or match it as an expression."""
-        _only(query, "run", "words")
         found = self._seen(query).matching(_words(query))
         full = [printable(name) for name in found["name"].head(_MOST_NAMES)]
         short = readable_names(full)
@@ -276,7 +267,6 @@ class AskedRuns:
 
     def hit(self, query: Query) -> dict[str, Any]:
         """Return an op whose name matches the search: the longest, or the nearest to a time."""
-        _only(query, "run", "words", "which", "time")
         seen, which = self._seen(query), _word(query, "which", _WHICH)
         time = _number(query, "time", -_LAST, _LAST)
         names = seen.matching(_words(query))
@@ -336,7 +326,6 @@ class AskedRuns:
 
     def _op(self, query: Query) -> tuple[_Seen, pl.DataFrame]:
         """Return the run and the row of the op that a request names."""
-        _only(query, "run", "op")
         seen = self._seen(query)
         found = seen.op(_number(query, "op", 0, _LAST))
         if found.is_empty():
@@ -356,7 +345,7 @@ class _Seen:
 
     def op(self, number: int) -> pl.DataFrame:
         """Return the row of an op; no row if there is none."""
-        return self.run.trace.rows("ops", pl.Series([number]), _COLUMNS)
+        return self.run.trace.rows("ops", pl.Series([number]), _SHOWN)
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
         """Return all details of an op; of a long run only details found in the step around it.
@@ -391,11 +380,7 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
-_COLUMNS = (
-    *OF_OP, "op", "start", "end", "name", "kind", "bytes", "copy_kind", "src_device", "dst_device",
-    "correlation", "launch_size", "call", "launch_thread", "launch_start", "range", "stage",
-    "stage_source", "iteration",
-)  # fmt: skip
+_SHOWN = pl.exclude("report", "short_name", "host_memory", "graph_node", "launch_end", "recomputed")
 """Columns of an op that are shown, or that its details are found by."""
 _SPAN = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 _STEP = ("process", "iteration")
@@ -479,9 +464,11 @@ _LAST = (1 << 53) - 1
 """Greatest integer that a script can represent."""
 
 
-def _only(query: Query, *names: str) -> None:
-    if set(query) != set(names):
-        raise Refused(400, f"the parameters are {', '.join(names) or 'none'}")
+def _checked(answer: Callable[[Query], T], names: Sequence[str], query: Query) -> T:
+    """Answer a request that has the parameters `names`; lanes may be missing."""
+    if set(names) - {"lanes"} <= query.keys() <= set(names):
+        return answer(query)
+    raise Refused(400, f"the parameters are {', '.join(names) or 'none'}")
 
 
 def _number(query: Query, name: str, least: int, most: int) -> int:

@@ -94,16 +94,13 @@ class Turns:
 
 
 def _check_waits(connection: socket.socket) -> None:
-    if _has_gone(connection):
-        raise Refused(499, "given up")
-
-
-def _has_gone(connection: socket.socket) -> bool:
     readable, _, _ = select.select([connection], [], [], 0)
     try:
-        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+        has_gone = bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
     except OSError:
-        return True
+        has_gone = True
+    if has_gone:
+        raise Refused(499, "given up")
 
 
 Endpoint = tuple[Callable[[Query], Any], Turns]

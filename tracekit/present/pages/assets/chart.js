@@ -234,7 +234,13 @@ class Chart {
     this.view.lanes.forEach((lane, number) => this.row(c, lane, TOP + number * ROW, ROW, look, number));
     this.band(c, look, height);
     this.marksOf(c, look, TOP, ROW);
-    this.axisAbove(c, colour, TOP);
+    const { scrollTop } = this.canvas.parentElement;
+    if (scrollTop) { // the axis stays in sight
+      c.translate(0, scrollTop);
+      c.fillStyle = look.paper;
+      c.fillRect(0, 0, width, TOP);
+      this.axis(c, colour, TOP);
+    }
     this.canvas.dataset.marks = this.marks;
     this.canvas.dataset.ms = (performance.now() - started).toFixed(1);
   }
@@ -290,18 +296,6 @@ class Chart {
       const half = c.measureText(text).width / 2;
       if (x + half < this.width) c.fillText(text, Math.max(x, half + 2), 8);
     }
-  }
-
-  // The axis stays in sight where lanes are scrolled.
-  axisAbove(c, colour, high) {
-    const { scrollTop } = this.canvas.parentElement;
-    if (!scrollTop) return;
-    c.save();
-    c.translate(0, scrollTop);
-    c.fillStyle = colour("paper");
-    c.fillRect(0, 0, this.width, high);
-    this.axis(c, colour, high);
-    c.restore();
   }
 
   row(c, lane, top, high, look, number) {

@@ -107,6 +107,7 @@ function valuesText({ held, unit }, low, mean, high) {
 class RunChart extends Chart {
   get whole() { return "run"; }
   get number() { return this.views.indexOf(this.view); }
+  get asks() { return this.askers ??= Object.fromEntries(["drawn", "idle", "flows", "findings", "op", "waited", "find", "hit", "table"].map((path) => [path, asker(path)])); }
 
   choose(number) {
     const view = this.data.views[number];
@@ -275,8 +276,7 @@ class RunChart extends Chart {
     const from = Math.floor(this.from), to = Math.ceil(this.to), key = `${this.number} ${from} ${to}`;
     if (!this.flows || key === this.flowing) return;
     this.flowing = key;
-    this.askFlows ??= asker("flows");
-    const got = await this.askFlows({ run: this.number, from, to }).catch((error) => { this.flowing = null; throw error; });
+    const got = await this.asks.flows({ run: this.number, from, to }).catch((error) => { this.flowing = null; throw error; });
     if (!got || !this.flows) return;
     this.flows = (got.flows ?? []).filter((flow) => !flow.includes(null));
     this.find(".launches").textContent = got.flows ? `${size(this.flows.length)} of ${size(got.flows.length)} launches are drawn: those of threads with a lane.` : `More than ${size(got.most)} ops are in sight: zoom in to see their launches.`;
@@ -299,9 +299,8 @@ class RunChart extends Chart {
     const view = this.view;
     if (!view.found) {
       list.replaceChildren(element("li", "…"));
-      this.askFindings ??= asker("findings");
-      const waited = waiting(list.firstChild, "findings", { run: this.number }, () => { this.askFindings.giveUp(); this.find(".diagnosed").open = false; });
-      view.found = await this.askFindings({ run: this.number }).finally(waited);
+      const waited = waiting(list.firstChild, "findings", { run: this.number }, () => { this.asks.findings.giveUp(); this.find(".diagnosed").open = false; });
+      view.found = await this.asks.findings({ run: this.number }).finally(waited);
       if (!view.found) return;
     }
     if (view !== this.view) return;
@@ -367,8 +366,7 @@ class RunChart extends Chart {
     const key = `${this.number} ${from} ${to} ${Math.round(this.plot)}`;
     if (key === this.wanting) return;
     this.wanting = key;
-    this.askDrawn ??= asker("drawn");
-    this.askDrawn(this.piece(from, to, perPixel)).then((got) => {
+    this.asks.drawn(this.piece(from, to, perPixel)).then((got) => {
       if (!got || this.wanting !== key) return;
       this.wanting = null;
       this.take(got, { from, to, perPixel });
@@ -402,9 +400,8 @@ class RunChart extends Chart {
 
   // Causes of idle time take longer than the picture, and come after it.
   async explain({ from, to, perPixel }) {
-    this.askIdle ??= asker("idle");
     const have = this.have, full = this.data.full;
-    const got = await this.askIdle(this.piece(from, to, perPixel));
+    const got = await this.asks.idle(this.piece(from, to, perPixel));
     if (!got || have !== this.have) return;
     const before = full.length;
     full.push(...got.names);
@@ -483,9 +480,8 @@ class RunChart extends Chart {
   pick(found) {
     super.pick(found);
     if (!found || !["ops", "way"].includes(found.lane.kind) || found.lane.bins) return;
-    this.askOp ??= asker("op");
     const list = this.find(".picked .facts");
-    this.askOp({ run: this.number, op: found.lane.number[found.i] }).then((told) => {
+    this.asks.op({ run: this.number, op: found.lane.number[found.i] }).then((told) => {
       if (!told) return;
       this.told = told;
       this.draw();
@@ -497,8 +493,7 @@ class RunChart extends Chart {
 
   // What a pinned op waited for, and the other members of its collective.
   wait(told, list) {
-    this.askWaited ??= asker("waited");
-    this.askWaited({ run: this.number, op: told.op }).then((got) => {
+    this.asks.waited({ run: this.number, op: told.op }).then((got) => {
       if (!got || this.told !== told) return;
       const idle = got.idle.map(({ cause, idle_ns: ns }) => `${timeText(ns)}: ${cause}`).join("; ");
       list.append(element("dt", "GPU idle before"), element("dd", idle || "no"));
@@ -520,8 +515,7 @@ class RunChart extends Chart {
     this.mark();
     clearTimeout(this.typed);
     if (!this.words) { this.find(".hits").replaceChildren(); this.find(".found").textContent = ""; return; }
-    this.askFind ??= asker("find");
-    this.typed = setTimeout(() => this.askFind({ run: this.number, words: this.words }).then((got) => {
+    this.typed = setTimeout(() => this.asks.find({ run: this.number, words: this.words }).then((got) => {
       if (!got) return;
       this.matching = new Set(got.full);
       const more = got.names > got.most.length ? `, of ${size(got.names)} names` : "";
@@ -548,8 +542,7 @@ class RunChart extends Chart {
 
   hit(which, time) {
     if (!this.words) return;
-    this.askHit ??= asker("hit");
-    this.askHit({ run: this.number, words: this.words, which, time }).then((got) => {
+    this.asks.hit({ run: this.number, words: this.words, which, time }).then((got) => {
       if (!got) return;
       if (!got.hit) { this.find(".found").textContent = which === "longest" ? "0 found" : "no more"; return; }
       this.last = got.hit.start;
@@ -618,15 +611,14 @@ class RunChart extends Chart {
   }
 
   break(box, from, to) {
-    this.askTable ??= asker("table");
     clearTimeout(this.breaking);
     this.waited?.();
     box.replaceChildren(element("p", "…", { className: "hint" }));
     this.breaking = setTimeout(() => {
       const parameters = { run: this.number, from, to, by: this.by, lanes: this.chosen.join(" or ") }, givenUp = element("p", "Given up.", { className: "hint" });
-      const waited = this.waited = waiting(box, "table", parameters, () => { this.askTable.giveUp(); show(givenUp); });
+      const waited = this.waited = waiting(box, "table", parameters, () => { this.asks.table.giveUp(); show(givenUp); });
       const show = (...parts) => { if (waited === this.waited) { waited(); box.replaceChildren(...parts); } };
-      this.askTable(parameters).then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
+      this.asks.table(parameters).then((got) => { if (got) show(...tableOf(got, this.data.causes)); }, (error) => show(element("p", error.message, { className: "unknown" })));
     }, 150);
   }
 
