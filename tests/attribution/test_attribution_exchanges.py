@@ -166,6 +166,16 @@ def test_sequence_parallelism() -> None:
     }  # fmt: skip
 
 
+def test_sequence_parallelism_beside_gradients_of_weights() -> None:
+    """As Megatron does: gradients of weights are computed while those of inputs are sent."""
+    forward = "norm AG@9! gemm gemm RS@9! norm AG@9! gemm gemm RS@9! norm gemm"
+    backward = "gemm AG@9! gemm RS@9 gemm norm AG@9! gemm RS@9 gemm norm gemm"
+    trace = Program().step(forward, backward, "adam", 4).trace()
+    assert told(trace) == {
+        "AG": {("FP", PASS): 8, ("BP", PASS): 8}, "RS": {("FP", PASS): 8, ("BP", PASS): 8},
+    }  # fmt: skip
+
+
 def test_the_last_layer_of_backward() -> None:
     """No layer follows its all-reduce; what is averaged by hand comes in rows."""
     backward = "gemm gemm AR norm gemm gemm gemm AR add"
@@ -240,6 +250,20 @@ def test_statistics_of_batches_over_gpus() -> None:
     forward, backward = "conv AG norm conv AG norm gemm", "gemm norm AR32@20 conv norm conv AR32@20"
     trace = Program().step(forward, backward, "adam", 5).trace()
     assert told(trace) == {"AG": {("FP", PASS): 10}, "AR32": {("WU", GRADIENTS): 10}}
+
+
+def test_gradients_of_statistics_over_gpus() -> None:
+    """What forward gathers on the computing stream, backward reduces there, as often."""
+    forward = "conv AG norm conv AG norm gemm"
+    backward = "gemm norm AR conv gemm norm AR conv AR32@20"
+    trace = Program().step(forward, backward, "adam", 5).trace()
+    assert told(trace) == {
+        "AG": {("FP", PASS): 10}, "AR": {("BP", PASS): 10}, "AR32": {("WU", GRADIENTS): 5},
+    }  # fmt: skip
+    # Gradients are reduced more often than features are gathered.
+    backward = "gemm AR norm gemm AR norm gemm AR norm conv"
+    trace = Program().step("conv norm conv AG norm gemm", backward, "adam", 5).trace()
+    assert told(trace)["AR"] == {("WU", GRADIENTS): 15}
 
 
 def test_where_no_stream_computes_most_nothing_is_said_of_places() -> None:

@@ -2,8 +2,8 @@
 
 Gradients come from the backward pass, so an all-reduce between layer kernels (such as matrix
 products) of a forward pass does not exchange gradients. It belongs to the forward pass (tensor
-parallelism) if backward passes also have all-reduces between their layers, on the same stream, with
-nothing computed at the same time; those then belong to the backward pass. All-gathers and
+parallelism) if nothing is computed at the same time and backward passes also have all-reduces
+between their layers, on the same stream; those then belong to the backward pass. All-gathers and
 broadcasts before layers move their weights.
 """
 
@@ -304,8 +304,15 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     # Both passes hold what belongs to them; else a pass may be called what it is not.
     most, least = (each("forwards", "backwards") for each in (pl.max_horizontal, pl.min_horizontal))
     often = (least > 0) & (least >= both_passes * most)
+    # Forward computes nothing beside what its next layer needs; backward may, weights' gradients.
     waited = computes | (
-        (between & beside).sum().over(stream) <= at_most_beside * between.sum().over(stream)
+        (forward & beside).sum().over(stream) <= at_most_beside * forward.sum().over(stream)
+    )
+    # Statistics that forward gathers, backward reduces as often.
+    answers = computes & backward & (pl.col("role") == REDUCES)
+    answered = answers & (
+        (answers.sum() - (computes & forward & gathers).sum()).over("line").abs()
+        <= at_most_beside * answers.sum().over("line")
     )
     # What backward scatters and forward does not are gradients, of weights that are gathered.
     scatters = pl.col("role") == SCATTERS
@@ -328,7 +335,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     is_of_pass = (
         (between | (edges & pl.col("reduced_forward"))) & waited
         & ((reduces & often) | (gathers & pl.col("reduced_forward"))
-           | (gathers & computes & ~shards))
+           | (gathers & computes & ~shards) | answered)
     )  # fmt: skip
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
