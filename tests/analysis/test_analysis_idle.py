@@ -189,6 +189,15 @@ def test_allocations_loading_and_the_profiler() -> None:
     }  # fmt: skip
 
 
+def test_a_launch_whose_kernel_starts_at_once_loads_no_code() -> None:
+    """It waits for the kernel (CUDA_LAUNCH_BLOCKING=1), and returns after it."""
+    b = TraceBuilder()
+    b.op("long", 0, start=5_000, end=150_000)
+    b.rows["calls"][-1]["end"] = 160_000
+    b.op("next", 170_000, start=175_000, end=180_000)
+    assert "loading" not in _causes(b.trace())
+
+
 def test_calls_of_mpi_are_collectives_and_others() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)

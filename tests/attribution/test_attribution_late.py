@@ -209,3 +209,15 @@ def test_deep_queues_and_slow_launches_are_no_jump() -> None:
         if number == 99:
             rows.append((called + 2, begins + TAKES + 5 * US, 7))
     assert not _jumps(builder.trace().with_tables({"syncs": _waits(*rows)}))
+
+
+@pytest.mark.parametrize(("returns", "told"), [(30, True), (5, False)])
+def test_launches_that_wait_for_their_kernels_are_told(returns: int, *, told: bool) -> None:
+    """As with CUDA_LAUNCH_BLOCKING=1: what the host waits would count as work of the host."""
+    b = TraceBuilder()
+    for n in range(20):
+        at = 40 * US * n
+        b.op("gemm", at, start=at + 4 * US, end=at + 24 * US)
+        b.rows["calls"][-1]["end"] = at + returns * US
+    words = "kernels of 0.400 of 0.400 ms end before the calls that launch them return"
+    assert any(text.startswith(words) for text in b.attributed().warnings) == told

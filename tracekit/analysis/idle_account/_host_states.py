@@ -106,22 +106,27 @@ def allocations(trace: Trace) -> pl.DataFrame:
 
 
 def loads(trace: Trace, least: int) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls that load GPU code, and launches above `least`.
+    """Return ``thread, start, end, name``: calls that load GPU code, and launches that do so.
 
     Parameters
     ----------
     trace
         The run.
     least
-        Length in ns above which a launching call must have loaded code (a launch takes a few us).
+        Length in ns above which a launching call must have loaded code (a launch takes a few us),
+        if what it launches starts as late after its begin, or is not known.
     """
-    calls = trace["calls"]
+    calls = trace["calls"].select("thread", "start", "end", "name")
     is_long = pl.col("end") - pl.col("start") > least
-    loading = _is_named(trace, _NAME.str.contains(_LOADING))
-    found = calls.filter(
-        loading | (is_long & _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST)))
-    )
-    return found.select("thread", "start", "end", _NAME).collect()
+    known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING))).collect()
+    at_first = _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST))
+    launches = calls.filter(is_long & at_first).collect()
+    prompt = trace["ops"].filter(
+        pl.col("launch_start").is_in(launches["start"].implode()),
+        pl.col("start") - pl.col("launch_start") <= least,
+    ).select(thread="launch_thread", start="launch_start").collect()  # fmt: skip
+    loaded = launches.join(prompt, on=["thread", "start"], how="anti")
+    return pl.concat([known, loaded]).with_columns(_NAME)
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
