@@ -131,6 +131,24 @@ def test_a_disagreement(length: int, other: str, told: str | None) -> None:
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
 
 
+@pytest.mark.parametrize(
+    ("update", "elsewhere", "told"), [(30, 0, True), (9, 0, False), (30, 40, False)]
+)
+def test_a_range_that_swallows_a_whole_pass_is_told(
+    update: int, elsewhere: int, *, told: bool
+) -> None:
+    """As `forward` around whole steps does: all updates are forward, if only 3 % of GPU time."""
+    opinions: list[Opinion] = [
+        ("FP", "nvtx", "nvtx", "FP", 600), ("BP", "structure", "structure", "BP", 400),
+        ("FP", "nvtx", "structure", "FP", 600 - update), ("FP", "nvtx", "structure", "WU", update),
+        ("WU", "structure", "structure", "WU", elsewhere),
+    ]  # fmt: skip
+    sentences = _told(_verdict(), opinions=opinions)
+    assert [f"structure about {update / 1000:.0%} (WU for FP" in s for s in sentences] == (
+        [True] * told
+    )
+
+
 @pytest.mark.parametrize("source", ["nvtx", "thread_name", "process_range", "structure"])
 @pytest.mark.parametrize(("forward", "is_told"), [(2, False), (3, True), (4, True)])
 def test_gradients_that_are_exchanged_in_forward(

@@ -230,6 +230,17 @@ def test_processes_are_judged_apart() -> None:
     ]
 
 
+def test_a_process_without_kernels_beside_one_that_has_some_infers_nothing() -> None:
+    """As a data loader's worker, whose ranges are named after what a transform does."""
+    builder = TraceBuilder()
+    for n in range(4):
+        builder.range(100 * n, 100 * n + 50, "forward", thread=10)
+        builder.op("ampere_sgemm_128x64_tn", 100 * n + 10)
+    verdicts = builder.judged().read("verdicts")
+    found = dict(verdicts.select("process", pl.col("verdict").cast(pl.String)).iter_rows())
+    assert found[1] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("number", "noun", "text"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.attribution._passes import PASSES
 from tracekit.attribution._thresholds import THRESHOLDS
 
 _BY_NAMES = ("kernel_name", "copy_kind")
@@ -171,15 +172,20 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
 def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Warn if two sources of evidence (such as range and kernel names) disagree on stages.
 
+    They do if they differ about much time, or if most of a whole pass by structure is overruled.
     The warning has the GPU time in question.
     """
     if verdict["verdict"] != "training":
         return
-    source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
+    source, other, other_stage = (
+        pl.col(name).cast(pl.String) for name in ("stage_source", "other_source", "other_stage")
+    )
+    by_structure = opinions.filter(other == "structure").select("total_ns", stage=other_stage)
+    whole = dict(by_structure.group_by("stage").agg(pl.col("total_ns").sum()).iter_rows())
     total = int(opinions.filter(source == other)["total_ns"].sum())
     lengths = (
         opinions.filter(~source.is_in(_APART), source != other)
-        .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))
+        .filter(pl.col("stage").cast(pl.String) != other_stage)
         .group_by("stage_source", "other_source", "other_stage", "stage")
         .agg(pl.col("total_ns").sum())
         .sort(-pl.col("total_ns"), "stage_source", "other_source", "other_stage", "stage")
@@ -193,7 +199,13 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         least = (
             THRESHOLDS.disagreement_by_names if differs in _BY_NAMES else THRESHOLDS.disagreement
         )
-        if (length := sum(parts.values())) >= least * total > 0:
+        swallows = differs == "structure" and any(
+            ns >= THRESHOLDS.left * total and 2 * ns > whole[text[:2]]
+            for text, ns in parts.items()
+            if text.startswith(PASSES)
+        )
+        length = sum(parts.values())
+        if length >= least * total > 0 or swallows:
             percentages = [
                 f"{part} {ns / total:.0%}" for part, ns in parts.items() if 100 * ns >= total
             ]

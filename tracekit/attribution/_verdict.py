@@ -223,7 +223,10 @@ def judge(
     may_train = has["backward"] | has["optimizer"]
     named = pl.col("unnamed") <= THRESHOLDS.unnamed * pl.col("kernels")
     network = has["FP"] | has["layers"]
-    runs = has["FP"] | (pl.col("kinds") >= _FEWEST_LAYERS)
+    # Of a process without kernels, beside one with some, forward ranges may be a data loader's.
+    kernels = pl.col("kernels")
+    forward = has["FP"] & ((kernels > 0) | (kernels.max() == 0))
+    runs = forward | (pl.col("kinds") >= _FEWEST_LAYERS)
     infers = has["serves"] | (runs & named)
     found = (
         pl.when(trains).then(pl.lit("training"))
