@@ -55,6 +55,19 @@ def test_runs_that_stand_by_themselves_are_not_pooled() -> None:
     ]
 
 
+def test_evaluation_in_steps_of_some_runs_is_told() -> None:
+    rows = [
+        {"run": f"{gpus}", "gpus": gpus, "step_ns": 100.0, "me_exposed_ns": time}
+        for gpus, time in ((1, 0.0), (2, None), (4, 20.0))
+    ]
+    sentence = (
+        "1 of 3 runs have evaluation in their steps, as 4 has, 1 have none, as 1: their steps are "
+        "compared all the same"
+    )
+    assert sentence in scaling(table(*rows)).meta["warnings"]
+    assert sentence not in scaling(table(*rows[:2])).meta["warnings"]
+
+
 def test_one_epoch_that_was_measured_is_what_is_compared() -> None:
     rows = table(*epochs({1: 100.0}), {"gpus": 2, "step_ns": 7.0})
     found = scaling(rows)

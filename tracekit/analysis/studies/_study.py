@@ -242,17 +242,29 @@ def name_of_one() -> pl.Expr:
     return pl.when(pl.len() == 1).then(pl.col("run").first()).alias("run")
 
 
+_ME = pl.col("me_exposed_ns")
+
+
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     """Warn of runs that are not pooled with runs of equal labels, as they may be other programs.
 
-    With `apart` every run is shown by itself, and none is left out.
+    With `apart` every run is shown by itself, and none is left out. A further warning names runs
+    whose steps contain evaluation, if other runs have none.
     """
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (
         "they lack labels network or batch that would show whether they are of one program; if "
         "they are, name them after the command"
     )
-    return [f"left out: {', '.join(runs)}; {why}"] if runs else []
+    left_out = [f"left out: {', '.join(runs)}; {why}"] if runs else []
+    some, none = (study.filter(each)["run"].drop_nulls() for each in (_ME > 0, _ME == 0))
+    if some.is_empty() or none.is_empty():
+        return left_out
+    evaluate = (
+        f"{some.len()} of {study.height} runs have evaluation in their steps, as {some[0]} has, "
+        f"{none.len()} have none, as {none[0]}: their steps are compared all the same"
+    )
+    return [*left_out, evaluate]
 
 
 def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
