@@ -185,6 +185,7 @@ PUBLIC = {
         verdict_evidence verdict_meta verdicts_note with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
+        doubt_of_silence
         BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES allocations
         copies_of covered doubt_of_waiting idle_pieces idle_ranges idle_sums idle_windows in_ranges
         last_to_work loading_threads longest_gaps merged merged_in_batches of_part of_parts
@@ -249,7 +250,7 @@ SHARED = {
     "operators": set(),
     "facts": {"calls", "operators"},
     "clocks": {"calls"},
-    "memory": {"statistics"},
+    "memory": {"statistics", "facts"},
     "traffic": {"calls", "facts"},
     "idle_account": {"calls", "facts"},
     "step_sums": {"calls", "statistics", "facts", "memory", "traffic", "idle_account"},

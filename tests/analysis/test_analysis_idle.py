@@ -60,6 +60,28 @@ def _simple(late: int = 100 * US) -> TraceBuilder:
     return b
 
 
+@pytest.mark.parametrize("seen", [None, "call", "open call", "range", "counter"])
+def test_where_nothing_was_recorded_the_recording_may_have_paused(seen: str | None) -> None:
+    """A pause of 5 ms was idle time for the sake of a host that launched late."""
+    b = _simple(5_000 * US)
+    if seen == "call":
+        for at in range(1_000, 5_000 * US, 900 * US):
+            _call(b, at, at + 10, "cudaEventQuery", thread=1)
+    elif seen == "open call":
+        _call(b, 500, 5_001 * US, "cudaStreamSynchronize", thread=1)
+    elif seen == "range":
+        for at in range(1_000, 5_000 * US, 900 * US):
+            b.range(at, at + 10, "tokenize", thread=1)
+    trace = b.trace()
+    if seen == "counter":
+        row = {"report": 0, "device": 0, "metric": "sm_active", "recorded_name": "SM", "value": 1.0}
+        times = range(0, 5_000 * US, 500 * US)
+        trace = _with(trace, metrics=[row | {"time": at, "unit": "percent"} for at in times])
+    told = [text for text in idle(trace).meta.get("warnings", ()) if "recording paused" in text]
+    assert bool(told) is (seen is None)
+    assert not told or "in 1 stretch of idle time, 5.000 ms in all (>99.9 % of it)" in told[0]
+
+
 def test_a_late_launch_is_split_from_the_launch_itself() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)

@@ -22,7 +22,13 @@ from tracekit.analysis.dependencies._job import (
 )
 from tracekit.analysis.dependencies._waits import SYNCHRONISES
 from tracekit.analysis.facts import LEAST, leading_keys, most_by_share, with_words
-from tracekit.analysis.idle_account import covered, merged, merged_in_batches, with_idle_causes
+from tracekit.analysis.idle_account import (
+    covered,
+    doubt_of_silence,
+    merged,
+    merged_in_batches,
+    with_idle_causes,
+)
 from tracekit.analysis.statistics import Skip, kinds_of
 from tracekit.model import Answer
 from tracekit.support.wording import count, first_line, note, percent, time_text
@@ -261,7 +267,7 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
     )
     warnings = [
         *stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt]),
-        *([unseen] if may_wait and some else []),
+        *([unseen] if may_wait and some else []), *doubt_of_silence(job.trace),
     ]  # fmt: skip
     return {
         "steps": job.bounds.height,

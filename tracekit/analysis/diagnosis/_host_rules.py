@@ -21,6 +21,7 @@ from tracekit.analysis.idle_account import (
     ITEM,
     OS_CALLS,
     SWITCHES,
+    doubt_of_silence,
     in_ranges,
     pairs_of,
     plain_name,
@@ -572,6 +573,7 @@ def busy_host(facts: Facts) -> Finding | None:
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
             *facts.where(places, "busy_host"),
             *_executed(facts),
+            *doubt_of_silence(facts.trace),
         ),
         advice=f"Look at what it does there (`tracekit idle --longest 10`{_stacks(facts)}): work "
         "that could wait, be done once, or by another thread or process.",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         of_part,
         of_parts,
     )
+    from tracekit.analysis.idle_account._silence import doubt_of_silence
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 
 __getattr__, __dir__ = lazily(__name__)

@@ -36,6 +36,7 @@ from tracekit.analysis.idle_account import (
     CAUSES,
     QUEUED_NS,
     IdleSums,
+    doubt_of_silence,
     doubt_of_waiting,
     idle_sums,
     idle_windows,
@@ -63,6 +64,8 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
     windows = idle_windows(trace, skip=first, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, first) | cold_meta(trace, skip)
+    if doubt := doubt_of_silence(trace):
+        meta["warnings"] = doubt
     meta |= numbering_meta(trace, keys)
     if longest is not None:
         return _longest(found, meta, longest)

@@ -1,0 +1,68 @@
+"""Stretches of idle time in which nothing of any kind was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.idle_account._idle_pieces import idle_pieces, idle_windows
+from tracekit.analysis.idle_account._timeline import overlapping
+from tracekit.support.wording import count, percent, time_text
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_TIMES = dict.fromkeys(("ops", "calls", "ranges", "host", "syncs"), ("start", "end")) | {
+    "metrics": ("time",), "memory": ("time",),
+}  # fmt: skip
+"""Tables of what is recorded, with their columns of times."""
+_OPEN = ("calls", "host", "syncs")
+"""Tables whose rows are recorded as long as they last."""
+_LONG_NS = 1_000_000
+_EXAMINED = 8
+"""Number of longest gaps that are examined."""
+_SAID = 0.1
+"""Least share of idle time that a warning names."""
+_LENGTH = pl.col("end") - pl.col("start")
+
+
+def doubt_of_silence(trace: Trace) -> list[str]:
+    """Warn if the longest waits for the host, as idle time counts them, may be pauses of recording.
+
+    In a silent stretch nothing begins or ends, in no table, and no call or host event is open.
+    """
+    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
+    of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
+    waits = of_host.select("start", "end").unique().filter(_LENGTH >= _LONG_NS)
+    waits = waits.top_k(_EXAMINED, by=_LENGTH)
+    idle = pieces.select(_LENGTH.sum()).item()
+    lengths = _silent(trace, waits).select(length=_LENGTH)["length"]
+    if lengths.sum() <= _SAID * idle:
+        return []
+    text = (
+        f"nothing of any kind was recorded in {count(lengths.len(), 'stretch')} of idle time, "
+        f"{time_text(lengths.sum())} in all ({percent(lengths.sum() / idle)} of it): whether the "
+        "host was busy or the recording paused there is unknown"
+    )
+    return [text]
+
+
+def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return ``start, end`` of silent stretches of at least 1 ms in `waits`."""
+    if waits.is_empty():
+        return waits
+    inside = pl.any_horizontal(pl.col("time").is_between(*each) for each in waits.rows())
+    marks = pl.concat(
+        trace[name].select(time=column).filter(inside)
+        for name, columns in _TIMES.items()
+        for column in columns
+    )
+    edges = waits.unpivot(["start", "end"], value_name="time").select("time")
+    times = pl.concat([marks.collect(), edges])["time"].unique().sort()
+    found = pl.DataFrame({"start": times[:-1], "end": times[1:]})
+    found = found.filter(_LENGTH >= _LONG_NS, overlapping(found, waits))
+    for name in _OPEN:
+        lasting = trace[name].filter(_LENGTH >= _LONG_NS).select("start", "end").collect()
+        found = found.filter(~overlapping(found, lasting))
+    return found
