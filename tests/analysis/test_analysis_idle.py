@@ -60,12 +60,12 @@ def _simple(late: int = 100 * US) -> TraceBuilder:
     return b
 
 
-@pytest.mark.parametrize("seen", [None, "call", "open call", "range", "counter"])
+@pytest.mark.parametrize("seen", [None, "call", "open call", "range", "counter", "samples"])
 def test_where_nothing_was_recorded_the_recording_may_have_paused(seen: str | None) -> None:
     """A pause of 5 ms was idle time for the sake of a host that launched late."""
     b = _simple(5_000 * US)
-    if seen == "call":
-        for at in range(1_000, 5_000 * US, 900 * US):
+    if seen in {"call", "samples"}:
+        for at in range(1_000, 5_000 * US, (2_000 if seen == "samples" else 900) * US):
             _call(b, at, at + 10, "cudaEventQuery", thread=1)
     elif seen == "open call":
         _call(b, 500, 5_001 * US, "cudaStreamSynchronize", thread=1)

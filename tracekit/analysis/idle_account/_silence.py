@@ -49,7 +49,7 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
 
 def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``start, end`` of silent stretches of at least 1 ms in `waits`."""
+    """Return ``start, end`` of silent stretches of at least 1 ms that take half of one of `waits`."""
     if waits.is_empty():
         return waits
     inside = pl.any_horizontal(pl.col("time").is_between(*each) for each in waits.rows())
@@ -60,8 +60,10 @@ def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     )
     edges = waits.unpivot(["start", "end"], value_name="time").select("time")
     times = pl.concat([marks.collect(), edges])["time"].unique().sort()
-    found = pl.DataFrame({"start": times[:-1], "end": times[1:]})
-    found = found.filter(_LENGTH >= _LONG_NS, overlapping(found, waits))
+    wait = waits.sort("start").with_columns(half=_LENGTH // 2, until="end").drop("end")
+    found = pl.DataFrame({"start": times[:-1], "end": times[1:]}).join_asof(wait, on="start")
+    is_in = pl.col("end") <= pl.col("until")
+    found = found.filter(_LENGTH >= _LONG_NS, pl.col("half") <= _LENGTH, is_in)
     for name in _OPEN:
         lasting = trace[name].filter(_LENGTH >= _LONG_NS).select("start", "end").collect()
         found = found.filter(~overlapping(found, lasting))
