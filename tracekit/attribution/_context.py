@@ -287,9 +287,8 @@ def backward_windows(
     Returns
     -------
     ``process, start, end, unit, ranged`` (times in ns) by start: `unit` numbers the backward pass
-    (a range
-    or an
-    iteration) that the window belongs to; `ranged` is true for windows that are ranges.
+    (a range or an iteration) that the window belongs to; `ranged` is true for windows that are
+    ranges.
     """
     passes = passes_of(ranges.filter(~pl.col("evaluates")), training)
     marked = outermost(passes.filter(pl.col("stage") == "BP")).select(

@@ -115,9 +115,7 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
     Returns
     -------
     The iterations; and the steps of teams: ``process, name, start, end, number, row`` (times in
-    ns), with
-    the
-    team's number as ``process``, and a null `row` if there is no such iteration.
+    ns), with the team's number as ``process``, and a null `row` if there is no such iteration.
     """
     further = teams.trainers.filter(pl.col("team") != pl.col("process")).select("process", "team")
     iterations = steps.join(further, left_on="process", right_on="team", how="anti").sort(

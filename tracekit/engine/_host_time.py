@@ -41,10 +41,8 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     Returns
     -------
     The trace; its ``ops`` have ``process, device`` (equal to the process), ``start, end`` (ns),
-    ``stage,
-    stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start,
-    iteration``
-    (null) and ``is_first``: true for one piece of each range.
+    ``stage, stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start,
+    iteration`` (null) and ``is_first``: true for one piece of each range.
     """
     ranges = trace["ranges"].select(
         "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
@@ -192,10 +190,8 @@ def host_windows(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``process, device, iteration, start, end, is_open`` (times in ns), as `run_windows` returns for
-    devices;
-    but
-    each iteration lasts exactly as long as its range, even the last iteration (``is_open`` is
-    false).
+    devices; but each iteration lasts exactly as long as its range, even the last iteration
+    (``is_open`` is false).
     """
     owner = ["process", "device"]
     pieces = launch_groups(trace).group_by(owner)

@@ -49,9 +49,8 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
     Returns
     -------
     ``process, device, iteration, start, end, counts`` (times in ns); ``counts`` is true for a
-    window of a
-    step
-    that `counted_steps` keeps, and for the only window of a device in a run without iterations.
+    window of a step that `counted_steps` keeps, and for the only window of a device in a run
+    without iterations.
     """
     columns = [*_OWNER, "iteration", "start", "end", "counts"]
     iterations = trace.read("iterations")

@@ -160,8 +160,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     Returns
     -------
     ``process, device, iteration, start, end, is_open`` (see `with_step_ends`), ordered by start;
-    `iteration` is null for
-    windows between iterations, before the first and after the last one.
+    `iteration` is null for windows between iterations, before the first and after the last one.
     """
     groups = LaunchGroups(iterations)
     groups.add(ops.select(NEEDED).drop_nulls("launch_start"))
@@ -435,9 +434,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     The columns of `ops`, with ``start`` (ns) and ``end`` clipped; ``duration_ns``, the length of
-    the
-    whole op; ``window``, the row of the window; ``counts``, true for the one piece that counts as
-    the op: the piece in the window where the op starts.
+    the whole op; ``window``, the row of the window; ``counts``, true for the one piece that counts
+    as the op: the piece in the window where the op starts.
     """
     # Of windows that begin together all but the last are empty.
     numbered = windows.with_row_index("window").sort("start", "end")

@@ -179,10 +179,10 @@ class Answer:
         )
 
     def _with_shown(self) -> pl.DataFrame:
-        """Return the rows, and numbers that the displayed table has in place of theirs.
+        """Return the rows with further columns: the numbers that the displayed table has instead.
 
-        For each numeric column of the rows that `readable` has too, its numbers there (such as
-        means) are added under a prefixed name.
+        For each numeric column that `readable` has too, its values there (such as means over GPUs)
+        are added under a prefixed name.
         """
         if self.readable is None:
             return self.rows

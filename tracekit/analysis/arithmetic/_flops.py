@@ -96,11 +96,11 @@ def measured(
     attention: str,
     moving: bool = False,
 ) -> Measured:
-    """Return a run's operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
+    """Return a run's GPU operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
 
-    `peak` (FLOP/s) replaces the GPUs' own; `attention` is ``causal`` or ``full``. With `moving`,
-    memory-bound operators (such as additions), which have no FLOPs here, and kernels of no known
-    operator are included.
+    `peak` (FLOP/s) replaces the GPUs' own; `attention` is ``causal`` or ``full``. If `keys` have
+    ``layer``, it is added. With `moving`, memory-bound operators (such as additions), which have no
+    FLOPs here, and kernels of no known operator are included.
     """
     if peak is not None and peak <= 0:
         raise UsageError(f"the peak is {peak} FLOP/s", "give more than 0, such as --peak 312TFLOPS")

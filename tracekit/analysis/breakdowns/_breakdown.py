@@ -319,7 +319,11 @@ def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Return the unit of times: ``per`` (step and GPU) for means, ``sum_over`` (GPUs) for sums."""
+    """Return ``per`` (step and GPU) if times are means of steps, else ``sum_over`` (all GPUs).
+
+    GPUs are processes where times are the host's. `is_of_steps` is whether times are means of
+    steps.
+    """
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -539,7 +543,10 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return percentile -> name of its column, prefixed if kernel durations have columns, too."""
+    """Return percentile -> name of its column, such as ``p95``; ``iteration_p95`` by ``mean_ns``.
+
+    That is where the table has ``mean_ns``: there ``p95`` is of the durations of kernels.
+    """
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
 
@@ -569,14 +576,17 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Return a clause: stages with much of the time, of which weak evidence assigned much."""
+    """Return a clause: stages with a large share of time that rest on weak evidence; else empty."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence decides {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _by_steps(rows: pl.DataFrame, last_cold: int | None) -> str | None:
-    """Return a sentence: number, mean and longest of steps; cold ones (to `last_cold`) apart."""
+    """Return a sentence: number, mean and longest of the steps after step `last_cold`.
+
+    The number and mean of the steps up to `last_cold`, which are slow (cold), follow in it.
+    """
     if last_cold is not None:
         usual = _by_steps(rows.filter(pl.col("iteration") > last_cold), None)
         before = _by_steps(rows.filter(pl.col("iteration") <= last_cold), None) or ""

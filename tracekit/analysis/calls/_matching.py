@@ -52,7 +52,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     If communicators are unknown, several groups may run at the same times. Ranks then form a group
     only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. For
     rooted collectives (such as broadcast) the groups found for other collectives on their streams
-    count. Calls that do not overlap in time match only if their collective is rooted.
+    are used. Calls that do not overlap in time match only if their collective is rooted.
 
     Parameters
     ----------
@@ -340,7 +340,11 @@ def _clusters(rows: pl.DataFrame, one_group: _Known, search: GroupSearch) -> pl.
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, search: GroupSearch, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the streams that form one group with stream `lead`, and whether that is certain."""
+    """Return the streams that form one group with stream `lead`, and whether that is certain.
+
+    `one_group` and `search` are those of `_clusters`; `of_messages` is whether calls are sends or
+    receives.
+    """
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True

@@ -34,10 +34,8 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     -------
     ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
     communicator, ranks`` (times in ns), by thread and start. ``does`` is ``collective`` or ``p2p``
-    for
-    blocking
-    functions, ``starts_collective`` for non-blocking collectives such as ``MPI_Iallreduce``, else
-    null.
+    for blocking functions, ``starts_collective`` for non-blocking collectives such as
+    ``MPI_Iallreduce``, else null.
     """
     return trace.once(_mpi_calls, reads=("host", "ranges"))
 

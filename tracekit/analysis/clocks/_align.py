@@ -294,7 +294,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return each report of the same machine -> how much later report `index` began, ns."""
+        """Return, per report in `known` of the same machine, how much later `index` began, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later
@@ -365,7 +365,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Test a correction of reports, found otherwise, against matched calls and messages.
+        """Test a clock correction, not derived from calls, against matched calls and messages.
 
         The bound of its error uses only certain matches; None if nothing was matched.
         """

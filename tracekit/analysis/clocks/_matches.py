@@ -342,9 +342,8 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     Returns
     -------
     One table per file: ``communicator, source, target`` (ranks), ``tag, number, bytes, start, end``
-    (ns);
-    ``sent``,
-    whether the row is the send or the receive; ``waits``, whether its call waits for completion.
+    (ns); ``sent``, whether the row is the send or the receive; ``waits``, whether its call waits
+    for completion.
     """
     of_mpi = _mpi_messages(traces)
     return [

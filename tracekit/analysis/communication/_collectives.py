@@ -445,9 +445,10 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``members`` (sorted), ``of`` (``rank`` or ``device``), ``size``, ``calls`` (number that they ran
-    together), ``parallelism`` (``tensor`` if the calls belong to a pass, ``pipeline`` if they are
-    messages of two ranks, ``data`` if they belong to the weight update, null if mixed); ``ends_ns``
-    and ``arrivals_ns``: median spread of the ends and of the starts of a call, ns.
+    together), ``parallelism`` (``tensor`` if the calls belong to forward or backward pass,
+    ``pipeline`` if they are messages of two ranks, ``data`` if they belong to the weight update,
+    null if mixed); ``ends_ns`` and ``arrivals_ns``: median spread of the ends and of the starts of
+    a call, ns.
     """
     unnamed = calls.filter(pl.col("communicator").is_null() & pl.col("match").is_not_null())
     known = unnamed.drop("rank").join(ranks, on="process", how="left")

@@ -171,7 +171,10 @@ def _calls(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _participants(records: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add how long each record's rank waited for others, ns, and whether it alone came last."""
+    """Add ``wait`` (ns, for other ranks), ``last`` (it alone came last), ``caused`` to records.
+
+    ``caused`` is the time that the other ranks of the call waited for a rank that came last.
+    """
     of_call = calls.select(*_CALL, "compared", "shortest", "alone", "late_rank", "others_wait")
     late = pl.col("compared") & pl.col("alone") & (pl.col("rank") == pl.col("late_rank"))
     return records.join(

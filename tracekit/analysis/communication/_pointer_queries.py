@@ -138,17 +138,16 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
     A collective is ``staged`` if at least the message's bytes were copied to host memory and back.
     For a broadcast or scatter one direction is enough: the root copies to the host, the others copy
-    from it. For a reduce or gather only the root's result is copied back.
-    ``gpu_reduce`` means that a kernel ran whose name contains a reduction or sum (Awan et al.,
-    CCGrid 2019).
+    from it. For a reduce or gather only the root's result is copied back. ``gpu_reduce`` means that
+    a kernel ran whose name contains a reduction or sum (Awan et al., CCGrid 2019).
 
     Returns
     -------
     ``report, process, thread, rank, function, start, end`` (ns), by process and start;
-    ``message_bytes``
-    (sent by this rank; received, if it sends none); ``d2h_bytes``, ``h2d_bytes``; ``kernels``,
-    ``reduce_kernels``; ``staged`` (null if there are copies and the size of the message is
-    unknown); ``gpu_reduce``. All columns on GPU work are null for a process without any op.
+    ``message_bytes`` (sent by this rank; received, if it sends none); ``d2h_bytes``, ``h2d_bytes``;
+    ``kernels``, ``reduce_kernels``; ``staged`` (null if there are copies and the size of the
+    message is unknown); ``gpu_reduce``. All columns on GPU work are null for a process without any
+    op.
     """
     calls = mpi_calls(trace).filter(
         pl.col("does") == "collective", ~pl.col("name").str.contains(_BARRIER)

@@ -85,7 +85,7 @@ def _phase_rows(found: Prepared) -> pl.DataFrame:
     Raises
     ------
     UsageError
-        If a run has no steps that count.
+        If a run has no steps after skipping.
     MissingDataError
         If the phases of either run are not known.
     """
@@ -466,7 +466,10 @@ def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> 
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Return, by group, mean op count and bytes per step, and time and ops outside of steps."""
+    """Return, by group, mean op count and bytes per step, and time and ops outside of steps.
+
+    Names of the columns begin with `side` (``a`` or ``b``).
+    """
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)

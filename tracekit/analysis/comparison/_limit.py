@@ -154,7 +154,10 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Separate a run's outlier steps, named by number; keep them if too few steps would be left."""
+    """Return a run's steps with and without outliers (all, if too few others), and their names.
+
+    A name is a text with the step's number, its run (`side`) and its length.
+    """
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -208,9 +211,10 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Return B's excess over the limit (A's time times `factor`), by means of recordings.
+    """Return B's excess over A's time times `factor`, from the recordings' mean steps.
 
-    A side with a single recording is assumed to scatter as the recordings of the other side do.
+    By `metric` these are each recording's mean or median step. A side with a single recording is
+    assumed to scatter as the recordings of the other side do.
     """
     column = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{column}"], step[f"b_{column}"]

@@ -138,9 +138,8 @@ class Comparison(Answer):
         -------
         ``part`` (a stage, ``idle`` or ``between_steps``), ``a_total_ns`` and ``b_total_ns`` (whole
         numbers, over all iterations and devices), ``a_ns, b_ns`` and ``delta_ns``, B - A (per
-        iteration and
-        device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
-        high_ns, p_value, verdict``.
+        iteration and device), ``share`` (of the change of the step time; null if there is none) and
+        ``low_ns, high_ns, p_value, verdict``.
         """
         return self.tables["contributions"]
 
@@ -151,8 +150,7 @@ class Comparison(Answer):
         Returns
         -------
         ``device, part`` (stage, idle time), ``a_ns, b_ns, delta_ns`` (B - A); if both runs used the
-        same GPUs, means over GPUs
-        equal the times in `contributions`.
+        same GPUs, means over GPUs equal the times in `contributions`.
         """
         return self.tables["devices"]
 

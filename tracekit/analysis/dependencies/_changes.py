@@ -97,7 +97,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Return edges after merging all-reduces, from the columns ``bucket`` and ``later``.
+    """Return edges with the lengths and nodes that they have after merging all-reduces.
 
     Edges selected by `done` (within an all-reduce) get the length ``bucket``; edges selected by
     `waits` (from its end) start at the node ``later``, the end of the merged all-reduce.
@@ -120,10 +120,10 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return ``finish, last, length`` per all-reduce of known size: with which others it merges.
+    """Return ``finish, last, length`` per all-reduce of known size: nodes and length after merging.
 
     ``finish`` is the node of its end, ``last`` that of the last all-reduce merged with it.
-    ``length`` is the time of the merged one, ns, in the row of that last one, else 0.
+    ``length`` is the time of the whole merged all-reduce, ns, in the row of the last one, else 0.
     """
     sized = _sized(job)
     took = (
@@ -250,10 +250,10 @@ class Loader:
         return waits | (pl.col("loads") & self._is_work() & (pl.col("weight") > 0))
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return lengths divided by the factor, ns; if it is above 1, waits delay nothing instead.
+        """Return new lengths of the loader's edges, ns; waits for it get none if it is faster.
 
-        Threads that only load may rest in their host time, so that only one bound changes it: the
-        lower one if the loader gets faster, else the upper one, which alone stretches waits, too.
+        A wait without length delays nothing. Host work of threads that only load may not be
+        loading: with a faster loader the upper bound keeps it, with a slower one the lower bound.
         """
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)

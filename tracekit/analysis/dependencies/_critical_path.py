@@ -84,10 +84,9 @@ def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame
 
     Returns
     -------
-    ``start, end, cause, stage, name`` (times in ns), without gaps or overlaps; `name` is null if no
-    op runs.
-    The
-    lengths by cause add up to the times that `critical_path` gives for the step.
+    ``start, end, cause, stage, name`` (of the op), times in ns, without gaps or overlaps; `name` is
+    null if no op runs. Lengths by cause add up to the times that `critical_path` gives for the
+    step.
 
     Raises
     ------

@@ -83,7 +83,7 @@ _CROSSING = (
 
 
 def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Array]]:
-    """Return the edges into ops that node numbers do not imply, and arrays of `Net` for the others.
+    """Return edges into ops not implied by node numbers, and arrays of `Net` for the others.
 
     Listed are edges into ops without a recorded launch that come first on a stream, and edges
     between participants of a matched collective.
@@ -292,7 +292,11 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return rows like `_handed`: a silent thread calls right after another recorded its event."""
+    """Return rows like `_handed`: a silent thread calls right after the call that it waited for.
+
+    That call, of another thread, recorded the event for which the silent thread makes a stream
+    wait.
+    """
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -400,15 +404,14 @@ class Dependencies:
     def paths(self, bounds: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Yield the critical paths of steps in batches of segments, as `follow_back` lists them.
 
-        `bounds` has the time at which each step starts, and the node that ends it: ``start, sink``
-        (times in ns).
+        `bounds` has the time (ns) at which each step starts, and the node that ends it: ``start,
+        sink``.
 
         Returns
         -------
-        ``target, kind, step, start, end, explained`` (times in ns; the last is how much of a
-        segment
-        the length of its edge explains): the segments of a step leave no gap from its
-        start to its end. `target` and `kind` are null for a segment that ends at a node without
+        ``target, kind, step, start, end, explained`` (times in ns; ``explained`` is how much of a
+        segment the length of its edge explains): the segments of a step leave no gap from its start
+        to its end. `target` and `kind` are null for a segment that ends at a node without
         dependencies.
         """
         follow, found = compiled(follow_back, self.net.time.size), _room(self.net)

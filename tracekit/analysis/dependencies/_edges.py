@@ -146,8 +146,8 @@ def same_lane() -> pl.Expr:
 def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
     """Preselect the rows just before or after any of the few times `marks`, for a search by time.
 
-    Others may be left in. Grouped by some or all of `keys`, the last row before and the first row
-    after each of the times are never dropped.
+    Other rows may be kept, too. Grouped by some or all of `keys`, the last row before and the first
+    row after each of the times are never dropped.
 
     Parameters
     ----------

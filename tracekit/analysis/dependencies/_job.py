@@ -72,7 +72,7 @@ class Job:
     found
         The dependencies of its calls and ops.
     marks
-        The steps that count, from `_step_marks`.
+        The complete steps that were not skipped, from `_step_marks`.
     left_out
         Metadata on skipped steps (``skip``) and slow first steps (``cold``).
     """

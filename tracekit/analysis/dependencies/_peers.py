@@ -64,6 +64,8 @@ class Stragglers:
     def known(self, job: Job) -> list[Alike]:
         """Return the changes to replay: one for all work, or one per rank, stage, op, part or link.
 
+        A part is computing, host or communication; a link, the collectives of one group of ranks.
+
         Raises
         ------
         UndecidedError
@@ -171,7 +173,7 @@ def _links(job: Job) -> pl.DataFrame:
 
 
 def slow_link(job: Job) -> str:
-    """Return in words the ranks whose collectives take far longer than others', or `unknown`."""
+    """Return in words the ranks whose collectives take far longer than others'; or ``unknown``."""
     one = _links(job).row(0, named=True)
     is_far = one["next"] is not None and one["times"] >= max(FAR, FAR * one["next"])
     is_steady = one["slow"] >= STEADY * one["steps"] and one["links"] >= _FEWEST
@@ -233,9 +235,10 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, ``place`` and ``number``: n-th of so many ops of its name in the step.
+    """Add ``iteration``, and ``place``, ``number``: which of how many edges of the step like it.
 
-    They are counted per rank. The iteration of a call is that of its thread's next launched op.
+    Alike are edges of one process, device, kind and name of op or call. The iteration of a call is
+    that of its thread's next launched op.
     """
     moments = job.moments
     launched = moments.ops.drop_nulls("launch").unique("launch", keep="first").select(

@@ -102,8 +102,8 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     moments
         The run.
     waits
-        Waiting calls: ``start, target`` (node of the end), ``ended``, and the process, device,
-        context and stream waited for.
+        Waiting calls: ``start``, ``target`` (node of the end), ``ended`` (time of the end), and the
+        process, device, context and stream waited for.
     """
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
@@ -146,7 +146,7 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
     """Return nodes ``source, target``: end of a copy, and of its call, which waits for the copy.
 
-    `way` selects one kind of copy, such as ``d2h`` (the host needs its bytes); None, all others.
+    `way` selects one kind of copy, such as ``d2h`` (to the host); None: all but ``d2h``.
     """
     kind = pl.col("kind").cast(pl.String)
     done = moments.copies.filter(
@@ -315,7 +315,7 @@ def _next_op(
     launched
         Ops, with their launches.
     by
-        ``thread`` or ``process``: whose next launch counts.
+        ``thread`` or ``process``: whose next launch is sought.
     aside
         Threads whose calls and ops are ignored.
     """

@@ -253,7 +253,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
 
 
 def _may_touch(change: Change) -> pl.Expr:
-    """Select edges from one batch to the next (``pace``), which a faster loader may shorten."""
+    """Select edges from one batch to the next (``pace``) if `change` is a `Loader`; else none."""
     return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
 
 
@@ -375,7 +375,10 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
 
 
 def _error(job: Job, base: _Replay) -> float | None:
-    """Return the median over steps of |replayed - measured| / measured length, without changes."""
+    """Return the median over steps of the unchanged replay's error as a fraction of the step.
+
+    The error is the difference of replayed and measured length.
+    """
     measured = _lengths(job.bounds)
     median: Any = ((_lengths(base.shortest) - measured).abs() / measured).median()
     return None if median is None else float(median)

@@ -268,7 +268,8 @@ def in_words_of(trace: Trace, advice: str) -> str:
 def _words(trace: Trace) -> list[tuple[str, str]]:
     """Return pairs (name, replacement) for runs of JAX or other XLA, and for AMD GPUs.
 
-    The NVTX domain TSL alone does not show XLA, as TensorFlow without XLA uses it, too.
+    A run whose only sign of XLA is the NVTX domain TSL is not one of them, as TensorFlow without
+    XLA uses it, too.
     """
     makers = trace.read("devices")["name"].cast(pl.String).fill_null("")
     calls = trace["calls"].filter(pl.col("name").cast(pl.String).str.starts_with("hip"))
@@ -300,7 +301,10 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return findings as printed: win and its interval in one text, and (if compared) the state."""
+    """Return findings as printed: win and interval in one text; in a comparison, also the state.
+
+    The state is whether a finding is new, grown, shrunk or gone, with its win in the base run.
+    """
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )

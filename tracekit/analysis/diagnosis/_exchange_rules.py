@@ -57,7 +57,10 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Return text: exposed time of collectives, and how much of it other work could hide."""
+    """Return text: exposed time of collectives, and how much of it (`lost`, ns) could be hidden.
+
+    What cannot be hidden is waiting for other ranks, and the last collective of a step.
+    """
     exposed = facts.lost(each, "exposed").mean
     sentence = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     sentence += facts.share(exposed)
@@ -345,9 +348,10 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:
-    """Return how many collectives per step would suffice, in buckets of a usual size.
+    """Return how many collectives per step would suffice, in buckets of `_BUCKET_BYTES`.
 
-    Only collectives of one operation and communicator can be merged.
+    Only collectives of one operation and communicator can be merged; if the size of any of these is
+    unknown, a bucket is assumed to hold `_MANY`.
     """
     number = pl.len() / facts.cells.height
     sizes = pl.col("bytes").sum() / facts.cells.height / _BUCKET_BYTES

@@ -133,8 +133,8 @@ class Facts:
     trace
         The run.
     steps
-        ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step
-        counts in tables and is not cold (`cold_of`). For a run without steps: one row
+        ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step is
+        complete and not cold (`cold_of`). For a run without steps: one row
         per GPU from its first to its last op, with iteration 0 and a null process.
     cold
         ``iteration, start, length`` of each cold step at the beginning: mean over GPUs, ns.
@@ -378,7 +378,8 @@ class Facts:
         Parameters
         ----------
         calls
-            ``waiting``, or ``waiting_in_loop``, the calls of threads after whose waits GPUs idle.
+            ``waiting``: all calls that wait for a GPU; ``waiting_in_loop``: those of threads that
+            launch late afterwards.
         """
         whole, copying = (
             self.found(host_calls)["sums"].select(pl.col(calls, "copying").sum()).row(0)

@@ -206,7 +206,11 @@ def _uncounted(gpus: int, of: int) -> list[str]:
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and GPU its length, wait for other GPUs, the rest; how often it came last."""
+    """Return, per step and GPU, ``step_ns, waited_ns, local_ns``, and ``last``.
+
+    Waited is the time for other GPUs, in collectives and idle; local is the rest of the step;
+    ``last`` is in how many collectives the GPU came last.
+    """
     steps = facts.steps
     if not facts.has_steps:
         steps = steps.drop("process").join(facts.found(work)["members"], on="device")
@@ -277,7 +281,11 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return by communicator and rank how long others wait for it; without key rank, the worst."""
+    """Return, by communicator and rank, how long other ranks wait for the rank in collectives.
+
+    If `keys` lack ``rank``, each communicator has one row, of the rank that others wait for
+    longest.
+    """
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]

@@ -147,8 +147,8 @@ def _decided(trace: Trace) -> pl.DataFrame:
 def unknown_passes(trace: Trace) -> str | None:
     """Return why step time less FP and BP is not weight update time; None if it is.
 
-    It is if ranges, threads, autograd or the repeating structure of ops identify both FP and BP in
-    each training process.
+    It is None if ranges, threads, autograd or the repeating structure of ops identify both FP and
+    BP in each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -198,7 +198,10 @@ def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Test if FP and BP exchange data with another pipeline stage: sends, copies or NVTX ranges."""
+    """Test if FP and BP exchange data with another pipeline stage: NCCL sends or copies.
+
+    Without GPU work (`is_gpu`), the test is whether a name of an NVTX range matches `waiting`.
+    """
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()

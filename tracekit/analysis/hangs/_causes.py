@@ -265,9 +265,10 @@ def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Test whether rank `ranks[0]` makes the same next calls as other ranks, in another order.
+    """Test whether rank `ranks[0]` makes the same next calls as another rank, in another order.
 
-    Here the others' call has the value `usual` in the column `field`.
+    The other rank is one whose call of the unequal collective (`row`) has `usual` in the column
+    `field`; `party` has all calls of the process group.
     """
     after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
     like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))

@@ -57,8 +57,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     Returns
     -------
     One row per collective, sorted by ``party, sequence, turn`` (see `group_calls`): ``group,
-    description`` (the program's
-    name and text for the process group), ``collective``;
+    description`` (the program's name and text for the process group), ``collective``;
     ``message_bytes`` by its ranks (null if unknown or different); ``recorded`` (ranks whose call is
     in the trace) and ``unrecorded`` (ranks whose call is only in a dump); ``completed`` (ranks
     whose dump marks it as ended; none for gloo and MPI); ``stage`` and ``iteration`` from the
@@ -234,7 +233,10 @@ def _shift_of(lane: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Drop all pairs (call, dump entry) of a stream if a size, or the median time, disagrees."""
+    """Return dump entries with stage and step of the call paired with each; `by` is the evidence.
+
+    Pairs of a stream are dropped if a size, or the median difference of times, disagrees.
+    """
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

@@ -285,7 +285,10 @@ def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
 def _with_latest(
     rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
 ) -> pl.DataFrame:
-    """Add the last event of the row's process up to its `time`; drop rows without such an event."""
+    """Add to each row the last event of its process up to the row's `time`; drop rows without one.
+
+    `event_time` is the column of `events` with their time.
+    """
     of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
         of_event.drop(event_time) if event_time in rows.columns else of_event,

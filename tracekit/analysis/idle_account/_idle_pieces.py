@@ -183,8 +183,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     -------
     The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
     device, start, end, cause, rests_on`` (evidence), times in ns, ``detail``. The pieces of a gap
-    are
-    consecutive and cover it.
+    are consecutive and cover it.
     """
     found = own_pieces(trace, windows, last_to_work(trace, windows))
     return replace(found, pieces=with_last_gaps(found.pieces, found.last, found.blocks))
@@ -384,10 +383,10 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of late launches to an earlier wait of the host, up to the wait's length.
+    """Set the cause of idle time by late launches to an earlier wait of the host for the GPU.
 
-    The wait, for the GPU before the gap, is the ``credit`` of `waited_before`. The same is done for
-    short host work between steps: without the wait it would have run while the GPU was busy.
+    It applies to as much of that time as the wait took (``credit`` of `waited_before`), since the
+    host would have been earlier by that. The same is done for short host work between steps.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -455,6 +454,9 @@ def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> 
 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
-    """Return the intervals per GPU in which idle time counts: each step, or the whole run."""
+    """Return the intervals per GPU in which idle time counts.
+
+    They are the steps after the first `skip` if `per_iteration`, else one interval per GPU.
+    """
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

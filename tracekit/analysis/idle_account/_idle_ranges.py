@@ -85,12 +85,12 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
         The run, which must have iterations.
     windows
         Steps and times between them: ``process, device, iteration, start, end, on_host`` (times in
-        ns); `iteration` is null outside of the steps that count.
+        ns); `iteration` is null outside of the compared steps.
 
     Returns
     -------
     ``range`` (its name without trailing numbers; null outside of all ranges) and ``idle_ns``,
-    summed over devices and the steps that count, largest first. The sum is the row ``idle`` in a
+    summed over devices and the compared steps, largest first. The sum is the row ``idle`` in a
     comparison of runs.
     """
     inside = windows.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))

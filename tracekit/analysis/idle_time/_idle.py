@@ -291,7 +291,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
-    """Return how to record data that would explain idle time without a cause; hints `more` too."""
+    """Return how to record data that would explain idle time without a cause, and hints `more`."""
     queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():

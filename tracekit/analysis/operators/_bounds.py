@@ -87,10 +87,10 @@ def element_bytes(name: pl.Expr) -> pl.Expr:
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
     """Return bytes and element widths of each argument list: ``read, width, spread, widths``.
 
-    ``read`` is the size of all arguments in bytes.
-    An elementwise result has ``width`` bytes per element, as the widest floating-point argument (if
-    any), and ``spread`` elements, by broadcasting all arguments; numbers without dimensions count
-    only if there are no tensors. ``widths``: bytes per element of each argument, in order.
+    ``read`` is the size of all arguments in bytes. An elementwise result has ``width`` bytes per
+    element, as the widest floating-point argument (if any), and ``spread`` elements, by
+    broadcasting all arguments; numbers without dimensions count only if there are no tensors.
+    ``widths``: bytes per element of each argument, in order.
     """
     alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
     same = pl.col("shapes").list.len() == pl.col("types").list.len()

@@ -68,13 +68,12 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``range, process, thread, start, end, operator, sequence, sizes`` (as text; times in ns; null
-    where they
-    were
-    not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (sizes of the operands that
-    FLOPs depend on), ``stride, padding, dilation, transposed, mask, causal`` (null if unrecorded),
-    ``pairs`` (number of pairs of a query and a key, in attention over several sequences), ``taken``
-    (number of keys attended to), and ``form, inputs`` of `Operator`.
+    ``range, process, thread, start, end, operator, sequence`` (autograd's number), ``sizes`` (as
+    text), times in ns, null where not recorded; ``shapes, types`` (of all arguments), ``a, b, c``
+    (sizes of the operands that FLOPs depend on), ``stride, padding, dilation, transposed, mask,
+    causal`` (null if unrecorded), ``pairs`` (number of pairs of a query and a key, in attention
+    over several sequences), ``taken`` (number of keys attended to), and ``form, inputs`` of
+    `Operator`.
     """
     name = pl.col("name")
     patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)

@@ -128,9 +128,9 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator with FLOPs, such as a matrix product, and per lone kernel of one.
+    """Return a row per operator with FLOPs, such as a matrix product, and per lone such kernel.
 
-    A lone kernel (by its name a matrix product or convolution) was launched outside of all
+    A lone kernel is by its name a matrix product or convolution, and was launched outside of all
     operators with recorded sizes.
 
     Parameters
@@ -144,10 +144,9 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, dtype, form`` (kind of FLOPs formula), ``precision,
-    flops, bytes``
-    (null where unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
-    ``tensor_core_ns`` and ``tensor_core_unknown_ns``: time on Tensor Cores, and time of kernels
-    whose names leave that open; and ``recomputed``, see `counted_operators`.
+    flops, bytes`` (null where unknown), ``kernels`` and ``kernel_ns``: number and total time of its
+    kernels; ``tensor_core_ns`` and ``tensor_core_unknown_ns``: time on Tensor Cores, and time of
+    kernels whose names leave that open; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)

@@ -112,12 +112,12 @@ def differences(
 def _errors(
     a: Numbers, b: Numbers, regular: tuple[Regular | None, Regular | None]
 ) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
-    """Return the mean difference of each row, with its variance and degrees of freedom.
+    """Return the difference of the means of each row (``apart``), and what its test needs.
 
-    ``apart`` is the mean of `b` minus that of `a`, with its ``variance`` and degrees of
-    ``freedom``; ``off``, the part of it that may come from recording one regularly slow step more
-    or less; ``is_same``, whether `a` and `b` agree in each step; ``is_unknown``, whether a sample
-    drifts (see `LongRun`), so that no test is possible.
+    In order: the ``variance`` of the difference, and its degrees of ``freedom``; ``apart``, the
+    mean of `b` minus that of `a`; ``off``, the part of it that may come from recording one
+    regularly slow step more or less; ``is_same``, whether `a` and `b` agree in each step;
+    ``is_unknown``, whether a sample drifts (see `LongRun`), so that no test is possible.
     """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, kinds) for each, kinds in zip((a, b), regular, strict=True)

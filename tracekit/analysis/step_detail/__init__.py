@@ -50,9 +50,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``process, device, iteration, start, end, clock`` (times in ns); `iteration` is null where no
-    step is
-    known.
-    Times of rows with the same `clock` can be compared.
+    step is known. Times of rows with the same `clock` can be compared.
     """
     trace = numbered_alike(trace)
     windows = step_windows(trace)

@@ -261,7 +261,7 @@ class StepTimes:
     groups
         The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
         added over devices. A group that does not occur in a step has no row for it; `iteration` is
-        null outside of the steps that count.
+        null outside of the windows `counted`.
     stages
         ``window, stage, busy_ns, exposed_ns``.
     windows
@@ -279,7 +279,10 @@ class StepTimes:
 
 
 def step_times(trace: Trace, keys: Sequence[str], *, skip: int, as_one: bool) -> StepTimes:
-    """Return a run's GPU times by keys, per step after the first `skip`, or of the whole run."""
+    """Return a run's GPU times by keys, per step after the first `skip`.
+
+    With `as_one` the run as a whole counts as one step.
+    """
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if as_one:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)

@@ -48,7 +48,7 @@ class Measured:
     values
         The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``.
         A group that does not occur in a step has no row for it; `iteration` is null outside of the
-        steps that count. ``per`` is the number of devices (or processes) that are added up.
+        windows `counted`. ``per`` is the number of devices (or processes) that are added up.
         Without steps there is one row per group for the whole run.
     parts
         ``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
@@ -275,7 +275,7 @@ def _values(
 
 
 def _idle(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
-    """Sum the idle time of each iteration by cause; ``count`` is the number of idle gaps."""
+    """Sum the idle time of each iteration in `steps` by cause; ``count`` is the number of gaps."""
     cut, by = idle_windows(trace, skip=0, per_iteration=not as_one), ["cause", "iteration"]
     found = idle_sums(trace, cut.with_columns(_counted(pl.col("iteration"), steps)), by)
     gaps = found.gaps.group_by(by).agg(count=pl.col("gaps").sum())
@@ -307,7 +307,11 @@ def _mpi(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
 def _of_host(
     trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, as_one: bool
 ) -> pl.DataFrame:
-    """Count host calls, and sum their durations, by `key` and the iteration in which they begin."""
+    """Sum up host calls by `key` and the iteration (of `steps`) in which they begin.
+
+    Returned are their number and total duration. The iteration is null outside of `steps`, and of
+    all calls with `as_one`.
+    """
     iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
     if as_one:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
@@ -355,7 +359,10 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 def step_parts(
     times: StepTimes, *, as_one: bool, by: Sequence[str] = ("iteration",)
 ) -> pl.DataFrame:
-    """Divide steps into parts, stages and idle time: ``part``, `by`, ``length_ns, busy_ns``."""
+    """Divide steps into parts, stages and idle time: ``part``, `by`, ``length_ns, busy_ns``.
+
+    With `as_one` the whole run counts as a step, else time between steps is left out.
+    """
     windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
         windows.select("window", "on_host", "start", "end", *by), on="window"

@@ -235,7 +235,7 @@ def straggler_cost(
     by
         One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
     steps
-        Numbers of the steps that count; all by default.
+        Numbers of the steps to replay; all by default.
 
     Raises
     ------

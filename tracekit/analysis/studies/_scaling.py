@@ -187,7 +187,7 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs of steps and stages: times proportional to that per data set.
+    """Add ``time_ns``, and costs of steps and stages: times for equal shares of the data set.
 
     Speedups are ratios of costs. The cost of an epoch is its time; that of a step is its time
     divided by its images and, for weak scaling, multiplied by the number of GPUs, as data sets grow

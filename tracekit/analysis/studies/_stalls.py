@@ -102,7 +102,10 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return per GPU the time between its first and last op, less that of counted steps, ns."""
+    """Return per GPU the time between its first and last op, less that of its steps, ns.
+
+    Its steps are the `windows` in which ``counts`` is true.
+    """
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")

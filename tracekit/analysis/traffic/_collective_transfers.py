@@ -459,7 +459,10 @@ def _bus(location: pl.Expr) -> pl.Expr:
 
 
 def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
-    """Return one row per collective (matched kernels), with its recorded devices in rank order."""
+    """Return one row per collective (matched kernels), with its recorded devices in rank order.
+
+    `size` is the number of ranks where it was not recorded.
+    """
     ordered = calls.sort("group", "rank", "device", nulls_last=True)
     return ordered.group_by("group", maintain_order=True).agg(
         pl.col("report", "op", "stage", "iteration").first(),

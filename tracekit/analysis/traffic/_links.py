@@ -369,7 +369,11 @@ def _nic_name(machine: Machine, node: str) -> str | None:
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
-    """Select the transfers that count for `keys` (with ``pair``: only between known GPUs)."""
+    """Select the transfers that are counted in a table by `keys`.
+
+    With ``pair`` they are those between two known GPUs; with ``link`` or ``nic``, all; otherwise,
+    all but what an NVSwitch sends on.
+    """
     src, dst = pl.col("src_device"), pl.col("dst_device")
     if "pair" in keys:
         return src.is_not_null() & dst.is_not_null()

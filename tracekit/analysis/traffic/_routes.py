@@ -76,10 +76,9 @@ class Routes:
         Returns
         -------
         The columns of `transfers`, with ``start`` (ns) and ``end`` of the copy that crosses this
-        link;
-        and ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the direction
-        of the transfer, its type, number of bundled links (bricks), and peak per direction in
-        bytes/s.
+        link; and ``link, src, dst, type, nvlinks, bandwidth``: the link, its end nodes in the
+        direction of the transfer, its type, number of bundled links (bricks), and peak per
+        direction in bytes/s.
         """
         marked = _marked(transfers)
         found = self._looked_up("hop", marked, _hops, _HOP)

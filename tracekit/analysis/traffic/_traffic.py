@@ -384,7 +384,7 @@ class Traffic:
     def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
         """Return warnings: transfers of unknown NIC, and assumptions by which NICs were found.
 
-        Such as: traffic uses the NIC nearest to its GPU. `rows` are those by the key ``nic``.
+        An assumption is that traffic uses the NIC nearest to its GPU. `rows`: traffic by ``nic``.
         """
         how = "NCCL_DEBUG=INFO logs it (--nccl-log)"
         found = []

@@ -521,7 +521,10 @@ def take_once(
 
 
 def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str, source: str) -> pl.DataFrame:
-    """Merge each pair of copies in `pairs` (``op, second_op``) into one row of transfers."""
+    """Merge each pair of copies in `pairs` (``op, second_op``) into a row of transfers.
+
+    The row states the `method` of the transfer, and the `source` by which the pair was found.
+    """
     second = copies.select(
         second_op="op", second_start="start", second_end="end", second_dst="dst_device"
     )

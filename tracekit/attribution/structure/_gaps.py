@@ -123,9 +123,8 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """Return a frequent gap that is an update followed by the same ops as the shortest gap.
 
     A gap is the ops between two backward passes; `often` has one of each frequent kind (same ops).
-    The shortest frequent gap is then a forward pass
-    without an update; it is returned as well. The update must contain no layers, and a number of
-    kernels in proportion to the backward pass.
+    The shortest frequent gap is then a forward pass without an update; it is returned as well. The
+    update must contain no layers, and a number of kernels in proportion to the backward pass.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]

@@ -122,8 +122,7 @@ class Nvtx:
         Returns
         -------
         ``start, end`` (ns), ``thread_gid, end_thread_gid`` (nsys's global ids of the threads that
-        begin
-        and end it), ``domain_id, category_id, name, style, payload``
+        begin and end it), ``domain_id, category_id, name, style, payload``
         """
         columns: dict[str, SqlType] = {
             **dict.fromkeys(_NVTX_WIDE, "int"),

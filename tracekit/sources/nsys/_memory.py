@@ -84,9 +84,9 @@ class GpuMemory:
         Returns
         -------
         ``process_gid`` (global id), ``ordinal`` (GPU), ``time`` (ns), ``change, in_use`` (bytes),
-        ``recorded``. `ordinal` and
-        `change` are null for releases without a recorded allocation; `recorded` is false for a
-        release that must have happened before an allocation at the same address.
+        ``recorded``. `ordinal` and `change` are null for releases without a recorded allocation;
+        `recorded` is false for a release that must have happened before an allocation at the same
+        address.
         """
         allocations = pl.DataFrame(schema=_EVENT)
         totals = pl.DataFrame(schema=dict.fromkeys((*_GPU, "total"), pl.Int64))
