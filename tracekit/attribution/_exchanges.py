@@ -192,7 +192,10 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
 
 
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
-    """Return collectives, with the layer kernels before and after each on the compute stream."""
+    """Return collectives, with the layer kernels before and after each on the compute stream.
+
+    `exchanges` is the number of collectives, `streams` has the compute stream of each GPU.
+    """
     found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
     layer, end, waiting, fresh = np.full((4, streams.height), -1)
     earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)

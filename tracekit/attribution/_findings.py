@@ -145,7 +145,10 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
 
 
 def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if many gradient exchanges are launched where range or thread names say forward."""
+    """Warn if many gradient exchanges are launched where range or thread names say forward.
+
+    `opinions` has the process's rows of the table of that name, `verdict` its row of ``verdicts``.
+    """
     if verdict["verdict"] != "training":
         return
     exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")

@@ -339,13 +339,7 @@ _KERNELS = {
 
 
 class Opening:
-    """Kernels launched before the end of the first iteration, to detect an earlier, cut step.
-
-    Parameters
-    ----------
-    iterations
-        The canonical table.
-    """
+    """Kernels launched before the end of the first iteration, to detect an earlier, cut step."""
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         first = iterations.sort("start").group_by("process", maintain_order=True).first()
@@ -409,13 +403,7 @@ class Opening:
 
 
 class Shared:
-    """Finds GPUs on which several processes run steps in the same period.
-
-    Parameters
-    ----------
-    iterations
-        The canonical table.
-    """
+    """Finds GPUs on which several processes run steps in the same period."""
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         self._may_be = iterations["process"].n_unique() > 1
@@ -447,13 +435,7 @@ class Shared:
 
 
 class Unmarked:
-    """Counts ops of backward passes launched outside of all training steps that ranges mark.
-
-    Parameters
-    ----------
-    iterations
-        The canonical table.
-    """
+    """Counts ops of backward passes launched outside of all training steps that ranges mark."""
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         self._spans = iterations.group_by("process").agg(

@@ -109,7 +109,10 @@ class Launches:
 def link_launches(
     ops: Stream, calls: Stream, threads: int, processes: int, workspace: Workspace
 ) -> Launches:
-    """Find the launching call of each op."""
+    """Find the launching call of each op: the call of its process with the same correlation id.
+
+    `threads` and `processes` are one more than the largest of their numbers.
+    """
     index = _Calls(calls, processes)
     found = Waiting(workspace)
     launching = Bits(calls.heights)

@@ -101,5 +101,5 @@ def _template(which: str) -> pl.Expr:
 
 
 def number_in(name: pl.Expr, pattern: str = _LAST_NUMBER) -> pl.Expr:
-    """Return the number in a name, by default the last number; null where there is none."""
+    """Return the number that `pattern` finds in a name, by default the last; null without one."""
     return name.str.extract(pattern, 2).cast(pl.Int64, strict=False)

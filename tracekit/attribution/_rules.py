@@ -369,11 +369,6 @@ class Unmatched:
     """Entries of the user's rules file that have matched nothing so far.
 
     An entry counts as matched even where an earlier entry matches too and takes precedence.
-
-    Parameters
-    ----------
-    rules
-        The rules.
     """
 
     def __init__(self, rules: Rules) -> None:

@@ -397,7 +397,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return op count, total duration, busy time by group and window; single durations."""
+        """Return op count, total duration and busy time by group and window; and kept durations."""
         return GroupTotals(self.groups(), self._durations)
 
 

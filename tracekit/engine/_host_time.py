@@ -113,10 +113,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
 def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return when a range is innermost: ``process, thread, range, start, end`` (ns).
 
-    Parameters
-    ----------
-    ranges
-        ``range, process, thread, domain, start, end``.
+    `ranges` has ``range, process, thread, domain, start, end``.
     """
     ranges = _on_lines(ranges)
     threads = ranges.select("line", "process", "thread").unique()

@@ -485,9 +485,10 @@ def _pushed_kernels(tree: PathTree, launched: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return each launch's output row, and the output rows: one per kernel and path around it.
+    """Return, per launch, its row of the result; and the result: a row per kernel and path.
 
-    `find_holders` describes the columns of the output rows.
+    A path has a row for a kernel if a range of it, or a range nested in that, launched the kernel.
+    `find_holders` describes the columns of the result.
     """
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))
@@ -529,9 +530,10 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
 
 
 def _opened_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return rows (longest path first) for kernels launched while start/end ranges are open.
+    """Return the table's rows for kernels launched while start/end ranges are open.
 
-    Unlike push/pop ranges, these do not nest, so they are not in the tree of nested range names.
+    Paths with the longest total kernel time come first. These ranges do not nest, unlike push/pop
+    ranges, and so are not in the tree of nested range names.
     """
     if not kernels.width:
         return kernels

@@ -91,8 +91,8 @@ class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
     Ops that the iteration's own thread launches (or, between two iterations, the thread of the next
-    one) form separate groups from those of other threads. Input copies that the thread launches
-    that runs forward passes on the device count as its own.
+    one) form separate groups from those of other threads. Input copies that are launched by the
+    thread that runs forward passes on the device belong to the former.
 
     An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
     thread is in none, to the iteration that its process is in at that time.
@@ -134,8 +134,8 @@ class LaunchGroups:
     def _places(self) -> Array:
         """Return for each device (or process on one) its process's index in `_processes`.
 
-        These are the processes with iterations; any other process gets their number, one past the
-        last index.
+        These are the processes with iterations; for any other process the index is one past the
+        last.
         """
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)

@@ -204,13 +204,9 @@ def owners_of(windows: pl.DataFrame) -> list[str]:
 
 
 class LinesInWindows:
-    """Windows (intervals) of each line (device, or process on one); the one a pass has reached.
+    """Windows (intervals) of each line (device, or process on one), and the one reached so far.
 
-    Parameters
-    ----------
-    windows
-        ``window, process, device, start, end`` (ns). If None, each device is one window from its
-        first op to its last, numbered as the device.
+    A pass over ops goes through the windows in order of time.
     """
 
     def __init__(self, windows: pl.DataFrame | None) -> None:

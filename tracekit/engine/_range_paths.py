@@ -100,10 +100,7 @@ def path_labels(trace: Trace) -> pl.DataFrame:
 def parent_rows(ranges: pl.DataFrame) -> Array:
     """Return the row of the range around each range, -1 for a root.
 
-    Parameters
-    ----------
-    ranges
-        ``range, parent``, ordered by range.
+    `ranges` has ``range, parent``, ordered by range.
     """
     around = ranges["parent"]
     rows = np.searchsorted(ranges["range"].to_numpy(), around.fill_null(-1).to_numpy())

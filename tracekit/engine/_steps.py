@@ -320,13 +320,8 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
 
     The number is null outside of all steps, for a last step whose end is not known, and for a
     device with fewer than half as many steps as another one, such as a stray context or a process
-    that validates now and then.
-
-    Parameters
-    ----------
-    windows
-        ``process, device, iteration, is_open`` (whether its end is unknown), by time on each
-        device.
+    that validates now and then. `windows` has ``process, device, iteration, is_open`` (whether its
+    end is unknown), by time on each device.
     """
     used = _NUMBER.drop_nulls().n_unique().over(_OWNER)
     step = _NUMBER.forward_fill().over(_OWNER)

@@ -379,7 +379,10 @@ def _both(
 
 
 def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> pl.DataFrame:
-    """Return numbered time windows to sum over; ``line`` is an id of process and device."""
+    """Return numbered time windows to sum over, from `chosen_windows` with these options.
+
+    ``window`` is the number, ``line`` an id of process and device.
+    """
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)

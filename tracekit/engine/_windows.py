@@ -467,7 +467,10 @@ def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
-    """Split ops that overlap several windows, or begin before the first one, at window borders."""
+    """Split ops that overlap several windows, or begin before the first one, at window borders.
+
+    `spans` has the windows of each owner: the columns `owners` identify device or process.
+    """
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
     first = order.select(*owners, time="window_start", first="turn")
     located = (

@@ -420,7 +420,10 @@ class Machine:
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
     def _by_memory(self, way: list[str]) -> list[str]:
-        """Return a path from a GPU to a NIC through the host memory that is nearest to the GPU."""
+        """Return a path from a GPU to a NIC through the host memory that is nearest to the GPU.
+
+        `way` is the direct path; it is returned if no other is known.
+        """
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
         return way if up is None or across is None else [*up.nodes, *across[1:]]

@@ -395,6 +395,8 @@ def _ring(
 ) -> tuple[tuple[int, ...], str]:
     """Return a ring's ranks in order from rank 0, and an empty text; or no ranks and the reason.
 
+    `size` is the number of ranks, if known.
+
     The ring is the order that rank 0 prints, if complete. Otherwise it is derived from printed
     neighbours, or else from connections (`successors`, in this order); it must begin with the part
     that was printed.

@@ -382,7 +382,10 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
 
 
 def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -> int:
-    """Return the first CPU socket that has no `SYS` relation to the group, or a new number."""
+    """Return the first CPU socket without a ``SYS`` relation to the devices `group`.
+
+    If there is none, it is the number of a new socket.
+    """
     far = {
         host for other, host in hosts.items()
         if any(matrix.relations.get((device, other)) in _SOCKETS for device in group)

@@ -207,7 +207,8 @@ def diagnosed_against(
 ) -> "Answer":
     """Diagnose runs, and compare each finding with those of the runs `base` (new, grown, gone).
 
-    Steps of outlying duration are left out of both.
+    `only` are the rules to apply, `top` is the number of findings to list; None: all. Steps of
+    outlying duration are left out of both.
     """
     for run in (*base, *found):
         run.require_memory("diagnose")

@@ -204,13 +204,7 @@ def of_one(asks: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[Ope
 
 
 class Selection:
-    """Opened runs that an analysis (question) is about.
-
-    Parameters
-    ----------
-    runs
-        The runs.
-    """
+    """Opened runs that an analysis (question) is about."""
 
     is_apart = is_chosen = True
 

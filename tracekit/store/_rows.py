@@ -212,7 +212,10 @@ def damaged(where: str, why: str | None = None) -> StoreError:
 
 
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:
-    """Return the error for a failing database, with a hint if it is no SQLite file."""
+    """Return the error for a failing database, named `where`.
+
+    Without a `hint` the advice follows from the message of `error`.
+    """
     cause = " ".join(str(error).strip().splitlines())
     message = f"the catalogue {where} cannot be used ({cause})"
     found = (advice for symptom, advice in _SQLITE_HINTS.items() if symptom in message)

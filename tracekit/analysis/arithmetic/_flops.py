@@ -301,7 +301,10 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Return the answer of `roofline`: least possible operator times, and kernel time beyond."""
+    """Return the answer of `roofline`: least possible operator times, and kernel time beyond.
+
+    Options (`peak` in FLOP/s, `memory_bandwidth` in bytes/s and others) are those of the command.
+    """
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)

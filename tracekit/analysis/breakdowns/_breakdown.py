@@ -231,7 +231,10 @@ def breakdown(
     inclusive: bool,
     depth: int | None,
 ) -> Answer:
-    """Return the answer of the command `breakdown`: GPU time by keys such as stage or kernel."""
+    """Return the answer of the command `breakdown`: GPU time by keys such as stage or kernel.
+
+    Options (`skip`, `per_iteration`, `inclusive`, `depth`) are those of the command.
+    """
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )

@@ -458,7 +458,8 @@ class _Logged:
         """Fill in missing sizes: the n-th call of a process and collective has the log's n-th size.
 
         Only if the log has as many calls of that process and collective (such as all_reduce) as the
-        trace. `key` is the column that identifies a row, `when` the order in time.
+        trace. `key` is the column that identifies a row, `when` the order in time; reasons for
+        sizes that stay unknown are added to `notes`.
         """
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")

@@ -271,12 +271,8 @@ def same_groups(members: pl.DataFrame) -> pl.DataFrame:
     """Return ``group, communicator``: PyTorch's name of each process group, and its NCCL id.
 
     The two match if every recorded member has the same rank in both, some call has the same size in
-    both, and no other group or communicator fits as well.
-
-    Parameters
-    ----------
-    members
-        Result of `group_members`, for all trace files of a run.
+    both, and no other group or communicator fits as well. `members` is the result of
+    `group_members`, for all trace files of a run.
     """
     name = pl.col("communicator")
     groups, nccl = (members.filter(name.str.contains(start)) for start in (_OF_PYTORCH, _OF_NCCL))
@@ -320,12 +316,7 @@ PARALLELISMS = {
 def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the name, parallelism and members of each communicator's group of ranks.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    calls
-        As in the table `COLLECTIVE_CALLS`.
+    `calls` is as in the table `COLLECTIVE_CALLS`.
 
     Returns
     -------

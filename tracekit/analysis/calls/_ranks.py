@@ -153,12 +153,8 @@ def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     """Return the ranks whose GPU busy time is far from the median over all ranks.
 
     Far is more than 3.5 standard deviations, estimated by the median absolute deviation [B.
-    Iglewicz, D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more.
-
-    Parameters
-    ----------
-    by_rank
-        ``rank`` and ``busy_ns``, one row per rank.
+    Iglewicz, D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more. `by_rank`
+    has ``rank`` and ``busy_ns``, one row per rank.
 
     Returns
     -------

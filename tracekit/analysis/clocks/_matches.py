@@ -113,7 +113,10 @@ class Calls:
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """``group, lane, place, stream, len``: number of calls per lane (participant or stream)."""
+        """``group, lane, place, stream, len``: number of calls (``len``) per participant or stream.
+
+        ``place`` is the number of the (process, GPU) pair.
+        """
         lanes = self.lanes.group_by("group", "lane", "place", "stream", maintain_order=True)
         return lanes.agg(pl.len())
 

@@ -553,14 +553,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
     The work of a rank's experts is taken as everything that it computes between the end of a
     dispatch and the start of the next combine. The n-th such interval of a step is taken as the
-    same layer on all ranks.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    calls
-        As in the table `COLLECTIVE_CALLS`.
+    same layer on all ranks. `calls` is as in the table `COLLECTIVE_CALLS`.
 
     Returns
     -------

@@ -117,7 +117,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
     """Return versions of a clause, longest first: whether the change is significant.
 
-    It has a caveat if steps are few.
+    It has a caveat if steps are `few`. `least` is the least change that matters, in percent.
     """
     if step["verdict"] is None:
         return ["no verdict"]

@@ -183,9 +183,9 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
-    """Return why a step is longer than the median step: the op, stage or idle time that grew.
+    """Return what makes step `number` longer than the median step: an op, a stage, or idle time.
 
-    For a step that is shorter (`sign` -1), it is the stage or idle time that is shorter.
+    With `sign` -1 it is what makes the step shorter: a stage or idle time.
     """
     part = pl.col("part").replace({"between_steps": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())

@@ -328,7 +328,10 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Return the unit of mean times, such as ``step/GPU``; None by memory, which has no times."""
+    """Return the unit of mean times, ``step/GPU`` or, for host times and calls, ``step/process``.
+
+    By ``link`` it is ``step``; by ``memory`` None, as that has no times.
+    """
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"

@@ -473,7 +473,9 @@ def _recommended(
 ) -> list[str]:
     """Return a sentence: how many recordings per side are needed to show a change.
 
-    The change is `least`; without it the measured change or, if that is significant or 0, 1 %.
+    The change is `least` or, without it, the measured one; 1 % if that is shown already, or 0. The
+    sentence is left out if the interval's half width, `reach`, is smaller. `percent` is the
+    standard deviation of either side. All are in percent of the step.
     """
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")

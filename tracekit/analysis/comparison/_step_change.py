@@ -223,7 +223,10 @@ class Steps:
 def contributions(
     a: Measured, b: Measured, steps: Steps, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the change of each part (stage, idle time) of the step, and of the whole step."""
+    """Return the change of each part (in `names`: stages, idle time) of the step, and of the step.
+
+    Without `has_verdict` the verdicts are null.
+    """
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     devices = tuple(np.full(rows.height, number) for number in steps.devices)

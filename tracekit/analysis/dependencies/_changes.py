@@ -220,8 +220,8 @@ class Bandwidth:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
 
-        The latency, which bandwidth does not shorten, is not recorded: it is taken as 0 for one
-        bound, and as the time of the shortest transfer for the other.
+        The latency, which bandwidth does not shorten, is not recorded. For one bound (upper if
+        `slowest`, else lower) it is taken as 0, for the other as the time of the shortest transfer.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)

@@ -403,7 +403,10 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
-    """Return a sentence: the predicted range of a step, and why it is too wide for one value."""
+    """Return a sentence: the predicted range of a step, and why it is too wide for one value.
+
+    The range is widened by the relative `error` that the unchanged replay has.
+    """
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
@@ -477,7 +480,10 @@ def _waited_for_input(batches: Batches) -> str:
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:
-    """Return a note on all-reduces that a bucket size does not change, and why."""
+    """Return a note on all-reduces that a bucket `size` (bytes) leaves as they are, and why.
+
+    `edges` is the number of edges of the dependency graph that it changes.
+    """
     sizes = exchanged_bytes(job)
     larger = sizes.filter(sizes > size)
     if larger.len():

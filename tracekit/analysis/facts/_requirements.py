@@ -39,13 +39,7 @@ class Evidence:
 
 
 class Facts:
-    """Kinds and amounts of data in a run, computed on first use and cached.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    """
+    """Kinds and amounts of data in a run, computed on first use and cached."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace

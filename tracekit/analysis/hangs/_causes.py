@@ -239,7 +239,10 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _problem(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return a group's first unequal call as a problem: ranks that differ, in value or in order."""
+    """Return a group's first unequal call as a problem: ranks that differ, in value or in order.
+
+    `row` names the group and the collective, and the ``field`` (column) whose values differ.
+    """
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(

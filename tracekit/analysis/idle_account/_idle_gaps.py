@@ -156,7 +156,10 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps between ops of each GPU (or GPU and process), and the end of its last op."""
+    """Return the gaps between ops of each GPU or other `line`, and the end of its last op.
+
+    `line` has the columns that name the owner of a gap: the GPU, or the process and the GPU.
+    """
     ops, loaders = trace["ops"].select(_NEEDED), trace.once(loading_threads, of_all=True)
     found = _found(ops, line, loaders)
     if found is None:  # several reports saw one device, and each has its ops by start
@@ -256,12 +259,7 @@ def _behind(
 def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return the GPU that the op after an idle gap waits for, and the end of that wait.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    gaps
-        Result of `gaps_of`.
+    `gaps` is the result of `gaps_of`.
 
     Returns
     -------
@@ -373,14 +371,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
     If that GPU itself waits for a third one meanwhile, the third one's activity counts: the first
     micro-batch of a pipeline reaches the last stage through all others. Null if known activities
-    cover under half of the interval.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    pieces
-        ``device, start, end, held_by`` (times in ns).
+    cover under half of the interval. `pieces` has ``device, start, end, held_by`` (times in ns).
     """
     blocks = busy_blocks(trace, pieces["held_by"].unique())
     found = [pieces.clear().with_columns(behind=pl.lit(None, pl.String))]

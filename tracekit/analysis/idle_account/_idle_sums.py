@@ -255,6 +255,9 @@ def copies_of(part: Trace) -> pl.DataFrame:
 
 
 def doubt_of_waiting(rests_on: str | None) -> str:
-    """Return a caveat if ``waiting_call`` time is inferred from an earlier wait; else empty."""
+    """Return a caveat if ``waiting_call`` time is inferred from an earlier wait; else empty.
+
+    `rests_on` names the evidence for this time, separated by commas.
+    """
     after_waits = "waits" in (rests_on or "").split(", ")
     return "waiting_call includes late launches after a wait, which is inferred" * after_waits

@@ -413,6 +413,8 @@ def _known_positions() -> pl.Expr:
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
     """Return the FLOPs of each operator by its sizes; of a backward operator, per gradient.
 
+    `positions` is the number of output positions of a convolution.
+
     The expression contains only the formulas of `forms`, since formulas are long.
     """
 

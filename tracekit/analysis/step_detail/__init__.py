@@ -71,10 +71,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
 def step_lengths(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the length of each step, as the mean over its GPUs.
 
-    Parameters
-    ----------
-    spans
-        Result of `step_spans`.
+    `spans` is the result of `step_spans`.
 
     Returns
     -------
@@ -271,12 +268,7 @@ def _place(device: str, is_host: pl.Expr) -> pl.Expr:
 def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the NVTX ranges that overlap the given interval of their process.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    spans
-        ``process, start, end``: one interval per process.
+    `spans` has ``process, start, end``: one interval per process.
 
     Returns
     -------
@@ -314,12 +306,7 @@ def whole_spans(trace: Trace) -> pl.DataFrame:
 def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the intervals in which each GPU runs ops of each stage, inside `spans`.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    spans
-        ``process, device, start, end`` (ns); no two of one process and GPU overlap.
+    `spans` has ``process, device, start, end`` (ns); no two of one process and GPU overlap.
 
     Returns
     -------
@@ -339,12 +326,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the idle intervals of each GPU inside `spans`, with their causes.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    spans
-        ``device, start, end`` (ns).
+    `spans` has ``device, start, end`` (ns).
 
     Returns
     -------
@@ -370,14 +352,7 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time in which only communication runs on a GPU, step by step.
 
     Communication means kernels of collectives, and copies between GPUs, direct or through the host.
-    It is exposed while no other op runs on its GPU.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    spans
-        Result of `step_spans`.
+    It is exposed while no other op runs on its GPU. `spans` is the result of `step_spans`.
 
     Returns
     -------

@@ -244,7 +244,10 @@ def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 def _with_durations(
     groups: pl.DataFrame, totals: GroupTotals, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Sum the rows of all windows by group; add mean, median and others of op durations."""
+    """Sum the rows of all windows by group (`columns`); add statistics of the ops' durations.
+
+    They are mean, median, minimum and maximum.
+    """
     rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
     numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
     return pl.concat([rows.drop("row"), totals.durations(numbers)], how="horizontal").with_columns(

@@ -318,7 +318,10 @@ def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def bubbles_of_run(found: Bubbles, schedule: str | None) -> dict[str, Any]:
-    """Summarise the result of `pipeline_bubbles` in one row of means over steps and stages."""
+    """Summarise the result of `pipeline_bubbles` in one row of means over steps and stages.
+
+    By `schedule` the row also has the theoretical bubbles.
+    """
     stages = found.stages.height
     steps: int = found.stages["iterations"].max()  # type: ignore[assignment]
     per_step = found.stages.select(pl.col(_SUMS).sum() / (stages * steps)).row(0, named=True)

@@ -269,7 +269,10 @@ def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
 
 
 def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | None:
-    """Return mean ``bytes`` per step and device of rows inside steps; None if any is unknown."""
+    """Return mean ``bytes`` per step and device of the rows in `steps`; None if any is unknown.
+
+    ``steps`` in that table is the number of steps of the process; `owners`, the number of devices.
+    """
     inside = rows.join(steps, on=_KEY)
     if inside["bytes"].null_count():
         return None
@@ -283,7 +286,10 @@ def _input_bytes(trace: Trace, steps: pl.DataFrame, owners: int) -> float | None
 
 
 def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -> float | None:
-    """Return the bytes that a device exchanges per step; None for a job on one device."""
+    """Return the bytes that a device exchanges per step, the mean over `owners` devices.
+
+    None if `method` is ``none``, as for a job on one device, or if nothing is exchanged.
+    """
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("src_device") != pl.col("dst_device")).fill_null(value=True),

@@ -456,7 +456,10 @@ def _messages(trace: Trace) -> bool:
 def _bytes(
     trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str
 ) -> dict[str, Any]:
-    """Return the bytes between GPUs in a step, summed over processes, and their evidence."""
+    """Return the bytes between GPUs in a step after the first `skip`, and their evidence.
+
+    They are summed over processes; `method` is how GPUs communicate.
+    """
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip).select(
         "process", "iteration", steps=pl.len().over("process")

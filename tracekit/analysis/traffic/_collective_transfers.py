@@ -523,7 +523,9 @@ def _algorithms(
 ) -> list[str]:
     """Return the possible algorithms of a collective: a ring, or NVLS if NCCL can use it.
 
-    A kernel of another library has a known algorithm only if it implements a single one.
+    NCCL can if all its GPUs (`gpus`) are behind switches that reduce, enough at each (`islands`),
+    and the log does not show that the communicator (`logged`) has no NVLS channels. A kernel of
+    another library has a known algorithm only if it implements a single one.
     """
     if plan["algorithm"] is not None or plan["library"] != "nccl":
         return [plan["algorithm"] or ("ring" if plan["collective"] in _ANY_ALGORITHM else "")]

@@ -48,10 +48,7 @@ class Routes:
     def of(self, transfers: pl.DataFrame) -> pl.DataFrame:
         """Add ``route``, ``route_type`` and ``route_bandwidth`` (bytes/s) to transfers.
 
-        Parameters
-        ----------
-        transfers
-            As in the table `TRANSFERS`.
+        `transfers` is as in the table `TRANSFERS`.
 
         Returns
         -------
@@ -100,9 +97,9 @@ class Routes:
         rows_of: Callable[[list[Route]], Iterable[tuple[Any, ...]]],
         columns: Mapping[str, PolarsType],
     ) -> pl.DataFrame:
-        """Return a cached table of rows (`columns`) by pair of end points.
+        """Return a cached table of rows (`columns`) by pair of end points; `what` names the table.
 
-        Pairs in `marked` that are new are looked up and added to it.
+        Pairs in `marked` that are new are looked up, and `rows_of` makes rows of their routes.
         """
         types = {name: marked.schema[name] for name in _ENDS}
         known = self._ends.get(what, pl.DataFrame(schema=types))

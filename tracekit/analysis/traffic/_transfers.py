@@ -187,7 +187,10 @@ def _copies(trace: Trace) -> pl.DataFrame:
 
 
 def _end(name: str, here: pl.Expr, kind: pl.Expr) -> pl.Expr:
-    """Return the GPU at one end of a copy; null for host memory or if unknown."""
+    """Return the GPU at end `name` of a copy; null for host memory or if unknown.
+
+    Where `here` is true and no GPU was recorded, it is the GPU that ran the copy.
+    """
     recorded = pl.col(name)
     return (
         pl.when(kind == "p2p").then(recorded)
@@ -232,7 +235,10 @@ def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _halves(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
-    """Sum the copies to (or from) the host of each launching call, if all are of one GPU."""
+    """Sum the copies to (or from) the host of each launching call, if all are of one GPU.
+
+    `method` is ``d2h`` (or ``h2d``), `device` the column of the copies' GPU.
+    """
     paired = copies.filter(method=method).drop_nulls("correlation")
     others = copies.filter(pl.col("method") != method, pl.col("method") != "p2p").select(_CALL)
     several = paired.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort("op")

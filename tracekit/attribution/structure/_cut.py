@@ -193,7 +193,7 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
     The forward pass of the gap `number` (ops between two backward passes) begins at `front`. The
     other one begins at a copy of its input, or where the sequence of ops equals that of the forward
-    pass from `front` on.
+    pass from `front` on. Layers before op `low` are an update's.
     """
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]

@@ -151,7 +151,8 @@ def _cut_kind(
 ) -> tuple[int, int]:
     """Return how many ops of a gap are its weight update, and how many precede its forward pass.
 
-    The gap `number` is compared to the usual gap `template`, which is cut at `cut`.
+    The gap `number` is compared to the usual gap `template`, which is cut at `cut`. With
+    `may_differ` a gap with another forward pass is cut by itself.
     """
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at

@@ -74,13 +74,7 @@ class _Layout:
 
 
 class ArrowTable:
-    """Columns of an Arrow stream, read in batches of rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
+    """Columns of an Arrow stream, read in batches of rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -61,11 +61,6 @@ def table_files(folder: Path) -> list[Path]:
 class ColumnarExport:
     """A folder with the tables of an nsys export, read like an SQLite export.
 
-    Parameters
-    ----------
-    path
-        The folder.
-
     Raises
     ------
     NotATraceError
@@ -236,13 +231,7 @@ def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
 
 
 class ParquetTable:
-    """Columns of a Parquet file, read in batches of rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
+    """Columns of a Parquet file, read in batches of rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

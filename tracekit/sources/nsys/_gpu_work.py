@@ -69,13 +69,7 @@ _TIED = ["process_gid", "eventSyncId"]
 
 
 class GpuWork:
-    """All GPU work (kernels, copies, memsets, whole graphs) of an nsys export, as ops.
-
-    Parameters
-    ----------
-    export
-        The export.
-    """
+    """All GPU work (kernels, copies, memsets, whole graphs) of an nsys export, as ops."""
 
     def __init__(self, export: Export) -> None:
         self._file = export.file

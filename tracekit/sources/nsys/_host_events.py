@@ -40,13 +40,7 @@ _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
 class CudaCalls:
-    """Calls of the CUDA runtime and driver APIs, which nsys keeps in one table.
-
-    Parameters
-    ----------
-    export
-        The export.
-    """
+    """Calls of the CUDA runtime and driver APIs, which nsys keeps in one table."""
 
     def __init__(self, export: Export) -> None:
         self._file = export.file

@@ -42,13 +42,7 @@ _NAMELESS = "call of unknown name"
 
 
 class MpiCalls:
-    """MPI and UCX calls of an nsys export.
-
-    Parameters
-    ----------
-    export
-        The export.
-    """
+    """MPI and UCX calls of an nsys export."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -270,5 +264,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return the bytes that an in-place all-gather gets from the rank itself; 0 for other calls."""
+    """Return `part`, the bytes that a rank adds to its own all-gather, if in place; else 0."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -216,13 +216,7 @@ def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> 
 
 
 class Payloads:
-    """Decodes extended (binary) payloads of NVTX events; counts those that it cannot decode.
-
-    Parameters
-    ----------
-    file
-        The export.
-    """
+    """Decodes extended (binary) payloads of NVTX events; counts those that it cannot decode."""
 
     def __init__(self, file: ExportFile) -> None:
         self._layouts = _read_layouts(file)

@@ -72,11 +72,6 @@ class OsWaits:
     """Long waits in operating system calls, and starts of child processes.
 
     Threads with nothing else (no CUDA call, no MPI call, no NVTX range) are left out.
-
-    Parameters
-    ----------
-    export
-        The export.
     """
 
     def __init__(self, export: Export) -> None:
@@ -228,11 +223,6 @@ class Overhead:
 
     The profiler's own threads, and programs on which it only started, do not appear in the run:
     their rows are left out and add no thread or process to it.
-
-    Parameters
-    ----------
-    export
-        The export.
     """
 
     def __init__(self, export: Export) -> None:

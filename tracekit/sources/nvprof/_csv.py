@@ -199,13 +199,7 @@ def _check_kind(path: Path) -> None:
 
 
 class _Work:
-    """GPU work in a CSV file of nvprof, read section by section (one per process).
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
+    """GPU work in a CSV file of nvprof, read section by section (one per process)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -60,11 +60,6 @@ class Calls:
 
     A runtime call and the driver call inside it may share a correlation id, with a row each. The
     runtime call counts as the launch of the op: the driver call gets no correlation id here.
-
-    Parameters
-    ----------
-    file
-        The database.
     """
 
     def __init__(self, file: SqliteFile) -> None:

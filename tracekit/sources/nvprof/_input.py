@@ -50,10 +50,10 @@ def by_process(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
-    """Return the global id of the thread or process that ``objectId`` of a row names; else null.
+    """Return the global id of the thread or process (by `kind`) that `object_id` names; else null.
 
-    ``objectId`` has process id and thread id in 4 bytes each, and 4 unused bytes. For a process
-    only the first 4 bytes are meaningful; it gets the thread id 0.
+    `object_id` has process id and thread id in 4 bytes each, and 4 unused bytes. For a process only
+    the first 4 bytes are meaningful; it gets the thread id 0.
     """
     known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)
     pid, tid = (_part(object_id, place) for place in (0, 1))
