@@ -9,10 +9,11 @@ import os
 import pickle
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from multiprocessing.util import Finalize
@@ -208,9 +209,25 @@ def _temporary_files_go_with_the_tests(tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session", autouse=True)
 def _nobody_waits_for_the_disk() -> Iterator[None]:
-    """Take what was written for written: what a power cut does is nothing that a test sees."""
+    """Take what was written for written: what a power cut does is nothing that a test sees.
+
+    SQLite waits four times for each change of a catalogue.
+    """
+    from tracekit.store import _rows
+
+    really_begin = _rows.begin
+
+    def begin(connection: sqlite3.Connection, statements: Sequence[str], *rest: Any) -> None:
+        if statements is _rows.WRITING:
+            with suppress(sqlite3.Error):  # the writer finds out what is wrong
+                connection.execute("PRAGMA busy_timeout = 0")
+                connection.execute("PRAGMA synchronous = OFF")
+        really_begin(connection, statements, *rest)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        # What is not loaded yet takes it from there.
+        patch.setattr(sys.modules.get("tracekit.store._catalogue", _rows), "begin", begin)
         yield
 
 

@@ -6,9 +6,11 @@ import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from quick_sqlite import writing
 
 BITS = 8
 ODD = (
@@ -68,7 +70,7 @@ def damage_varints(path: Path, pick: random.Random) -> str:
 def damage_tables(path: Path, pick: random.Random, tables: tuple[str, ...]) -> str:
     """Change rows, columns or tables of a database, and say how."""
     kind = pick.choice(tuple(SQL))
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+    with writing(path, isolation_level=None) as db:
         db.create_function("chance", 0, lambda: pick.randrange(10_000))
         held = [t for (t,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         table = pick.choice([each for each in tables if each in held])

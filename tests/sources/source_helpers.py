@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from nsys_builder import NsysBuilder, load_schema, schema_versions
+from quick_sqlite import writing
 
 from tracekit.model import Trace
 from tracekit.sources import read
@@ -47,7 +46,7 @@ def column(trace: Trace, table: str, name: str) -> list[Any]:
 
 def execute(path: Path, *statements: str, many: list[tuple[Any, ...]] | None = None) -> None:
     """Change a file behind the builder's back; the last statement takes the rows of `many`."""
-    with closing(sqlite3.connect(path)) as file:
+    with writing(path) as file:
         for statement in statements[: -1 if many is not None else None]:
             file.execute(statement)
         if many is not None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +18,7 @@ from kineto_helpers import Event, event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder, global_pid, global_tid
 from nvprof_builder import EPOCH, NvprofBuilder
 from polars.testing import assert_frame_equal
+from quick_sqlite import writing
 from typer.testing import CliRunner
 from xplane_builder import plane
 
@@ -97,7 +96,7 @@ def repeat(path: Path, tables: Sequence[str], times: Pair, count: int = 1) -> Pa
 
 
 def add(path: Path, tables: Sequence[str], times: Pair, count: int = 1) -> None:
-    with closing(sqlite3.connect(path)) as file:
+    with writing(path) as file:
         for table in tables:
             names = [
                 name for _, name, *_, key in file.execute(f"PRAGMA table_info({table})") if not key
@@ -174,7 +173,7 @@ def test_a_row_in_each_table_of_a_database(tmp_path: Path, times: Pair) -> None:
 def test_a_marker_of_a_database(tmp_path: Path, time: int, at: int) -> None:
     path = nvprof(tmp_path / "good.nvvp")
     expected = read(path)
-    with closing(sqlite3.connect(path)) as file:
+    with writing(path) as file:
         columns = "flags, id, objectKind, objectId, name, domain"
         for flag, each in ((2, EPOCH + 90), (4, EPOCH + 95)):
             file.execute(
@@ -226,7 +225,7 @@ def test_times_may_count_from_anywhere(tmp_path: Path) -> None:
     near = nsys(tmp_path / "near.sqlite")
     for by in (1_700_000_000_000_000_000, -(1 << 59), 1 << 60):
         path = shutil.copy(near, tmp_path / "far.sqlite")
-        with closing(sqlite3.connect(path)) as file:
+        with writing(path) as file:
             for table in OF_NSYS[:5]:
                 file.execute(f'UPDATE {table} SET start = start + {by}, "end" = "end" + {by}')
             file.commit()
@@ -249,7 +248,7 @@ def test_rows_that_no_recording_can_last_together_are_an_error(tmp_path: Path, t
 
 def test_ranges_without_an_end_last_no_longer(tmp_path: Path) -> None:
     path = nsys(tmp_path / "good.sqlite")
-    with closing(sqlite3.connect(path)) as file:
+    with writing(path) as file:
         file.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {LONG} WHERE rowid = 1')
         file.execute('UPDATE NVTX_EVENTS SET "end" = NULL')
         file.commit()

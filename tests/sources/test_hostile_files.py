@@ -25,6 +25,7 @@ from hostile_files import (
     tried,
 )
 from plain_readers import PlainSqlite, assert_same, numbers_of, plain_nsys
+from quick_sqlite import writing
 
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import DamagedTraceError
@@ -77,7 +78,7 @@ def test_old_and_new_exports_are_read_as_a_plain_reader_does(schema: str, tmp_pa
 )  # fmt: skip
 def test_a_million_names_are_names(names: int, tmp_path: Path) -> None:
     path = make_nsys(tmp_path)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         texts = ((number, f"name {number}") for number in range(1000, 1000 + names))
         db.executemany("INSERT INTO StringIds (id, value) VALUES (?, ?)", texts)
         row = db.execute("SELECT * FROM NVTX_EVENTS WHERE textId IS NOT NULL").fetchone()
@@ -93,7 +94,7 @@ def test_a_million_names_are_names(names: int, tmp_path: Path) -> None:
 
 def test_kernels_without_names_are_kernels(tmp_path: Path) -> None:
     path = make_nsys(tmp_path)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("DELETE FROM StringIds WHERE value LIKE '%gemm%'")
         db.commit()
     trace = attribute(read(path), Rules.load(None, None))
@@ -189,7 +190,7 @@ class TestRelations:
 
 
 def _shift(path: Path, shift: int) -> None:
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         for (table,) in db.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table'"
         ).fetchall():
@@ -201,7 +202,7 @@ def _shift(path: Path, shift: int) -> None:
 
 def _renumber(path: Path, moved: int) -> None:
     """Give processes other numbers, and calls other correlation ids."""
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         for (table,) in db.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table'"
         ).fetchall():

@@ -20,6 +20,7 @@ from hostile_files import (
     outcome,
 )
 from plain_readers import numbers_of
+from quick_sqlite import writing
 
 from tracekit.errors import NotATraceError
 from tracekit.sources import read
@@ -77,7 +78,7 @@ SHAPES: dict[str, Change] = {
 
 
 def _changed(path: Path, change: Change) -> Path:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+    with writing(path, isolation_level=None) as db:
         for table in _tables(db):
             change(db, table)
     return path
@@ -94,7 +95,7 @@ def test_how_tables_are_stored_changes_no_number(
 
 
 def _view(path: Path, table: str) -> Path:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+    with writing(path, isolation_level=None) as db:
         db.execute(f'ALTER TABLE "{table}" RENAME TO kept')
         db.execute(f'CREATE VIEW "{table}" AS SELECT * FROM kept')
     return path
@@ -148,7 +149,7 @@ def test_ids_that_are_all_the_same_are_read_as_a_plain_reader_does(
         copy = tmp_path / "copy" / path.name
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(path.read_bytes())
-        with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        with writing(copy, isolation_level=None) as db:
             change(db, table)
         is_answered = value != "the first"
         assert outcome(kind, copy, answer=is_answered) in (RIGHT, ERROR), table
@@ -173,7 +174,7 @@ def test_times_may_be_those_of_any_clock(shift: int, tmp_path: Path) -> None:
 def test_a_name_of_64_megabytes_is_a_name(tmp_path: Path) -> None:
     path = make_nsys(tmp_path)
     name = "x" * (64 << 20)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("UPDATE NVTX_EVENTS SET text = ? WHERE start = 0", [name])
         db.commit()
     names = read(path).read("ranges")["name"].cast(str)

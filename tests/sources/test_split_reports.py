@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from quick_sqlite import writing
 
 import tracekit as tk
 
@@ -24,7 +23,7 @@ def split(path: Path, folder: Path, *kept: Iterable[int]) -> list[Path]:
     """Write one export for each choice of processes, counted from 0."""
     parts = [Path(shutil.copy(path, folder / f"part{n}.sqlite")) for n in range(len(kept))]
     for part, numbers in zip(parts, kept, strict=True):
-        with closing(sqlite3.connect(part)) as db:
+        with writing(part) as db:
             found = db.execute(f"SELECT DISTINCT {PROCESS} FROM CUPTI_ACTIVITY_KIND_KERNEL")
             pids = sorted(pid for (pid,) in found)
             gone = ", ".join(str(pid) for n, pid in enumerate(pids) if n not in set(numbers))
