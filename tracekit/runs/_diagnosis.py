@@ -27,6 +27,8 @@ _JSON = Json(
         "last_step_ns?": "count: Mean length of the last step; left out, as it lacks what ends the "
         "others.",
         "median_step_ns?": "count: Median length of a usual step, if the mean is a tenth longer.",
+        "waits_ns?": "count: Mean time per step that a GPU waits for others in collectives, if it "
+        "is long and no straggler is found.",
         "findings": "count: Number of findings, including unlisted ones.",
         "asked": "positive: Number of rules that were asked.",
         "perhaps?": "positive: Number of findings that are not listed as their rules are often "

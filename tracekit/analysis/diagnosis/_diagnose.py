@@ -205,7 +205,7 @@ def diagnose(
     listed = firm if top is None else firm.head(top)
     return Answer(
         rows=listed,
-        meta=_meta(facts, rows.height, len(asked)) | ({_PERHAPS: doubtful} if is_hidden else {}),
+        meta=_meta(facts, rows, asked) | ({_PERHAPS: doubtful} if is_hidden else {}),
         title="what takes time",
         tables={"findings": rows},
         readable=_readable(listed),
@@ -283,20 +283,22 @@ def _words(trace: Trace) -> list[tuple[str, str]]:
     return [pair for name, applies in some.items() if applies for pair in words[name].items()]
 
 
-def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
+def _meta(facts: Facts, rows: pl.DataFrame, asked: Collection[str]) -> dict[str, Any]:
+    known = {"last_step_ns": facts.last_ns}
+    if facts.step_ns > _LONGER * facts.median_ns:
+        known["median_step_ns"] = facts.median_ns
+    if facts.has_steps and "stragglers" in asked and "stragglers" not in rows["rule"]:
+        waits = facts.waits.filter(pl.col("collective") != "send_recv")["wait_ns"].sum()
+        length = waits / facts.cells.height
+        known["waits_ns"] = length if facts.is_worth(length) else None
     return {
         "step_ns": round(facts.step_ns) if facts.has_steps else None,
         "steps": facts.number if facts.has_steps else 0,
         "devices": facts.steps["device"].n_unique(),
-        **({} if facts.last_ns is None else {"last_step_ns": round(facts.last_ns)}),
-        **(
-            {"median_step_ns": round(facts.median_ns)}
-            if facts.step_ns > _LONGER * facts.median_ns
-            else {}
-        ),
-        "findings": findings,
-        "asked": asked,
-        **({"wins": _TOGETHER} if findings > 1 else {}),
+        **{name: round(length) for name, length in known.items() if length is not None},
+        "findings": rows.height,
+        "asked": len(asked),
+        **({"wins": _TOGETHER} if rows.height > 1 else {}),
     }
 
 
@@ -465,7 +467,7 @@ def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tupl
 
 @summary(
     "step_ns", "steps", "devices", "findings", "asked",
-    optional=["perhaps", "last_step_ns", "median_step_ns"],
+    optional=["perhaps", "last_step_ns", "median_step_ns", "waits_ns"],
 )  # fmt: skip
 def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
@@ -480,7 +482,11 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
         steps += (
             f" (without the last, {time_text(meta['last_step_ns'])}: it ends with its own work)"
         )
-    return [f"{steps if meta['steps'] else f'no steps {on}'} · {sentence}"]
+    of_rules = f"{steps if meta['steps'] else f'no steps {on}'} · {sentence}"
+    if "waits_ns" not in meta:
+        return [of_rules]
+    waits = f"a GPU waits {time_text(meta['waits_ns'])} per step for others in collectives"
+    return [of_rules, f"{waits}; no straggler was found, but see `tracekit stragglers`"]
 
 
 note("wins")(lambda text: [text_of(text)])
