@@ -268,6 +268,14 @@ class TestGaps:
         structure = found(program)
         assert letters(structure.stage) == letters(program.stages)
 
+    def test_what_prepares_the_next_batch_on_a_stream_of_its_own_is_input(self) -> None:
+        """As a prefetcher does, whose kernels run beside the passes of the step before."""
+        fetch = "m:h2d@9/I m:half@9/I m:sub@9/I m:div@9/I "
+        forward = "m:gemm/F m:relu/F m:gemm/F m:softmax/F "
+        program = Program().run(fetch).run(fetch + forward + BACKWARD + UPDATE, 6)
+        structure = found(program)
+        assert letters(structure.stage[4:]) == letters(program.stages[4:])
+
     def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
         """Where neither names nor input do, nor what the recording begins and ends with."""
         program = Program(length=600).run("m:gemm_other/F " + BACKWARD)

@@ -156,9 +156,18 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     else:
         _evaluate(turns, parts, stage, heads, fronts)
     stage[turns.stop[last] - fed : turns.stop[last]] = IO
-    late = (stage == FP) & lane.batch & (lane.work.kind == H2D)
-    stage[late] = IO
+    copied = lane.batch & (lane.work.kind == H2D)
+    stage[(stage == FP) & (copied | _prepares(lane, copied, stage))] = IO
     return _Stages(stage, step, bool(tail), bool(partial))
+
+
+def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
+    """Mask the ops of streams to which batches are copied, and on which no layer or update runs."""
+    on = np.unique(lane.work.context_stream, return_inverse=True)[1]
+    passes = lane.layer | np.isin(stage, (BP, WU))
+    fed, computes = (np.bincount(on, each)[on] > 0 for each in (copied, passes))
+    prepares: Array = fed & ~computes
+    return prepares
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
