@@ -21,7 +21,7 @@ from hatchling import build as hatchling
 from packaging.requirements import Requirement
 
 from tracekit.support import native
-from tracekit.support.compiled import locate, remembered
+from tracekit.support.parquet._encoding_loops import number
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -121,14 +121,14 @@ def test_loops_run_as_they_stand_and_other_processes_compile_them(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    known, found = np.array([3, 5]), np.zeros(2, np.int32)
-    given = (np.array([5, 4]), known, *remembered(known), found)
+    found = np.zeros(2, np.int32)
+    given = (np.array([5, 4]), np.full(8, -1), np.empty(8, np.int64), found)
     with compile_loops._Compilers(tmp_path) as compilers:
-        assert not compilers.noticed(locate, 1)(*given)
-        assert compilers.compile(locate, given) is compilers.compile(locate, given)
-    assert found.tolist() == [1, -1]
+        assert not compilers.noticed(number, 1)(*given)
+        assert compilers.compile(number, given) is compilers.compile(number, given)
+    assert found.tolist() == [0, 1]
     assert len(list(tmp_path.iterdir())) == 1
-    assert native.find(locate, native.arguments(given).types) is not None
+    assert native.find(number, native.arguments(given).types) is not None
 
 
 class TestWhatABuildNeeds:

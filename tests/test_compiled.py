@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tracekit
 from tracekit.errors import UsageError
 from tracekit.support import compiled as _compiled
 from tracekit.support import compiler
-from tracekit.support.compiled import compiled, locate, plain, remembered
+from tracekit.support.compiled import compiled, plain
 from tracekit.support.compiled import given as given_column
+from tracekit.support.parquet._encoding_loops import number
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_traces"
 
@@ -49,29 +47,10 @@ def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
 
 
 def test_few_rows_run_the_loop_itself() -> None:
-    assert compiled(locate, _compiled.FEWEST_ROWS - 1) is plain(locate)
-    assert compiled(locate, _compiled.FEWEST_ROWS) is not plain(locate)
-    assert compiled(locate, _compiled.FEW_ROWS) is not compiled(locate, _compiled.FEW_ROWS - 1)
-    assert compiled(locate, _compiled.FEW_ROWS) is compiled(locate, 1 << 30)
-
-
-IDS = st.one_of(
-    st.integers(-3, 9),
-    st.integers(0, 5).map(lambda number: number << 6),  # which `locate` remembers in one place
-    st.integers(-(1 << 63), (1 << 63) - 1),
-)
-
-
-@pytest.mark.parametrize("rows", [0, 1 << 30], ids=["as it stands", "compiled"])
-@settings(max_examples=examples(100), deadline=None)
-@given(known=st.sets(IDS, max_size=9), others=st.lists(IDS, max_size=9), data=st.data())
-def test_locate(rows: int, known: set[int], others: list[int], data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.sampled_from([*known, *others, 0]), max_size=20))
-    order = sorted(known)
-    found = np.empty(len(values), np.int32)
-    wanted, among = (given_column(pl.Series(some, dtype=pl.Int64)) for some in (values, order))
-    compiled(locate, rows)(wanted, among, *remembered(among), found)
-    assert found.tolist() == [order.index(one) if one in known else -1 for one in values]
+    assert compiled(number, _compiled.FEWEST_ROWS - 1) is plain(number)
+    assert compiled(number, _compiled.FEWEST_ROWS) is not plain(number)
+    assert compiled(number, _compiled.FEW_ROWS) is not compiled(number, _compiled.FEW_ROWS - 1)
+    assert compiled(number, _compiled.FEW_ROWS) is compiled(number, 1 << 30)
 
 
 def test_what_is_given_may_not_be_written_to() -> None:
@@ -96,10 +75,9 @@ def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(
         return make(*loops, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
-    values, known = np.array([5, 7, 6]), np.array([5, 6])
-    found = np.empty(3, np.int32)
-    compiler.kept.__wrapped__(locate)(values, known, *remembered(known), found)
-    assert found.tolist() == [0, -1, 1]
+    codes, found = np.array([5, 7, 5]), np.empty(3, np.int32)
+    compiler.kept.__wrapped__(number)(codes, np.full(8, -1), np.empty(8, np.int64), found)
+    assert found.tolist() == [0, 1, 0]
     assert [bool(options.get("cache")) for options in asked[:2]] == [True, False]
 
 
@@ -121,10 +99,9 @@ class Planted:
 
 def run_kept() -> None:
     """Run a loop as Numba keeps it, as in a new process."""
-    values, known = np.array([5, 7, 6]), np.array([5, 6])
-    found = np.empty(3, np.int32)
-    compiler.kept.__wrapped__(locate)(values, known, *remembered(known), found)
-    assert found.tolist() == [0, -1, 1]
+    codes, found = np.array([5, 7, 5]), np.empty(3, np.int32)
+    compiler.kept.__wrapped__(number)(codes, np.full(8, -1), np.empty(8, np.int64), found)
+    assert found.tolist() == [0, 1, 0]
 
 
 @pytest.mark.slow
@@ -163,7 +140,7 @@ def test_settings_in_the_working_directory_are_not_followed(
     """It may be a folder of traces from anywhere."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".numba_config.yaml").write_text(content)
-    for run in (run_kept, lambda: compiler.Compiled(locate)(np.arange(3))):
+    for run in (run_kept, lambda: compiler.Compiled(number)(np.arange(3))):
         with pytest.raises(
             UsageError, match=r"numba_config\.yaml would change how Numba .* another folder"
         ):

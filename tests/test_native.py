@@ -17,8 +17,8 @@ import release
 
 import tracekit
 from tracekit.support import compiler, native
-from tracekit.support.compiled import locate, remembered
 from tracekit.support.compiler import Compiled
+from tracekit.support.parquet._encoding_loops import number
 
 pytestmark = pytest.mark.skipif(not native._LINKS_HERE, reason="Numba links its own code here")
 
@@ -116,21 +116,21 @@ def test_what_is_compiled_is_kept_for_each_combination_of_types(folder: Path) ->
 
 @pytest.mark.slow
 def test_another_process_needs_no_compiler(code: native.Code, folder: Path) -> None:
-    known = np.array([5, 6])
-    given = (np.array([5, 7, 6]), known, *remembered(known), np.empty(3, np.int32))
-    Compiled(locate)(*given)
+    given = (np.array([5, 7, 5]), np.full(8, -1), np.empty(8, np.int64), np.empty(3, np.int32))
+    Compiled(number)(*given)
     program = (
         "import sys, numpy as np\n"
-        "from tracekit.support.compiled import compiled, locate, remembered\n"
-        "known, found = np.array([5, 6]), np.empty(3, np.int32)\n"
-        "compiled(locate, 1 << 30)(np.array([5, 7, 6]), known, *remembered(known), found)\n"
+        "from tracekit.support.compiled import compiled\n"
+        "from tracekit.support.parquet._encoding_loops import number\n"
+        "example, found = np.empty(8, np.int64), np.empty(3, np.int32)\n"
+        "compiled(number, 1 << 30)(np.array([5, 7, 5]), np.full(8, -1), example, found)\n"
         "print(found.tolist(), 'numba' in sys.modules)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout.strip() == "[0, -1, 1] False"
+    assert done.stdout.strip() == "[0, 1, 0] False"
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_what_comes_with_the_package_is_found_whatever_the_processor(
 COMPILES = """
 import sys, numpy as np
 from tracekit.support import compiler
-from tracekit.support.compiled import locate, remembered
+from tracekit.support.parquet._encoding_loops import number
 compile = compiler._compile
 def told(*given):
     print("compiles", flush=True)
@@ -227,8 +227,8 @@ def told(*given):
     return compile(*given)
 compiler._compile = told
 print("begins", flush=True)
-known, found = np.array([5, 6]), np.empty(3, np.int32)
-compiler.Compiled(locate)(np.array([5, 7, 6]), known, *remembered(known), found)
+example, found = np.empty(8, np.int64), np.empty(3, np.int32)
+compiler.Compiled(number)(np.array([5, 7, 5]), np.full(8, -1), example, found)
 print(found.tolist(), flush=True)
 """
 
@@ -246,7 +246,7 @@ def test_of_several_processes_one_compiles() -> None:
         with start() as second:  # not before: of two it would be unknown which compiles
             assert next(second.stdout) == "begins\n"
             told = [process.communicate("\n")[0] for process in (first, second)]
-    assert told == ["[0, -1, 1]\n"] * 2
+    assert told == ["[0, 1, 0]\n"] * 2
 
 
 @pytest.mark.slow

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tracekit.sources._ordering import Ordered
-from tracekit.support.compiled import compiled
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
@@ -120,25 +116,21 @@ class Seen:
 
     def _identity_of(self, batch: pl.DataFrame) -> pl.Series:
         """Return the index of each row's combination of ids; new combinations are added."""
-        absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
-        ids = [
-            batch[name] if name in batch.columns else absent.alias(name)
-            for name in self.distinct.columns
-        ]
-        some, which = _some_of_each(pl.DataFrame(ids))
-        numbers = self._numbers(some) if self.distinct.height else None
-        if numbers is None or numbers.null_count():
-            self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
-            numbers = self._numbers(some)
+        names = self.distinct.columns
+        absent = [pl.lit(None).alias(name) for name in names if name not in batch.columns]
+        ids = batch.with_columns(absent).select(pl.col(names).cast(pl.Int64))
+        numbers = self._numbers(ids)
+        if numbers.null_count():
+            new = ids.filter(numbers.is_null()).unique(maintain_order=True)
+            self.distinct = pl.concat([self.distinct, new])
+            numbers = self._numbers(ids)
         narrow = (dtype for dtype, limit in _NARROW.items() if self.distinct.height <= limit)
-        return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
+        return numbers.cast(next(narrow, pl.Int64))
 
-    def _numbers(self, some: pl.DataFrame) -> pl.Series:
+    def _numbers(self, ids: pl.DataFrame) -> pl.Series:
         """Return the index in `distinct` of each combination of ids; null if it is not there."""
         known = self.distinct.with_row_index(WHO)
-        found = some.join(
-            known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"
-        )
+        found = ids.join(known, on=ids.columns, how="left", nulls_equal=True, maintain_order="left")
         return found[WHO]
 
     def __len__(self) -> int:
@@ -152,64 +144,3 @@ def _latest(batch: pl.DataFrame) -> int:
     if latest == OPEN:
         latest = int(end.max(initial=start.min(), where=end != OPEN))
     return max(latest, int(start.max()))
-
-
-_SLOTS = 64
-
-
-def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
-    """Drop most duplicate rows from a frame of integers, cheaply; a few may remain.
-
-    Returns
-    -------
-    The rows that are kept, and for each given row the position of the kept row that equals it.
-    """
-    filled = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
-    numbers = [column.fill_null(0) if column.null_count() else column for column in filled]
-    numbers += [column.is_null() for column in filled if column.null_count()]
-    values = np.vstack(list(map(pl.Series.to_numpy, numbers)), dtype=np.int64, casting="unsafe")
-    slots, kept = tuple(np.zeros((2, _SLOTS), np.int64)), np.empty(rows.height, np.int64)
-    which = np.empty(rows.height, np.uint32)
-    count = compiled(assign_numbers, rows.height)(values, slots, kept, which)
-    some = pl.Series(kept[:count].astype(np.uint32))
-    return pl.DataFrame([column.cast(pl.Int64) for column in rows[some]]), which
-
-
-def assign_numbers(
-    values: NDArray[Any], slots: tuple[NDArray[Any], ...], kept: NDArray[Any], which: NDArray[Any]
-) -> int:  # fmt: skip
-    """Drop rows of integers that equal a recent row, which a small hash table remembers.
-
-    Parameters
-    ----------
-    values
-        The rows, at least one, column by column.
-    slots
-        Hash table, two arrays: the last kept row that fell into each slot, and its position among
-        the kept rows; initially the first row.
-    kept
-        Output: numbers of the rows that are kept.
-    which
-        Output: for each row the position, among the kept rows, of the row that equals it.
-
-    Returns
-    -------
-    Number of rows that are kept.
-    """
-    recent, places = slots
-    kept[0], count = 0, 1
-    for row in range(values.shape[1]):
-        slot, is_new = 0, False
-        for column in range(values.shape[0]):
-            value = values[column, row]
-            slot = 5 * slot + ((value ^ (value >> 24) ^ (value >> 32)) & (len(recent) - 1))
-        slot &= len(recent) - 1
-        like = recent[slot]
-        for column in range(values.shape[0]):
-            is_new |= values[column, row] != values[column, like]
-        if is_new:
-            recent[slot] = kept[count] = row
-            places[slot] = count
-            count += 1
-        which[row] = places[slot]
-    return count

@@ -51,6 +51,14 @@ def tid_of(global_id: pl.Expr) -> pl.Expr:
     return global_id.and_(pl.lit(_FIELD_MASK, pl.Int64))
 
 
+def positions(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the position of each id in `known` (sorted); -1 if it is not there."""
+    if not known.size:
+        return np.full(ids.size, -1)
+    found = np.searchsorted(known, ids).clip(max=known.size - 1)
+    return np.where(known[found] == ids, found, -1)
+
+
 class Strings:
     """Table of an export's texts by string id; see `Texts` for lookups.
 
@@ -77,11 +85,7 @@ class Strings:
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position in `values` of each id's text; -1 if the id has no text."""
-        known = self._table["id"].to_numpy()
-        if not known.size:
-            return np.full(ids.size, -1)
-        found = np.searchsorted(known, ids).clip(max=known.size - 1)
-        return np.where((known[found] == ids) & (ids >= 0), found, -1)
+        return np.where(ids >= 0, positions(ids, self._table["id"].to_numpy()), -1)
 
 
 class Texts:

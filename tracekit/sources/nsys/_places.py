@@ -18,10 +18,10 @@ from tracekit.model import DEVICES, Maker
 from tracekit.sources._export_tables import ExportFile
 from tracekit.sources._identities import small
 from tracekit.sources._seen import OPEN, WHO, Seen
-from tracekit.sources.nsys._ids import pid_of, process_of
+from tracekit.sources.nsys._ids import pid_of, positions, process_of
 from tracekit.sources.nsys._metadata import Metadata
 from tracekit.sources.sqlite import SqlType
-from tracekit.support.compiled import compiled, given, locate, remembered
+from tracekit.support.compiled import given
 
 _Pair = tuple[int, int]
 """Global id of a process, and a CUDA ordinal in it."""
@@ -430,11 +430,8 @@ _NOWHERE = np.iinfo(np.int64).min
 
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
     """Return the position of each value in `known` (sorted); null if it is not there."""
-    found = np.empty(len(values), np.int32)
-    wanted = given(values, np.int64, null=_NOWHERE)
-    compiled(locate, len(values))(wanted, known, *remembered(known), found)
-    places = pl.Series(found)
-    return places.set(places < 0, None) if len(found) and found.min() < 0 else places
+    places = pl.Series(positions(given(values, np.int64, null=_NOWHERE), known), dtype=pl.Int32)
+    return places.set(places < 0, None)
 
 
 def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:

@@ -12,18 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.sources.sqlite._shapes import (
-    BYTES_OF_KIND,
-    MORE,
-    NONE,
-    Shapes,
-    ending,
-    find_shape,
-    learn,
-    store,
-    u8,
-    varint,
-)
 from tracekit.support.inner import inner
 
 Ints = NDArray[np.int64]
@@ -36,6 +24,10 @@ page say."""
 UNFIT = -1
 """Result in place of the number of nulls: a value has another type than its column."""
 FEWEST_CELL_BYTES = 4
+_MORE = 128
+"""Bit of a varint's byte that is set if another byte follows."""
+_BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
+"""By serial type below 128: bytes of a value; -1 for unused types."""
 
 
 class Pages(NamedTuple):
@@ -78,22 +70,20 @@ class Rows(NamedTuple):
 
     Parameters
     ----------
-    rowids, shapes
-        By row: its rowid, and the index of its record shape (see `Shapes`) if that was known
-        before, else `NONE`.
+    rowids
+        By row: its rowid.
     stored
         By column and row: an integer column's value; for other columns the position of the value
-        with its serial type. 0 for null, undefined if the column has only nulls.
+        with its serial type. 0 for null.
     valid, nulls
-        By column: a bit mask of rows, all set at first and cleared for nulls (unless the column
-        holds only nulls); and the number of nulls, 0 at first.
+        By column: a bit mask of rows, all set at first and cleared for nulls; and the number of
+        nulls, 0 at first.
     reach
         By integer column: a mask of the bits that its values use, 0 at first. Negative values are
         inverted, so one more bit is needed for the sign.
     """
 
     rowids: Ints
-    shapes: Ints
     stored: Ints
     valid: Bytes
     nulls: Ints
@@ -111,8 +101,40 @@ _LAST_KIND = _FIRST_TEXT + 2 * 65535 + 1
 
 
 @inner
+def _u8(data: Bytes, at: int) -> int:
+    """Return the byte at `at`."""
+    return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
+
+
+@inner
+def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at offset `at`, and the offset after it (beyond `end` if cut short)."""
+    value = 0
+    for _ in range(8):
+        if at >= end:
+            return 0, end + 1
+        byte = _u8(data, at)
+        at += 1
+        value = (value << 7) | (byte & (_MORE - 1))
+        if byte < _MORE:
+            return value, at
+    if at >= end:
+        return 0, end + 1
+    return (value << 8) | _u8(data, at), at + 1
+
+
+@inner
+def _ending(data: Bytes, last: int) -> int:
+    """Return the eight bytes that end at offset `last` as a big-endian number (one load)."""
+    value = 0
+    for back in range(7, -1, -1):
+        value = (value << 8) | _u8(data, last - back)
+    return value
+
+
+@inner
 def _u16(data: Bytes, at: int) -> int:
-    return (u8(data, at) << 8) | u8(data, at + 1)
+    return (_u8(data, at) << 8) | _u8(data, at + 1)
 
 
 @inner
@@ -120,9 +142,9 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
     """Return the big-endian integer of SQLite's serial type `kind` at offset `at`."""
     # The eight bytes up to its end are all there, for a page has a header. Those in front of the
     # number are shifted out.
-    length: int = BYTES_OF_KIND[kind]
+    length: int = _BYTES_OF_KIND[kind]
     others = 64 - 8 * length
-    return (ending(data, at + length - 1) << others) >> others
+    return (_ending(data, at + length - 1) << others) >> others
 
 
 @inner
@@ -131,8 +153,8 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
 
     All are 0 if the record does not fit into its page and continues on another one.
     """
-    size, at = varint(data, at, end)
-    rowid, at = varint(data, at, end)
+    size, at = _varint(data, at, end)
+    rowid, at = _varint(data, at, end)
     if size <= 0 or size > usable - _NOT_PAYLOAD:
         return 0, 0, 0
     return rowid, at, at + size
@@ -144,24 +166,24 @@ def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
 ) -> bool:
     """Decode the record (stored row) from `at` to `stop` as row `row`; False if not understood."""
     slots, stored = layout.slots, rows.stored
-    header_bytes, head = varint(data, at, stop)
+    header_bytes, head = _varint(data, at, stop)
     field = header_end = at + header_bytes
     if header_bytes <= 0 or header_bytes > stop - at or head > header_end:
         return False
     for column in range(slots.size):
         slot = slots[column]
         if head < header_end:
-            kind = u8(data, head)
+            kind = _u8(data, head)
             head += 1
-            if kind >= MORE:
-                kind, head = varint(data, head - 1, header_end)
+            if kind >= _MORE:
+                kind, head = _varint(data, head - 1, header_end)
         elif field == stop and (slot < 0 or layout.optional[slot]):
             kind = _NULL  # the record is older than the column
         else:
             return False
         if kind < 0 or kind > _LAST_KIND:
             return False
-        length = BYTES_OF_KIND[kind] if kind < MORE else (kind - _FIRST_TEXT) >> 1
+        length = _BYTES_OF_KIND[kind] if kind < _MORE else (kind - _FIRST_TEXT) >> 1
         if length < 0 or field + length > stop:
             return False
         if slot >= 0:
@@ -183,28 +205,8 @@ def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
     return head <= header_end and (head < header_end or field == stop)
 
 
-@inner
-def _note_nulls(rows: Rows, shapes: Shapes) -> None:
-    """Count the nulls of rows whose record shape was known, and clear their bits in `valid`.
-
-    Bits are cleared only in columns that are partly null.
-    """
-    for shape in range(shapes.known[0]):
-        if shapes.rows[shape]:
-            for slot in range(rows.nulls.size):
-                rows.nulls[slot] += shapes.rows[shape] * shapes.absent[shape, slot]
-                rows.reach[slot] |= shapes.reach[shape, slot]
-    for slot in range(rows.nulls.size):
-        if 0 < rows.nulls[slot] < rows.shapes.size:
-            for row in range(rows.shapes.size):
-                shape = rows.shapes[row]
-                if shape != NONE and shapes.absent[shape, slot]:
-                    rows.stored[slot, row] = _NULL
-                    rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
-
-
-def decode(  # noqa: C901, PLR0911 - one loop, see above
-    pages: Pages, usable: int, after: int, layout: Layout, shapes: Shapes, rows: Rows
+def decode(  # noqa: PLR0911 - one loop, see above
+    pages: Pages, usable: int, after: int, layout: Layout, rows: Rows
 ) -> int:
     """Decode the rows in leaf pages: integers, and positions of all other values.
 
@@ -218,8 +220,6 @@ def decode(  # noqa: C901, PLR0911 - one loop, see above
         Rowid that all rows must exceed.
     layout
         Positions of columns in records.
-    shapes
-        Shapes of records known so far; new ones are added.
     rows
         Output: content of the cells.
 
@@ -253,20 +253,10 @@ def decode(  # noqa: C901, PLR0911 - one loop, see above
             if rowid > pages.upto[page] or (rowid <= last and not is_least):
                 return DAMAGED
             rowids[row] = last = rowid
-            shape = find_shape(data, at, stop, shapes)
-            rows.shapes[row] = shape
-            if shape != NONE:
-                shapes.rows[shape] += 1
-                store(data, at, shape, shapes, rows.stored, row)
-            elif _decode_record(data, at, stop, layout, rows, row):
-                learn(data, at, stop, layout.slots, layout.whole, shapes)
-            else:
+            if not _decode_record(data, at, stop, layout, rows, row):
                 return BEYOND
             row += 1
-    if row < rowids.size:
-        return BEYOND
-    _note_nulls(rows, shapes)
-    return OK
+    return OK if row == rowids.size else BEYOND
 
 
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tracekit.sources.sqlite import _page_loops
 from tracekit.sources.sqlite._btree import MisplacedError, PagesRead
-from tracekit.sources.sqlite._shapes import Shapes, no_shapes
 from tracekit.sources.sqlite._sqlite_header import Record, Role
 from tracekit.support.compiled import ALWAYS, compiled
 
@@ -277,30 +276,21 @@ class Decoder:
             return None
         found = self._room(int(pages.cells.sum()))
         read = _page_loops.Pages(pages.data, pages.starts, upto)
-        status = _decode(read, self._usable, after, self._layout, self._shapes(), found)
+        status = _decode(read, self._usable, after, self._layout, found)
         if status == _page_loops.DAMAGED:
             raise MisplacedError
         is_known = status == _page_loops.OK and columns.add(pages.data, found)
         return columns.height if is_known else None
 
-    def _shapes(self) -> Shapes:
-        """Return this thread's record layouts (shapes) decoded so far, with row counts set to 0."""
-        kept: Shapes | None = getattr(self._kept, "shapes", None)
-        if kept is None:
-            kept = self._kept.shapes = no_shapes(len(self._names))
-        kept.rows[:] = 0
-        return kept
-
     def _room(self, rows: int) -> _page_loops.Rows:
         """Return arrays for decoded rows, which this thread uses again in its next call."""
         columns = len(self._names)
         kept: _Ints | None = getattr(self._kept, "buffer", None)
-        if kept is None or kept.size < (columns + 2) * rows:
-            kept = self._kept.buffer = np.empty((columns + 2) * rows, np.int64)
+        if kept is None or kept.size < (columns + 1) * rows:
+            kept = self._kept.buffer = np.empty((columns + 1) * rows, np.int64)
         return _page_loops.Rows(
             kept[:rows],
-            kept[rows : 2 * rows],
-            kept[2 * rows : (columns + 2) * rows].reshape(columns, rows),
+            kept[rows : (columns + 1) * rows].reshape(columns, rows),
             np.full((columns, -(-rows // 8)), 255, np.uint8),
             np.zeros(columns, np.int64),
             np.zeros(columns, np.int64),
