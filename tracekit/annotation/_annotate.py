@@ -129,7 +129,10 @@ def annotate(
 
 
 def annotate_all(layers: int) -> None:
-    """Annotate a program from its first import of PyTorch to its end."""
+    """Annotate a program from its first import of PyTorch to its end.
+
+    `layers` is the depth of layers that get ranges.
+    """
     _switch_on(layers, [], [], os.environ.get(RING), has_events=EVENTS in os.environ)
 
 

@@ -535,7 +535,11 @@ class Layers:
 
 
 def _layers(module: Any, prefix: str, level: int, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the layers inside a module with their names; wrapper modules add no name."""
+    """Yield the layers inside a module, down to `depth`, with their names below `prefix`.
+
+    The module is at depth `level`. Wrapper modules and containers are no level of their own, and
+    wrappers add no name.
+    """
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
         if name in _WRAPPERS:

@@ -100,7 +100,10 @@ class RingRanges:
             self.write(*opened, end, style)
 
     def write(self, name: str, start: int, end: int, style: int, thread: int | None = None) -> None:
-        """Write a complete range of this thread, or of another thread."""
+        """Write a complete range of this thread, or of another thread.
+
+        `style` is the code for push/pop or start/end range.
+        """
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._file = _File.made(self._path)

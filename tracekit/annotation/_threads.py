@@ -121,7 +121,10 @@ class Thread(threading.local):
         return result
 
     def loss(self, call: Call, *, has_grad: bool) -> Any:
-        """Run the loss function, in a range of its own if it is part of training."""
+        """Run the loss function, in a range of its own if gradients are enabled (`has_grad`).
+
+        A loss of an evaluation gets none.
+        """
         if self.evaluates or not has_grad:
             return call()
         return self._within(LOSS, call)

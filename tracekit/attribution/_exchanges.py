@@ -83,7 +83,10 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the stages, from 1, of `rows` ops from `first` on; 0 for ops not in `op`."""
+        """Return the stages, from 1, of `rows` ops from `first` on; 0 for all other ops than these.
+
+        Known are the stages of the collectives in the field `op`.
+        """
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1

@@ -267,7 +267,10 @@ MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 
 @inner
 def stage_on(thread: int, now: int, opened: Opened) -> int:
-    """Return 1 + the stage (its index) of a thread's innermost open range with one; 0 for none."""
+    """Return 1 + the stage (its index) of a thread's innermost open range with one; 0 for none.
+
+    A range is open if it has begun and ends after `now`.
+    """
     top = close(thread, now, now, opened.stages.stack)
     return opened.stages.stage[top] + 1 if top >= 0 else 0
 

@@ -164,7 +164,7 @@ class Rules:
         name
             Name of the list.
         key
-            Key in an entry of what it sets, such as ``stage``.
+            Key of the value that an entry sets, such as ``stage``.
         columns
             Key of a pattern in an entry -> column that the pattern is searched for in.
         """

@@ -244,7 +244,10 @@ class _Names:
         self._texts = tuple(classified["name"].cast(pl.String))
 
     def work(self, ops: pl.DataFrame, main_thread: int | None) -> Work:
-        """Return the ops of a process, in order of launch, as the arrays of `Work`."""
+        """Return the ops of a process, in order of launch, as the arrays of `Work`.
+
+        `main_thread` is the process's initial thread, None if unknown.
+        """
         named = ops.join(self._codes, on="name", how="left", maintain_order="left")
         kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
         named_kind = pl.when(kernel).then(

@@ -40,7 +40,7 @@ UnknownOption = Annotated[
 def exit_code(outcome: str, unknown: str) -> int:
     """Return the exit code for the outcome of a gate or a limit.
 
-    `unknown`: whether an undecided one is to ``pass``.
+    With `unknown` ``pass`` an undecided outcome counts as passed.
     """
     code = _EXIT_CODES[outcome]
     return 0 if code == _EXIT_CODES["unknown"] and unknown == "pass" else code

@@ -480,7 +480,7 @@ class _Recorder:
         return self.ingest(self.reports(plan, anew=anew), name, labels)
 
     def reports(self, plan: "Plan", *, anew: bool = False) -> list[Path]:
-        """Record according to a plan, and return the reports."""
+        """Record by a plan, and return the reports; `anew` drops an unfinished attempt."""
         while_running = replace(plan, folder=recording.unfinished(plan))  # and there then
         typer.echo(f"recording: {while_running}", err=True)
         try:

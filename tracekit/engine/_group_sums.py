@@ -193,7 +193,7 @@ class Durations:
 
     @classmethod
     def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
-        """Merge results of `frame` for parts of a run, whose tables of sums are concatenated.
+        """Merge results of the method `frame` for parts of a run, whose tables of sums are joined.
 
         `rows` is the number of rows in the table of sums of each part.
         """
@@ -422,7 +422,7 @@ class GroupTotals:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> GroupTotals:
-        """Merge the results of `frames` for several parts of a run."""
+        """Merge the results of the method `frames` for several parts of a run."""
         groups = [part["groups"] for part in parts]
         rows = [each.height for each in groups]
         return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))

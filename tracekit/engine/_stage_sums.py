@@ -94,8 +94,9 @@ class StageSums:
 def kept_sums(trace: Trace) -> StageSums | None:
     """Return the sums by device and stage that were stored at ingest; None if they cannot be used.
 
-    Each device is one window. `groups` has a further column ``kernels``, the number of kernels. The
-    stored sums cannot be used if a GPU was recorded in two files, as busy times then do not add up.
+    Each device is one window. The field `groups` has a further column ``kernels``, the number of
+    kernels. The stored sums cannot be used if a GPU was recorded in two files, as busy times then
+    do not add up.
     """
     table = trace.read("device_sums").rename({"device": "window"})
     if table.is_empty():
@@ -203,7 +204,8 @@ class StageTally:
     def groups(self) -> pl.DataFrame:
         """Return ``window, ops, launched, total_ns, busy_ns`` of all ops in each window (interval).
 
-        ``launched`` is the number of ops whose launching call is known; 0 with `of_stages_alone`.
+        ``launched`` is the number of ops whose launching call is known; 0 if only stages are added
+        up.
         """
         ops, busy = self._sums.ops.sum(axis=1), self._sums.exposed.sum(axis=1)
         window = np.flatnonzero((ops > 0) | (busy > 0))
@@ -220,7 +222,7 @@ class StageTally:
     def sources(self) -> pl.DataFrame:
         """Return ``window, stage_source, ops, busy_ns``: sums by evidence for the stage.
 
-        Valid only without `of_stages_alone`.
+        Valid only if not only stages are added up.
         """
         ops, busy = self._sums.seen, self._sums.sources
         window, source = np.nonzero((ops > 0) | (busy > 0))

@@ -93,7 +93,7 @@ class Sweep(Protocol):
         """Return the windows (intervals): those given, else one per device, first to last op."""
 
     def sums(self) -> Any:
-        """Return the sums; their class can merge the `frames` of several parts of a run."""
+        """Return the sums; their class has a method that merges sums of several parts of a run."""
 
 
 @dataclass(frozen=True)

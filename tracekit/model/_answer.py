@@ -223,7 +223,7 @@ class Answer:
         Parameters
         ----------
         name
-            Name of the figure, a key of `figures`.
+            Name of the figure, a key of the answer's field `figures`.
 
         Raises
         ------

@@ -348,7 +348,10 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
 
 
 def _blank_below(texts: list[str], height: int, parts: list[bool]) -> list[str]:
-    """Blank the null cells of rows that `with_parts` or `with_totals` added."""
+    """Blank the null cells of rows that `with_parts` or `with_totals` added.
+
+    `parts` is whether `with_parts` added a row; rows from `height` on are those of `with_totals`.
+    """
     may_be = [*parts, *(True for _ in texts[height:])]
     return [
         "" if blank and text == NULL else text for text, blank in zip(texts, may_be, strict=True)

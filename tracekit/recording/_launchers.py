@@ -177,7 +177,10 @@ def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
 
 
 def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
-    """Return the index of the first word that is neither an option nor an option's value."""
+    """Return the index of the first word that is neither an option nor an option's value.
+
+    `kind` is the launcher, which decides which options have a value; the search starts at `begin`.
+    """
     at, alone = begin, _ALONE["mpi" if kind in _MPI else kind]
     known = {_spelt(each) for each in alone} if kind in _OF_PYTHON else ()
     while at < len(command) and command[at].startswith("-"):

@@ -185,7 +185,8 @@ class _Program:
     def look(self) -> None:
         """Once the program has ended, end the processes that it left behind.
 
-        Before that, wait for them while they work, or as `wait` says. To be called repeatedly.
+        Before that, wait for them while they work, or as the field `wait` says. To be called
+        repeatedly.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
@@ -358,7 +359,7 @@ class _Program:
 
 
 def _end_all(first: int) -> None:
-    """End all descendants of the command: by one signal, and after some time by SIGKILL."""
+    """End all descendants of the command: by the signal `first`, and after some time by SIGKILL."""
     end = time.monotonic() + _LAST_WORDS_S
     for each in _below({os.getpid()}, _processes()):
         _send(each, first)

@@ -187,7 +187,7 @@ class Wanted:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """The APIs to trace, such as cuda and nvtx: the names in `trace`, which commas separate."""
+        """The APIs to trace, such as cuda and nvtx: the names in the option `trace`."""
         names = (self.trace or "").split(",")
         return tuple(name.strip() for name in names if name.strip())
 
@@ -215,7 +215,7 @@ class Wanted:
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables that make Python programs annotate themselves.
 
-        Empty if that is not wanted. The hooks are copied first if `hook_folder` names a folder.
+        Empty if that is not wanted. The hooks are copied first if the option `hook_folder` is set.
         """
         if not self.is_annotated:
             return {}

@@ -172,13 +172,13 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Text with number and median of the steps of each of `kinds`; empty with one group."""
+        """Text with number and median of the steps of each mode of length; empty with one mode."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 
     @property
     def typical(self) -> tuple[int | None, str]:
-        """Number and name of the median step; of several `kinds`, of the kind with most time."""
+        """Number and name of the median step; with several modes, of the mode with most time."""
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())

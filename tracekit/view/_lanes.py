@@ -427,7 +427,7 @@ class RunLanes:
         return {"ops": drawn_ops(self._trace), "range": drawn_ranges(self._trace)}
 
     def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> _Read:
-        """Read the ops or ranges that overlap an interval of time, of lanes and of whole GPUs.
+        """Read the ops or ranges (`kind`) that overlap an interval, of lanes and of whole GPUs.
 
         All `wanted` rows are among them. Others may be, since rows around an interval that has few
         are read with it, for the next picture.

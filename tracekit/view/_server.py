@@ -67,7 +67,9 @@ class Turns:
         self, connection: socket.socket, progress: dict[str, tuple[int, int]] | None = None,
         path: str = "",
     ) -> Iterator[None]:  # fmt: skip
-        """Wait until the request may be handled; then keep its rows read, of all, in `progress`.
+        """Wait until the request may be handled; while it is, note how many rows have been read.
+
+        They are in `progress` under `path`: number of rows read, and of all.
 
         Raises
         ------

@@ -100,12 +100,12 @@ class RunSums:
 
     @property
     def block_width(self) -> int:
-        """Length of the bins in `blocks`, ns."""
+        """Length of the bins of equal time into which GPUs' ops are summed (`blocks`), ns."""
         return _block_width(self.edges, len(self.gpus))
 
     @property
     def blocks_per_part(self) -> int:
-        """Number of bins in `blocks` that a part of the run covers."""
+        """Number of bins of equal time (`blocks`) that a part of the run covers."""
         return _blocks_per_part(self.edges, len(self.gpus))
 
     @cached_property

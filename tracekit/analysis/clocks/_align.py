@@ -185,7 +185,10 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Align all reports in one pass; `result` repeats it if more session starts prove wrong."""
+        """Align all reports in one pass; the method `result` repeats it if more starts prove wrong.
+
+        These are starts of sessions, which align reports of one machine.
+        """
         self._found, self._refused = {}, {}
         base = self._own_clock(0)
         if clock := self._user_clocks.get(0):

@@ -115,7 +115,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Return versions of a clause, longest first: whether the change is significant.
+    """Return versions of a clause, longest first: whether the change of the step is significant.
 
     It has a caveat if steps are `few`. `least` is the least change that matters, in percent.
     """

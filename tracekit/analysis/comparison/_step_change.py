@@ -122,7 +122,8 @@ def show(
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
     """Return the verdict by the interval (``low_ns, high_ns``) of a change: faster or slower.
 
-    If the interval contains 0, the verdict is that neither is shown (`NOT_SHOWN`).
+    If the interval contains 0, it is that neither is shown (`NOT_SHOWN`); without `has_verdict`,
+    null.
     """
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))

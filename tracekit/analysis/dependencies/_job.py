@@ -111,7 +111,7 @@ class Job:
 
     @property
     def has_steps(self) -> bool:
-        """Test if iterations are known; else `bounds` have one step, the whole recording."""
+        """Test if iterations are known; else the whole recording is one step."""
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:

@@ -51,7 +51,10 @@ class Alike:
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return how long equal work takes on other ranks, ns: edges' column named in `usual`."""
+        """Return how long equal work takes on other ranks, ns: a column of edges, named by `usual`.
+
+        `usual` is a field of the change; for both bounds the length is the same.
+        """
         return pl.col(self.usual)
 
 

@@ -215,8 +215,8 @@ class Facts:
     def found(self, measure: Measure, *more: pl.DataFrame) -> Frames:
         """Return a measuring function's tables, summed over all parts (some files each) of the run.
 
-        A part is read once for all functions of a group in `measures`; if tables `more` are
-        passed on to the function, it is read again.
+        A part is read once for all functions of a group (see the field `measures`); if tables
+        `more` are passed on to the function, it is read again.
         """
         if more or measure not in self._known:
             groups = self.measures if self._whole is None else ()

@@ -156,10 +156,10 @@ class Part:
 
     @cached_property
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
-        """Row numbers in `ops` of kernels by GPU, step and start; flags where sequences must begin.
+        """Return row numbers in `Part.ops` of kernels by GPU, step, start; flags where runs begin.
 
-        A flag is true for a kernel whose GPU, step or launching thread is not that of the one
-        before.
+        A flag is true for a kernel whose GPU, step or launching thread is not that of the kernel
+        before, so that no run (sequence) includes both.
         """
         same = [*CELL, "launch_thread"]
         kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")

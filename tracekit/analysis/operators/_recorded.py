@@ -329,8 +329,9 @@ def counted_operators(
     Returns
     -------
     Columns of `operators`; ``flops``; ``gradients`` (for a backward convolution, the number of
-    gradients it computes, by which FLOPs are to be multiplied; null if `mask` lacks it); and
-    ``recomputed``, whether a backward pass repeats a forward operator (null if unknown).
+    gradients it computes, by which FLOPs are to be multiplied; null if its ``mask`` was not
+    recorded); and ``recomputed``, whether a backward pass repeats a forward operator (null if
+    unknown).
     """
     nested = _with_recomputed(_nested(_in_nodes(operators, nodes)), graphed)
     forms = set(nested["form"].unique())

@@ -406,7 +406,7 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Note on what `timeline` leaves out: trace files on other clocks, some collectives.
+        """Note on what the method `timeline` leaves out: files on other clocks, some collectives.
 
         The collectives left out have an unknown algorithm. None if nothing is left out.
         """

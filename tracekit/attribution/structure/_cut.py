@@ -266,7 +266,7 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Narrow the bounds `low, high` of a gap's cut by comparison with the first and the last gap.
+    """Narrow the bounds `low, high` of gap `number`'s cut, by the first and the last gap.
 
     A gap is the ops between two backward passes, or before the first or after the last one; it is
     cut into update and forward pass. A complete recording begins with a forward pass without an

@@ -65,7 +65,10 @@ def find_structure(work: Work, reading: str | None = None) -> Structure:
 
 
 def _stages(work: Work, reading: str | None = None) -> DeviceStages:
-    """Infer stages and steps of the ops on one device."""
+    """Infer stages and steps of the ops on one device.
+
+    `reading` is the user's definition of a step, see `STEP_READINGS`, or None.
+    """
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
@@ -93,7 +96,8 @@ def _of_one_thread(lane: Lane, reading: str | None) -> DeviceStages:
     The two methods rest on different evidence. If they agree, both are combined: the period gives
     the start of a pass more exactly, and names also cover ops that do not repeat. Otherwise names
     decide, since the method by period fails for updates with layers, input in the middle of a
-    forward pass, or several passes in a step.
+    forward pass, or several passes in a step. `reading` is the user's definition of a step, or
+    None.
     """
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
@@ -482,8 +486,8 @@ class Pieces:
         """Join the results of all pieces, each of up to `most` ops.
 
         Steps have a further column ``ops``, the number of ops. Evidence is taken from the pieces
-        with the best method. Stages and steps of single ops are left out, since `add` returned
-        them.
+        with the best method. Stages and steps of single ops are left out, since the method `add`
+        returned them.
         """
         best = min(METHODS.index(found.method) for found in self._found)
         same = [found for found in self._found if found.method == METHODS[best]]

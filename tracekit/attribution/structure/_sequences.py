@@ -62,7 +62,7 @@ def runs_of(mask: Array) -> list[tuple[int, int]]:
 
 
 def grams_of(symbols: Array, size: int) -> Array:
-    """Return an id for each n-gram of symbols, equal for equal n-grams."""
+    """Return an id for each n-gram (`size` successive symbols), equal for equal n-grams."""
     room = symbols.size - size + 1
     if room <= 0:
         return np.zeros(0, np.uint64)

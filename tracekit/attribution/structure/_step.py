@@ -224,8 +224,8 @@ def refusal(step: Step) -> str:
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     """Return the op at which backward starts, its lower and upper bound, and the mirrored share.
 
-    `find_turn` explains the last: it is the weight of launches that form nested pairs of equal
-    size.
+    `update` is the first op of the update. The mirrored share is the weight of launches that form
+    nested pairs of equal size; see `find_turn`.
 
     The centre of the mirrored launch sizes decides, unless too many gradient kernels come before
     it: pairs within the backward pass may weigh more. Fills of equal size also form pairs: these

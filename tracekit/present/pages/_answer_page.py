@@ -119,7 +119,7 @@ def frame_table(
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Move columns to the right, least informative ones, if the table is too wide for a page."""
+    """Move the least informative columns to the right if the table is too wide for a page."""
     placed = [natural(column) for column in columns]
     _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
     return sorted(columns, key=lambda column: column.name in hidden)

@@ -84,7 +84,7 @@ class Strings:
         return int(known[0])
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position in `values` of each id's text; -1 if the id has no text."""
+        """Return the position, among all texts (`values`), of each id's text; -1 if it has none."""
         return np.where(ids >= 0, positions(ids, self._table["id"].to_numpy()), -1)
 
 
