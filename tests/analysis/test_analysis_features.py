@@ -101,7 +101,8 @@ class TestRecorders:
     def test_what_the_recorder_cannot_record_names_one_that_can(self) -> None:
         rows = told(with_rows(Trace.of({}), reports=[report(0, "nvprof SQLite")]))
         counters = rows["links", "bytes against counters"][2]
-        assert counters == ("not recorded by it; use nsys: nsys profile --gpu-metrics-devices=all")
+        wanted = "nsys profile --gpu-metrics-devices=all --nic-metrics=true"
+        assert counters == f"not recorded by it; use nsys: {wanted}"
         assert "nvidia-smi" in str(rows["memory", "memory before and in training"][2])
         # Samples of nvidia-smi can be given to `memory` alone.
         assert "nvidia-smi" not in str(rows["compare", "memory"][2])
