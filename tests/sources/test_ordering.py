@@ -82,8 +82,8 @@ RANGES = st.lists(
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(parts=st.lists(RANGES, min_size=1, max_size=5), run=st.sampled_from([1, 1 << 10]))
-def test_merged_parts_are_sorted_rows(parts: list[list[tuple[int, int]]], run: int) -> None:
+@given(parts=st.lists(RANGES, min_size=1, max_size=5))
+def test_merged_parts_are_sorted_rows(parts: list[list[tuple[int, int]]]) -> None:
     """Also of rows that are alike, and where one part lacks a column."""
     frames, count = [], 0
     for number, times in enumerate(parts):
@@ -96,9 +96,7 @@ def test_merged_parts_are_sorted_rows(parts: list[list[tuple[int, int]]], run: i
     wanted = pl.concat(frames, how="diagonal").sort(
         "start", "end", descending=[False, True], maintain_order=True
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ordering, "RUN_ROWS", run)
-        assert_frame_equal(merged(frames), wanted)
+    assert_frame_equal(merged(frames), wanted)
 
 
 @settings(max_examples=examples(100), deadline=None)

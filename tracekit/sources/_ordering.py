@@ -227,10 +227,6 @@ def _present(stored: Sequence[str], columns: Collection[str]) -> list[str]:
     return [name for name in stored if name in columns]
 
 
-RUN_ROWS = 1 << 10
-"""Average length of runs, in rows, from which copying runs is faster than copying rows."""
-
-
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Return rows sorted by start, longer ones first; rows with the same times keep their order."""
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
@@ -246,32 +242,9 @@ def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
-    """Concatenate the frames and return their rows in the order of the row numbers `order`.
-
-    If `order` has long stretches of consecutive numbers, slices are taken instead of single rows.
-    """
-    follows = np.diff(order) == 1
-    if np.count_nonzero(~follows) * RUN_ROWS < order.size:
-        return pl.concat(_runs(parts, order, follows), how="diagonal_relaxed")
+    """Concatenate the frames and return their rows in the order of the row numbers `order`."""
     rows = pl.concat(parts, how="diagonal_relaxed", rechunk=True)
     return rows[pl.Series(order.astype(np.uint32, copy=False))]  # as polars takes rows by
-
-
-def _runs(
-    parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
-) -> Iterator[pl.DataFrame]:
-    """Yield each stretch of consecutive row numbers in `order` as a slice of one of the frames.
-
-    `follows` tells for each row number but the first whether it is the one before plus 1.
-    """
-    bounds = np.cumsum([0, *(part.height for part in parts)])
-    begins = np.append(0, np.flatnonzero(~follows) + 1)
-    for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
-        first, left = int(order[place]), int(height)
-        while left:  # the rows of the next part may follow
-            part = int(np.searchsorted(bounds, first, "right")) - 1
-            yield (some := parts[part][first - int(bounds[part]) :][:left])
-            first, left = first + some.height, left - some.height
 
 
 def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:
