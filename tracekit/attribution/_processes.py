@@ -364,7 +364,7 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return for which threads inferred stages agree with ranges, and so may fill in for them.
+    """Return for which threads inferred stages agree with ranges, and so may fill in for ranges.
 
     Returns
     -------

@@ -391,7 +391,10 @@ def _chosen(trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool) -> 
 def _in_order(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Pass all ops, by start, to the aggregators; return the windows (intervals) they sum over."""
+    """Pass all ops, by start, to the aggregators; return the windows (intervals) they sum over.
+
+    `whole` is the windows of those aggregators that do not sum by iteration.
+    """
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
         in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})

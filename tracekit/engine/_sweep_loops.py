@@ -106,7 +106,7 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add to `sums` the time, ns, of an interval within each of the time windows of a line.
+    """Add to `sums` the time, ns, of an interval (`begin` to `end`) in each time window of a line.
 
     The windows are those from `window` up to, not including, `last`. With `sign` -1 the time is
     subtracted; `column` is the column of `sums`.

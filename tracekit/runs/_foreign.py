@@ -307,7 +307,10 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return start and end of the recording, Unix time, ns; if unknown, of the recorded `work`."""
+    """Return start and end of the recording, Unix time, ns; if unknown, of the recorded `work`.
+
+    `began` is the start, `duration` the length of the recording.
+    """
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -94,7 +94,10 @@ def access_of(root: Path) -> Access:
 
 
 def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
-    """Return the content of a new ``store.json`` in place of a lost one, and its permissions."""
+    """Return the content of a new ``store.json`` in place of a lost one, and its permissions.
+
+    `identity` is the store's id, `version` that of its format.
+    """
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     content = {"format": version, "id": identity} | (

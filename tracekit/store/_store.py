@@ -579,7 +579,10 @@ class Store:
         return settled
 
     def _commit(self, store: str, request: _Request, columns: _Columns) -> _Added:
-        """Add published tables as a run, unless another process added the same run meanwhile."""
+        """Add published tables as a run, unless another process added the same run meanwhile.
+
+        `request` has its name, labels and options; `columns`, the folder and the summary.
+        """
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
             if settled is not None:

@@ -159,7 +159,10 @@ def _joined_by(found: RangeLayers) -> Named:
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return, per layer, ops and busy time, ns, in all, in FP (``fp_ops`` and so on), and in BP."""
+    """Return ``ops, busy_ns`` per layer: in all (`both`), and in FP and BP (`each`), by prefix.
+
+    The prefix is ``fp_`` or ``bp_``.
+    """
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -261,7 +264,10 @@ def _measured(
     inclusive: bool,
     depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return a breakdown's rows and metadata, such as the share of time with a known stage."""
+    """Return a breakdown's rows and metadata, such as the share of time with a known stage.
+
+    The arguments are the options of the command `breakdown`.
+    """
     view = _chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
     work, first = work_of(trace, keys), 0 if skip == "auto" else skip
     if view is not None:
@@ -301,7 +307,8 @@ def _measured(
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
     """Return metadata ``recomputed``: forward ops that activation checkpointing repeats during BP.
 
-    It holds their number and busy time, ns; it is empty if there are none.
+    It holds their number and busy time, ns, for each group of the keys `by`; without any it is
+    empty.
     """
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
@@ -507,7 +514,7 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles, over the steps after the first `skip`, of each group's time in a step, ns.
+    """Add to `table` percentiles, over steps after the first `skip`, of a group's time in one, ns.
 
     A step without the group counts as 0 ns. If only one step counts, only the median is set.
     """

@@ -199,7 +199,10 @@ def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
 def participants(
     trace: Trace, logged: _Logged | None = None, notes: list[str] | None = None
 ) -> pl.DataFrame:
-    """Return collective kernels and MPI calls, one row each, not yet grouped into collectives."""
+    """Return collective kernels and MPI calls, one row each, not yet grouped into collectives.
+
+    `logged` fills in ranks and sizes of kernels; notes on missing data are added to `notes`.
+    """
     notes = [] if notes is None else notes
     kernels = _kernels(trace, logged, notes)
     return pl.concat([kernels, _mpi_calls(trace, notes)], how="diagonal_relaxed")
@@ -372,9 +375,10 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
     """Assign numbers to each communicator's calls, by kind of collective, if all were recorded.
 
-    That is so if the communicator was created during the recording, or if an NCCL log has as many
-    calls as the trace. Nothing is numbered in a process that replays collectives in CUDA graphs, or
-    ran a collective of unknown communicator (it may belong to any). Recorded sequence numbers stay.
+    That is so if the communicator was created during the recording (is in `made`), or if an NCCL
+    log has as many calls as the trace. Nothing is numbered in a process that replays collectives in
+    CUDA graphs, or ran a collective of unknown communicator (it may belong to any). Recorded
+    sequence numbers stay.
     """
     of_one = ["process", "communicator"]
     known = made.select(*of_one, made=pl.lit(value=True))

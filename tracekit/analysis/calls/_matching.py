@@ -144,9 +144,9 @@ def _end_together(between_clocks: int) -> pl.Expr:
 def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
     """Return communicators whose sequence numbers are wrong: calls of one number do not overlap.
 
-    Tested, with the clocks' error (ns), are collectives that no rank leaves before all arrive: of 8
-    or more, over 5 percent do not overlap. Numbers that a profiler counted by itself are wrong from
-    the first call on that the recording lost.
+    Tested, allowing for the clocks' error `between_clocks` (ns), are collectives that no rank
+    leaves before all arrive: of 8 or more, over 5 percent do not overlap. Numbers that a profiler
+    counted by itself are wrong from the first call on that the recording lost.
     """
     calls = (
         rows.filter(pl.col("kind").is_in(_SYMMETRIC))
@@ -216,8 +216,8 @@ def _by_order(rows: pl.DataFrame, search: GroupSearch) -> pl.DataFrame:
 def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr, search: GroupSearch) -> list[pl.DataFrame]:
     """Match calls of unknown communicator by stream; calls of one ``instance`` are one collective.
 
-    A stream serves one communicator, so groups proven by one kind of collective apply to other
-    kinds on the same streams, which are matched by their position between calls of the proven kind.
+    A stream serves one communicator, so groups proven by one kind of collective that is not rooted
+    apply to other kinds on the same streams, matched by position between calls of the proven kind.
     Sends and receives need only overlap and end in order: each involves only some ranks of a group.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
@@ -356,7 +356,10 @@ def _members(
 
 
 def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times, _Times]:
-    """Return start and end times as matrices: rows are calls of stream `lead`, columns streams."""
+    """Return starts and ends as matrices, ns: a row per call of stream `lead`, a column per stream.
+
+    A row has the matched calls of all streams in `lanes`; NaN where a stream has none.
+    """
     leading = joined.filter(pl.col("lane") == lead)
     met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
     at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
@@ -416,7 +419,10 @@ def _mates(leading: pl.DataFrame) -> pl.DataFrame:
 
 
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return per stream (``lane``) the ``shift`` in call order with the longest overlap in time."""
+    """Return per stream (``lane``) of `others` the ``shift`` with the longest overlap in time.
+
+    Its n-th call then meets the (n + shift)-th call of the stream `leading`.
+    """
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")

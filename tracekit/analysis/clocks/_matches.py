@@ -227,6 +227,8 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
     """Fit the difference of two files' clocks, by the first matching of their calls that fits.
 
+    `messages` between them bound the difference as well.
+
     Returns
     -------
     The fit, which may be refused, with its matched calls; or a sentence with the reason for their

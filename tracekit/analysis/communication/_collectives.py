@@ -233,7 +233,10 @@ def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per collective and rank (or node) in it, with its wait for the others, ns."""
+    """Return a row per collective and rank (or node) in it, with its wait for the others, ns.
+
+    `owners` has the rank or node of each process.
+    """
     keys = owners.columns[1:]
     members = each.select("instance", "waits", process="processes").explode("waits", "process")
     owned = members.join(owners, on="process", how="left", maintain_order="left")

@@ -326,7 +326,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per operation; a call not matched with other ranks' is a row by itself."""
+    """Return a row per operation; a call that is matched with no other rank's is one by itself."""
     length = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=length)
     alone = -1 - pl.col("row").cast(pl.Int64)

@@ -65,7 +65,7 @@ def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
 
 
 def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
-    """Return notes: how many first steps were skipped, and how many slow (cold) ones remain."""
+    """Return notes per run: how many first steps were skipped, how many slow (cold) ones remain."""
     skipped = {name: run.skipped for name, run in zip(names, measured, strict=True)}
     cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
     lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"

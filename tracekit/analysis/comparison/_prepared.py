@@ -296,7 +296,7 @@ def _with_names_alike(traces: Sequence[Trace], options: Asked) -> Sequence[Trace
 def _measure(
     runs: Sequence[Trace], options: Asked, names: Sequence[str], traffic: Sequence[Traffic | None]
 ) -> tuple[list[Measured], list[str]]:
-    """Measure the steps of the runs; if any run has no steps, measure each run as a whole.
+    """Measure the steps of the runs by the keys in `options`; without steps in any, whole runs.
 
     Returns
     -------
@@ -431,7 +431,10 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Return text pairs (A, B) of shares of ops with known launch (or stage) that differ much."""
+    """Return text pairs (A, B) of shares that differ much: of ops whose launching call is known.
+
+    By stage or step (`by`), also of GPU busy time whose stage is known.
+    """
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))

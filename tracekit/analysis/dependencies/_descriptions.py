@@ -128,7 +128,10 @@ def _used(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
-    """Return the type of link that joins all GPUs of collectives; PCIe if no other type does."""
+    """Return the type of link that joins the GPUs of the collectives in `moving`; else PCIe.
+
+    It is `UNTOLD` if the machine does not tell which GPUs are joined, or these GPUs are unknown.
+    """
     place = traffic.placed.place
     devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
     gpus = [f"GPU{place[device]}" for device in devices if device in place]

@@ -202,7 +202,10 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
 
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``iteration, begin``: node of the first op of each step on each device with work."""
+    """Return ``iteration, begin``: node of the first op of each step on each device with work.
+
+    `own` has the ops of steps, without input and evaluation, which show where a step has work.
+    """
     windows = run_windows(trace).drop_nulls("iteration")
     at, step = [*_OWNER, "start"], [*_OWNER, "iteration"]
     working = windows.join(own, on=step, how="semi")

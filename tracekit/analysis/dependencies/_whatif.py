@@ -192,7 +192,10 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with changes twice: with unknown lengths at their least, and at most."""
+    """Replay a job's graph with changes twice: with unknown lengths at their least, and at most.
+
+    `base` is the unchanged replay, `label` the text for these changes.
+    """
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -348,7 +351,10 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
 def _unexplained(
     job: Job, time: Array, bounds: pl.DataFrame, lengths: pl.Series | None = None
 ) -> float | None:
-    """Return the share of replayed critical paths that lengths of edges do not explain."""
+    """Return the share of replayed critical paths that lengths of edges do not explain.
+
+    `time` is the replayed time of each node, ns; `bounds` are the steps; `lengths`, those replayed.
+    """
     ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
     total = int(_lengths(bounds).sum())
     late = compiled(late_on_paths, time.size)(ends, job.graph.into(lengths), time)
@@ -507,7 +513,10 @@ _MS = 10**6
 
 
 def _faster(names: str, factor: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the `whatif` option, as text and as argument, by which matching kernels get faster."""
+    """Return the `whatif` option by which kernels that match `names` get faster by `factor`.
+
+    It is returned as text, and as keyword argument.
+    """
     return f"--speed '{names}={factor}'", {"speed": [f"{names}={factor}"]}
 
 

@@ -235,7 +235,10 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
-    """Return a finding as a row; its win is limited to the step time outside compute kernels."""
+    """Return a finding as a row; its win is at most the step time outside of compute kernels.
+
+    Wins outside of steps, and of faster compute kernels, are not limited so.
+    """
     most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value

@@ -312,8 +312,8 @@ def _has_stages(facts: Facts) -> bool:
 def _split_cost(facts: Facts) -> float:
     """Return the least cost per step, ns, of splitting all kernels in two (as micro-batches do).
 
-    Each additional kernel costs the constant time of a kernel, that of the shortest quarter of all
-    kernels; and GPUs wait for launches as long again as they did.
+    An additional kernel takes at least as long as the shortest kernels do (a low quantile of all
+    lengths), and twice as many launches double the time that GPUs wait for launches.
     """
     lengths = facts.found(kernels)["lengths"]
     number, least = float(lengths["number"].sum()), quantile_of(lengths, _FIXED) or 0.0

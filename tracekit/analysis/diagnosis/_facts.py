@@ -269,7 +269,10 @@ class Facts:
     def where(
         self, measure: Measure, rule: str, devices: Collection[int] | None = None
     ) -> tuple[str, ...]:
-        """Return as texts the layers or ranges where a rule's kernels or idle time are longest."""
+        """Return as texts the layers or ranges where a rule's kernels or idle time are longest.
+
+        `measure` is the function that has measured these; only GPUs in `devices` count, if given.
+        """
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
         by_name = own.group_by("name").agg(pl.col("time").sum()).sort(
@@ -319,7 +322,7 @@ class Facts:
         return lost.mean if self.waits.is_empty() else lost.least
 
     def idle_of(self, *causes: str) -> pl.DataFrame:
-        """Return the rows of `idle` with one of the causes `causes`."""
+        """Return the rows of `Facts.idle` with one of the causes `causes`."""
         return self.idle.filter(pl.col("cause").is_in(causes))
 
     @cached_property

@@ -555,7 +555,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 
 def busy_host(facts: Facts) -> Finding | None:
-    """Find GPUs that wait while the host does other work than launching for long (over 1 ms)."""
+    """Find GPUs that wait while the host launches nothing for more than 1 ms at a time."""
     own = facts.idle.filter("is_long")
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean):

@@ -217,7 +217,10 @@ def _message_problems(entries: pl.DataFrame, ranks: pl.DataFrame) -> list[Proble
 def _without_dump(
     without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: Sequence[Problem]
 ) -> list[Problem]:
-    """Return a problem for the ranks without a dump, unless another problem is a cause."""
+    """Return a problem for the ranks `without` a dump, unless another problem is a cause.
+
+    It names the ranks that wait in process groups with these ranks.
+    """
     if not without or any(each["role"] == "cause" for each in problems):
         return []
     groups = members.filter(pl.col("rank").is_in(list(without)))["party"].unique()

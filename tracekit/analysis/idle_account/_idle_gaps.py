@@ -353,7 +353,7 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end`` (ns), ``held_by``: from a GPU's last op to that of ``held_by``.
+    """Return ``gap, start, end`` (ns), ``held_by``: gaps at whose end only that other GPU works.
 
     Parameters
     ----------
@@ -422,7 +422,10 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: main activity of GPU ``held_by`` in each interval; null if mostly idle."""
+    """Add ``behind``: main activity (of `busy`) of GPU ``held_by`` in each interval.
+
+    Null if activities cover less than half of the interval.
+    """
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

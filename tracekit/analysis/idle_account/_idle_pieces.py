@@ -220,7 +220,10 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Set the cause of gaps `last`, in which another GPU ends the step, to that GPU's activity."""
+    """Set the cause of gaps `last`, in which another GPU ends the step, to what that GPU does.
+
+    `blocks` are the busy intervals of these other GPUs, by activity.
+    """
     activity = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(activity, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)

@@ -159,7 +159,11 @@ class _IdleOfPart:
         ending: pl.DataFrame,
         of_ops: pl.DataFrame | None = None,
     ) -> Frames:
-        """Return sums of idle time; gaps, busy intervals and copies that other parts' sums need."""
+        """Return sums of idle time; gaps, busy intervals and copies that other parts' sums need.
+
+        `edges` has begin and end of each GPU's windows; `ending`, the GPUs that work until windows
+        end.
+        """
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)

@@ -152,8 +152,9 @@ def _per_step(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return mean idle time per step by keys (``step_ns``), and metadata on idle time not counted.
 
-    That is time in cold steps, and before a GPU's first and after its last op: a step ends for
-    all GPUs with the last op of any, which matters in a recording of few steps.
+    Not counted is time in cold steps, and before a GPU's first and after its last op: a step ends
+    for all GPUs with the last op of any, which matters in a recording of few steps. `whole`: see
+    `idle_sums`.
     """
     if "iteration" not in keys:
         trace = numbered_alike(trace)

@@ -212,7 +212,10 @@ def _size_at(place: int) -> pl.Expr:
 
 
 def _rows_of(shape: pl.Expr, elements: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
-    """Return bytes of `rows` slices along the first dimension of a tensor of size `shape`."""
+    """Return bytes of `rows` slices along the first dimension of a tensor of size `shape`.
+
+    The tensor has `elements` elements of `width` bytes.
+    """
     return rows * (elements / shape.list.first()) * width
 
 
@@ -247,7 +250,10 @@ def with_peaks(
 
 
 def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth``: peak memory rate, bytes/s (given, recorded, by model)."""
+    """Return ``device, name, bandwidth``: peak memory rate, bytes/s; null if unknown.
+
+    It is `rate` if given, else the recorded one, else that of the GPU's model.
+    """
     if rate is not None and rate <= 0:
         raise UsageError(
             f"the memory bandwidth is {rate} bytes/s", "give more than 0, such as 3.35TB"

@@ -292,7 +292,7 @@ def positions(shape: pl.Expr, weight: pl.Expr) -> pl.Expr:
 def output_positions(
     data: pl.Expr, weight: pl.Expr, stride: pl.Expr, padding: pl.Expr, dilation: pl.Expr
 ) -> pl.Expr:
-    """Return the number of output positions of a convolution that is not transposed.
+    """Return the number of output positions of a convolution that is not transposed, by its sizes.
 
     Along each dimension there are floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
     """

@@ -224,7 +224,10 @@ def _of_process(trace: Trace, name: str) -> Named:
 
 
 def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
-    """Return each group's number of ops and times, added over the time windows."""
+    """Return each group's number of ops and times, added over the time windows.
+
+    A group is a combination of values of `keys`.
+    """
     columns = columns_of(keys)
     known = [name for name in OF_WINDOWS if name in found.windows.columns]
     of_windows = found.windows.select("window", *known)

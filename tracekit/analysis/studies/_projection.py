@@ -296,7 +296,7 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
 def measured_against(
     jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Compare the modelled with the measured times of jobs.
+    """Compare the modelled with the measured times of jobs; for arguments see `step_times`.
 
     Returns
     -------

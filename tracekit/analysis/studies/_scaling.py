@@ -246,7 +246,10 @@ def _stage_precision() -> dict[str, pl.Expr]:
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
-    """Add speedups relative to the row with the fewest GPUs; null if several rows tie."""
+    """Add speedups relative to the row with the fewest GPUs; null if several rows tie.
+
+    In weak scaling (`mode`) the work grows with the number of GPUs.
+    """
     ends = ("cost_low", "cost_high")
     known = ("spread", "freedom", "scatter", "runs")
     costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]

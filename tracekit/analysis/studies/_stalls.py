@@ -357,7 +357,7 @@ def bubbles_answer(
     per_step: bool,
     skip: Skip,
 ) -> Answer:
-    """Return the time that pipeline stages lose in bubbles; see `pipeline_bubbles`.
+    """Return the time that pipeline stages lose in bubbles; for arguments see `pipeline_bubbles`.
 
     One run has one row per stage, or with `per_step` per step. Several runs have one row each, with
     means over steps and stages, and ``speedup``, the first run's step time over the row's.

@@ -223,7 +223,8 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """Return the bytes that transfers moved over the links of each counter while it was sampled.
 
-    Counters of GPUs and NICs that the machine lacks are left out.
+    `crossed` has a row per transfer and link, `spans` the sampled time. Counters of GPUs and NICs
+    that the machine lacks are left out.
     """
     lines = spans.select(*_LINE, "clock").unique()
     of_counters = lines.join(nodes, on=["device", "host", "nic"], nulls_equal=True)

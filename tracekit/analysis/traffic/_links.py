@@ -222,7 +222,10 @@ class _Sums:
         self._exposed = self._exposed.plus(parts.drop_nulls("start"), until)
 
     def _add_choices(self, rows: pl.DataFrame, transfers: pl.DataFrame) -> None:
-        """Add least and most bytes of collectives that may have run one of several algorithms."""
+        """Add least and most bytes of collectives that may have run one of several algorithms.
+
+        `rows` are their transfers by link or other keys.
+        """
         of_all = transfers.group_by("choice").agg(algorithms=pl.col("algorithm").n_unique())
         self._has_choices |= not of_all.is_empty()
         each = _alternatives(rows, self._columns).join(of_all, on="choice")

@@ -216,7 +216,10 @@ class Traffic:
         )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
-        """Return host -> (NIC index -> name), for NICs by which ranks are connected in the log."""
+        """Return host -> (NIC index -> name), for NICs by which ranks are connected in the log.
+
+        `transports` are the texts of connections, which name the type of network.
+        """
         networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
         ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
         devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
@@ -273,7 +276,7 @@ class Traffic:
     ) -> pl.DataFrame:
         """Return traffic by link and other keys; see `tracekit.analysis.communication.links`.
 
-        With `only_measured` there are no rows of modelled transfers, and none of these are made.
+        With `only_measured`, modelled transfers are left out, and not even computed.
         """
         if only_measured:
             return self._summed(by, [(self._recorded.filter(evidence="measured"), EVER)])
@@ -591,7 +594,10 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Return a sentence: how far the bytes of transfers differ from a counter's, and where most."""
+    """Return a sentence: how far the bytes of transfers differ from a counter's (`metric`), where.
+
+    It names the GPU or NIC at which they differ most.
+    """
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )

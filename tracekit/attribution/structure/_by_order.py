@@ -307,7 +307,7 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
 
 
 def _stages(sequence: Lane, apart: Step, found: Repeats) -> Array:
-    """Return the stage of each op: that of the corresponding op in the usual step (`apart`).
+    """Return the stage of each op: that of the corresponding op (by `found`) in the step `apart`.
 
     Runs of ops between repetitions of that step are evaluation (ME) if they contain layers and no
     kernel of training; else they get no stage.

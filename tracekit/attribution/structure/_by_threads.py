@@ -192,7 +192,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
 
 
 def _input_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the input copies that end the recording, after the last weight update."""
+    """Count the input copies at the end of the recording, after its last weight update."""
     lane, last = turns.lane, turns.first.size - 1
     end = int(turns.first[last] + parts.head[last])
     if end < turns.stop[last]:

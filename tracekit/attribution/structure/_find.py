@@ -300,9 +300,9 @@ def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Ass
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
     """Find stages of threads that copy input on streams of their own; return tested assumptions.
 
-    Their copies are input (or evaluation, if no training kernel runs meanwhile and evaluation
-    follows). If these threads launch layers of a network, their ops are forward passes without
-    backward.
+    These threads launch neither ops of training (`core`) nor collectives (`exchange`). Their copies
+    are input (or evaluation, if no training kernel runs meanwhile and evaluation follows). If these
+    threads launch layers of a network, their ops are forward passes without backward.
     """
     work = lane.work
     trained = np.unique(work.context_stream[core & lane.kernel])
@@ -340,8 +340,8 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
 def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
     """Mask input copies during which no op of training runs, and which evaluation follows.
 
-    `copies` and `trained` are indices of ops; `trained` are those of the training threads, among
-    which the next one to start must be evaluation (ME).
+    `copies` and `trained` are indices of ops, `stage` is the stage of each op; `trained` are ops of
+    training threads, of which the next one to start must be evaluation (ME).
     """
     trained = trained[np.argsort(work.start[trained], kind="stable")]
     place = np.searchsorted(work.start[trained], work.start[copies])
