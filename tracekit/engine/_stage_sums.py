@@ -87,7 +87,7 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Concatenate results of `frames` for parts of a run; each window is in one part."""
+        """Concatenate the sums (`frames`) of parts of a run; each window is in one part."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 

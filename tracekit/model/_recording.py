@@ -183,7 +183,7 @@ class Recording:
         object.__setattr__(self, "tables", conformed)
 
     def parts(self, name: str) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table that is not in `streams`, in batches; none if it is empty."""
+        """Yield the rows of a table that is small (not in `streams`), in batches; none if empty."""
         if name in self.tables:
             yield self.tables[name]
         elif name in self.passing:

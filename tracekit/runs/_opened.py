@@ -153,7 +153,10 @@ class OpenedRun:
         iterations: tuple[int, int] | None = None,
         between: str | tuple[int, int] | None = None,
     ) -> Self:
-        """Return the run limited to steps or to a time span; see `tracekit.engine.within`."""
+        """Return the run limited to steps or to a time span; see `tracekit.engine.within`.
+
+        `iterations` are the first and last step, `between` the start and end of the span.
+        """
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))

@@ -279,7 +279,7 @@ class AskedRuns:
     def _beside(
         self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
-        """Return the op with one of these names nearest to a time, after or before it; or None."""
+        """Return the op nearest to a time, after or before it, with one of these names; or None."""
         first, last = seen.lanes.edges
         has_name = pl.col("name").cast(pl.String).is_in(names.implode())
         ops = seen.run.trace["ops"].filter(has_name).select("op", "start", "end", *OF_OP)

@@ -103,7 +103,7 @@ class Counter:
         return 0, pl.concat([last_valid, points]) if self.scale["held"] else points
 
     def drawn(self, level: Bins, start: int, end: int) -> dict[str, Any]:
-        """Return as JSON the bins of a level that overlap an interval, and the bin before them."""
+        """Return as JSON the bins of a level that overlap an interval, and the one before these."""
         width, bins = level
         places = self._places(width, start, end) if width else (0, end - self.origin)
         first, last = np.searchsorted(bins["bin"].to_numpy(), (places[0], places[1] + 1))

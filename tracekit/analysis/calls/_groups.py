@@ -316,7 +316,7 @@ PARALLELISMS = {
 def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the name, parallelism and members of each communicator's group of ranks.
 
-    `calls` is as in the table `COLLECTIVE_CALLS`.
+    `calls` has a row per participant of a collective.
 
     Returns
     -------

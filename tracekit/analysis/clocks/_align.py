@@ -74,7 +74,7 @@ def align(
         Report index -> correction that the user gives, added to its times after the alignment by
         session starts.
     calls
-        Result of `clock_calls` for each report; computed if None.
+        Calls of each report that can align clocks, from `clock_calls`; computed if None.
     """
     return _Aligning(traces, user_clocks or {}, calls).result()
 

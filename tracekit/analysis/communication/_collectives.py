@@ -441,7 +441,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     calls
-        Result of `collective_calls`.
+        Participants of collectives, from `collective_calls`.
     ranks
         ``process, rank``; a process without a rank is named by its device.
 
@@ -556,7 +556,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
     The work of a rank's experts is taken as everything that it computes between the end of a
     dispatch and the start of the next combine. The n-th such interval of a step is taken as the
-    same layer on all ranks. `calls` is as in the table `COLLECTIVE_CALLS`.
+    same layer on all ranks. `calls` has a row per participant of a collective.
 
     Returns
     -------

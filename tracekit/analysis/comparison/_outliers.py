@@ -150,7 +150,7 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
     Parameters
     ----------
     odd
-        Result of `outlier_rows`.
+        Outlier steps with their causes, from `outlier_rows`.
     step, steps
         The change of the step with outliers, and the steps of A and of B.
 

@@ -467,7 +467,7 @@ def _with_further(net: Net, rows: pl.DataFrame) -> Net:
 
 
 def _circular(net: Net, number: int) -> pl.Series | None:
-    """Return the nodes on a cycle of edges, or after one; None without a cycle. `number`: of edges.
+    """Return the nodes on a cycle of the `number` edges, or after one; None without a cycle.
 
     Only edges whose source and target were recorded at the same time (coarse clocks) form cycles.
     """

@@ -233,7 +233,7 @@ def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
     Parameters
     ----------
     marks
-        Result of `_step_marks`.
+        Steps with the nodes of their starts and ends, from `_step_marks`.
     time
         Time of each node, ns.
     """

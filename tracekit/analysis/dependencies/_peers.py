@@ -262,7 +262,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Return warnings: the share of work without peers, and of waits, that no change alters."""
+    """Return warnings on the share of work that no change alters: work without peers, and waits."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

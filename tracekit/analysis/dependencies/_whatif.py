@@ -84,7 +84,7 @@ def whatif(
     Parameters
     ----------
     changes
-        Result of `parse_changes`.
+        The changes, from `parse_changes`.
     iterations
         First and last step to replay, if `trace` comes from `some_steps`.
 

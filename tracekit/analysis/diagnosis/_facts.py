@@ -67,7 +67,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     calls
-        Result of `collective_calls` with ``clock`` and ``step``.
+        Participants of collectives, from `collective_calls`, with ``clock`` and ``step``.
 
     Returns
     -------

@@ -237,8 +237,8 @@ def compilation(facts: Facts) -> Finding | None:
 def sync_in_loop(facts: Facts) -> Finding | None:
     """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for the host.
 
-    Each wait for a busy GPU delays the host by the time waited: without the wait it would be ahead
-    of the GPU, and so much of its later delays would be hidden.
+    Without a wait for a busy GPU the host would be ahead of the GPU by the time waited, and as much
+    of its later delays would be hidden.
     """
     own = facts.idle_of("waiting_call")
     if not (facts.has_steps and facts.is_usual(own)):

@@ -311,7 +311,7 @@ def _launched(calls: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int) -> list[Problem]:
     """Return problems: sends or receives that hang for want of the peer's matching call.
 
-    They hang if recording went on for `limit` ns.
+    A call hangs if the recording went on for at least `limit` ns after it.
     """
     hangs = calls.filter(pl.col("alive") - pl.col("at") >= limit)
     made = communicators(trace).select("process", party="communicator", peer="rank").drop_nulls()
@@ -338,9 +338,9 @@ def _messages(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace, limit: int)
 def _with_states(placed: pl.DataFrame, launches: pl.DataFrame, limit: int) -> pl.DataFrame:
     """Return calls with ``state``: completed or, if they hang, started or scheduled.
 
-    A call hangs if recording went on for `limit` ns; it is scheduled if its process launched
-    earlier work that hangs. ``silent_ns`` is how long nothing was recorded, for calls that hang
-    only by the end of the recording.
+    A call hangs if recording went on for at least `limit` ns after it; it is scheduled if its
+    process launched earlier work that hangs. ``silent_ns`` is how long nothing was recorded, for
+    calls that hang only by the end of the recording.
     """
     began = placed.group_by("process").agg(began=pl.col("start").min())
     first = launches.join(began, on="process").filter(pl.col("start") >= pl.col("began"))

@@ -193,7 +193,7 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
     asleep
         The same columns: sleeps of all threads.
     pairs
-        Result of `pairs_of`.
+        Pairs of threads (launching and driving) that explain gaps, from `pairs_of`.
     """
     columns = ["pair", "start", "end", "name"]
     alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
@@ -321,7 +321,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     pieces
         ``pair, start, end`` (ns) and any other columns.
     pairs
-        Result of `pairs_of`.
+        Pairs of threads (launching and driving) that explain gaps, from `pairs_of`.
     column
         Property of that range to add, ``name`` or ``stage``; ranges without it are ignored.
 
@@ -355,7 +355,7 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     pieces
         ``gap, pair, start, end, cause`` (times in ns).
     pairs
-        Result of `pairs_of`.
+        Pairs of threads (launching and driving) that explain gaps, from `pairs_of`.
 
     Returns
     -------

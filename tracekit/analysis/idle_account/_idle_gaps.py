@@ -259,7 +259,7 @@ def _behind(
 def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return the GPU that the op after an idle gap waits for, and the end of that wait.
 
-    `gaps` is the result of `gaps_of`.
+    `gaps` are the idle gaps of GPUs, from `gaps_of`.
 
     Returns
     -------
@@ -358,9 +358,9 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     gaps
-        Result of `gaps_of`.
+        Idle gaps of GPUs, from `gaps_of`.
     last
-        Result of `last_to_work`.
+        GPUs that work until windows end, from `last_to_work`.
     """
     behind = gaps.filter(pl.col("after").is_null()).select("gap", "start", "end")
     return behind.join(last.select("until", "held_by"), left_on="end", right_on="until")

@@ -230,7 +230,7 @@ def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFram
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Split more than `FEW_GAPS` gaps into groups that share no GPU and no thread."""
+    """Split gaps into groups that share no GPU and no thread, if there are more than `FEW_GAPS`."""
     if gaps.height <= FEW_GAPS:
         return [gaps]
     met = gaps.select("device", "pair").unique().with_columns(group="device")

@@ -320,11 +320,11 @@ def counted_operators(
     Parameters
     ----------
     operators
-        Result of `recorded_operators`.
+        Operators with recorded sizes, from `recorded_operators`.
     nodes
-        Result of `backward_nodes`.
+        Autograd's backward nodes, from `backward_nodes`.
     graphed
-        Result of `backward_graphs`.
+        Processes whose backward passes record a graph, from `backward_graphs`.
 
     Returns
     -------

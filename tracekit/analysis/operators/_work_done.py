@@ -222,7 +222,10 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
-    """Return the operators that launched kernels, with FLOPs, bytes, and times of the kernels."""
+    """Return the operators that launched kernels, with FLOPs, bytes, and times of the kernels.
+
+    With `causal` half the FLOPs of attention recorded as causal are counted.
+    """
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )

@@ -71,7 +71,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
 def step_lengths(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the length of each step, as the mean over its GPUs.
 
-    `spans` is the result of `step_spans`.
+    `spans` are steps on GPUs, from `step_spans`.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time in which only communication runs on a GPU, step by step.
 
     Communication means kernels of collectives, and copies between GPUs, direct or through the host.
-    It is exposed while no other op runs on its GPU. `spans` is the result of `step_spans`.
+    It is exposed while no other op runs on its GPU. `spans` are steps on GPUs, from `step_spans`.
 
     Returns
     -------

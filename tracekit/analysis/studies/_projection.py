@@ -245,7 +245,7 @@ def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     Parameters
     ----------
     table
-        Result of `project_architectures` or `sweep_hardware`, with ``nodes``.
+        Modelled step times, from `project_architectures` or `sweep_hardware`, with ``nodes``.
     by
         The columns that name a change: ``to``, or ``resource`` and ``value``.
 

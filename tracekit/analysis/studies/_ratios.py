@@ -1,4 +1,4 @@
-"""Confidence intervals of ratios of mean times, from steps of two runs or several runs."""
+"""Confidence intervals of ratios of mean times, by steps of two runs or by several runs a side."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Modelled:
     Parameters
     ----------
     calls
-        As in the table `COLLECTIVE_CALLS`.
+        One row per participant of a collective, as in `COLLECTIVE_CALLS`.
     ranks
         Devices and GPUs of the ranks of communicators.
     """
@@ -296,7 +296,7 @@ def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
     Parameters
     ----------
     calls
-        As in the table `COLLECTIVE_CALLS`.
+        One row per participant of a collective, as in `COLLECTIVE_CALLS`.
     machine
         The machine; NVSwitch algorithms are modelled only if it has an NVSwitch.
     """
@@ -324,7 +324,7 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
     messages
         NCCL calls from `nccl_messages`.
     calls
-        As in the table `COLLECTIVE_CALLS`; gives the times of the kernels.
+        One row per participant of a collective (`COLLECTIVE_CALLS`); gives the times of kernels.
     ranks
         Devices and GPUs of the ranks of communicators.
 
@@ -377,9 +377,9 @@ def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     calls
-        As in the table `COLLECTIVE_CALLS`.
+        One row per participant of a collective, as in `COLLECTIVE_CALLS`.
     messages
-        Result of `message_transfers`.
+        Transfers by messages of known peer and size, from `message_transfers`.
     """
     both = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
     known = messages.group_by("op").agg(both.all().alias("both")).filter("both")["op"]
@@ -401,7 +401,7 @@ def rank_devices(
     Parameters
     ----------
     calls
-        As in the table `COLLECTIVE_CALLS`.
+        One row per participant of a collective, as in `COLLECTIVE_CALLS`.
     log
         An NCCL log of the run.
     processes

@@ -507,7 +507,7 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
     Parameters
     ----------
     transfers
-        As in the table `TRANSFERS`.
+        One row per movement of data, as in the table `TRANSFERS`.
     parameters
         Number of the model's parameters.
     iterations

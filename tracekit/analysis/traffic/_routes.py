@@ -48,7 +48,7 @@ class Routes:
     def of(self, transfers: pl.DataFrame) -> pl.DataFrame:
         """Add ``route``, ``route_type`` and ``route_bandwidth`` (bytes/s) to transfers.
 
-        `transfers` is as in the table `TRANSFERS`.
+        `transfers` has a row per movement of data.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class Routes:
         Parameters
         ----------
         transfers
-            As in the table `TRANSFERS`.
+            One row per movement of data, as in the table `TRANSFERS`.
         is_short
             Whether to leave out columns that only serve to find links and times, and return texts
             of links as categories, which takes half the memory.

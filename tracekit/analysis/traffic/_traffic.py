@@ -112,7 +112,7 @@ class Traffic:
 
     @cached_property
     def calls(self) -> pl.DataFrame:
-        """The table `COLLECTIVE_CALLS` of the run."""
+        """Participants of the run's collectives, one row each: the table `COLLECTIVE_CALLS`."""
         return collective_calls(self.trace, self.log, self.sizes)
 
     @cached_property
@@ -126,7 +126,7 @@ class Traffic:
 
     @cached_property
     def all_transfers(self) -> pl.DataFrame:
-        """The table `TRANSFERS` of the run: copies, messages, and transfers of collectives.
+        """Movements of data (table `TRANSFERS`): copies, messages, transfers of collectives.
 
         Raises
         ------
@@ -641,7 +641,7 @@ def contradictions(transfers: pl.DataFrame, routes: Routes) -> tuple[str, ...]:
     Parameters
     ----------
     transfers
-        As in the table `TRANSFERS`.
+        One row per movement of data, as in the table `TRANSFERS`.
     routes
         Routes of transfers over the machine.
     """

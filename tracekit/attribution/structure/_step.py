@@ -375,7 +375,7 @@ def _nests(codes: Array, weight: Array) -> Array:
 def _middle(table: Array, size: int) -> tuple[int, int]:
     """Return the innermost pair of the nested pairs of equal launches with the largest weight.
 
-    `table` is the result of `_nests`; the search goes inward from the first and last launch.
+    `table` has the largest weights, from `_nests`; the search goes inward from both ends.
     """
     first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
