@@ -49,7 +49,7 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
 
 def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``start, end`` of silent stretches of at least 1 ms that take half of one of `waits`."""
+    """Return ``start, end`` of silent stretches (1 ms or more) that take half of one of `waits`."""
     if waits.is_empty():
         return waits
     inside = pl.any_horizontal(pl.col("time").is_between(*each) for each in waits.rows())
