@@ -69,7 +69,7 @@ LONG_ROOMS = ("real", "workloads")
 """Folders that a quick run does not even look into, unless they are named; one imports PyTorch."""
 
 ONE_PROCESS = ("tests/annotation/", "tests/workloads/")
-"""Rooms that train: the first optimizer of a process imports PyTorch's compiler, for seconds."""
+"""Rooms that train: to import PyTorch takes seconds, and its compiler, for an optimizer, too."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,6 +105,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process whether tests are handed out as below."""
+    node.workerinput["one_trains"] = node.config.getoption("dist") == "loadfile"
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let a process test whole files, and one of them all of `ONE_PROCESS`."""
     if config.getoption("dist") != "loadfile":
@@ -115,6 +120,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
             return ONE_PROCESS[0] if file.startswith(ONE_PROCESS) else file
+
+        def _check_nodes_have_same_collection(self) -> bool:
+            """Test whether all have the same tests beside those rooms; the longest list holds."""
+            found = self.registered_collections
+            self.registered_collections = {
+                node: [test for test in tests if not test.startswith(ONE_PROCESS)]
+                for node, tests in found.items()
+            }
+            is_same = bool(super()._check_nodes_have_same_collection())
+            by_length = sorted(found.items(), key=lambda each: -len(each[1]))
+            self.registered_collections = dict(by_length)
+            return is_same
+
+        def _assign_work_unit(self, node: Any) -> None:
+            known = self.registered_collections[node]
+            for scope, tests in self.workqueue.items():
+                if scope != ONE_PROCESS[0] or next(iter(tests)) in known:
+                    self.workqueue.move_to_end(scope, last=False)
+                    super()._assign_work_unit(node)
+                    return
+            node.shutdown()  # what is left is another's
 
     return ByFileOrRoom(config, log)
 
@@ -127,10 +153,20 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if config.getoption("effort") != "quick" or collection_path.parent != Path(__file__).parent:
+    if collection_path.parent != Path(__file__).parent:
         return None
-    is_named = any(f"tests/{collection_path.name}" in each for each in config.args)
-    return True if collection_path.name in LONG_ROOMS and not is_named else None
+    room = f"tests/{collection_path.name}"
+    if config.getoption("effort") == "quick" and collection_path.name in LONG_ROOMS:
+        return None if any(room in each for each in config.args) else True
+    return True if f"{room}/" in ONE_PROCESS and not _trains_here(config) else None
+
+
+def _trains_here(config: pytest.Config) -> bool:
+    """Test whether this is the process that tests `ONE_PROCESS`, or follows one that was killed."""
+    worker = getattr(config, "workerinput", {"one_trains": False})
+    if not worker["one_trains"]:
+        return True
+    return not 0 < int(worker["workerid"].removeprefix("gw")) < worker["workercount"]
 
 
 @pytest.hookimpl(trylast=True)
