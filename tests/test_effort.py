@@ -51,6 +51,7 @@ def test_training(): pass
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "left"), [("quick", ["cases[0]", "cases[4]"]), ("usual", None)])
 def test_a_quick_run_takes_two_short_cases(
     tmp_path: Path, chosen: str, left: list[str] | None

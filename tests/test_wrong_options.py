@@ -47,6 +47,7 @@ def test_wrong_values_are_refused_in_our_words(run: tracekit.Run, name: str) -> 
         pytest.fail(f"{name}({option}={value!r}) is answered")
 
 
+@pytest.mark.slow
 def test_steps_are_meant_alike(run: tracekit.Run) -> None:
     for ask in (run.breakdown, run.critical_path):
         one, two = ask(iterations=(1, 1)), ask(iterations=(1, 2))

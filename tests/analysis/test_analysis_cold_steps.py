@@ -128,6 +128,7 @@ def test_comparisons_and_studies_leave_out_the_same_steps() -> None:
     assert study_row(a, {}, "a", skip=0)["skipped"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("samples_read_once")
 def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> None:
     """The first step of this run is cold: it is in sums over the window, and in no mean."""

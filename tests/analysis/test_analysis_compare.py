@@ -113,6 +113,7 @@ def test_what_is_in_one_run_only_is_shown() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_ran_outside_of_steps_alone_is_listed_beside_them() -> None:
     """The same evaluation after training in both, setting up in B alone, a kernel moved into it."""
     runs = []

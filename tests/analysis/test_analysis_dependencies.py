@@ -516,6 +516,7 @@ def _job_of(took: dict[int, int], host: dict[int, int], *, more: int = 0) -> Tra
     return _linked(b)
 
 
+@pytest.mark.slow
 def test_steps_without_stragglers() -> None:
     """By hand: the mean of 100, 100 and 400 us is 200, the median 100.
 
@@ -559,6 +560,7 @@ def _saved(trace: Trace, by: str) -> dict[str, float]:
     return dict(rows.drop_nulls("saved_ns").select("change", "saved_ns").rows())
 
 
+@pytest.mark.slow
 def test_a_change_of_nothing_saves_nothing() -> None:
     run = tracekit.open(Path(__file__).parents[2] / "sample_traces" / "closure_1gpu.sqlite")
     rows = run.whatif(bandwidth=["nvlink=2x"])
@@ -1004,6 +1006,7 @@ def _pausing(*, asleep: bool, inside: bool, verdict: str) -> Trace:
     return _linked(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asleep", "inside", "verdict", "cause"),
     [

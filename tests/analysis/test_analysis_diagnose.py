@@ -631,6 +631,7 @@ def test_many_collectives_of_unknown_size_may_take_as_long_for_their_bytes() -> 
     assert "of unknown size: large ones take as long for their bytes" in row["evidence"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longer", [1, 4])
 def test_what_is_new_beside_a_longer_step_may_have_been_there(longer: int) -> None:
     """As a faster loader shows what its waits hid."""
@@ -1045,6 +1046,7 @@ def test_no_win_is_more_than_what_is_not_computed() -> None:
     assert (wins["win_high_ns"] <= 400 * US + 30).all()
 
 
+@pytest.mark.slow
 def test_the_largest_come_first_and_few_are_listed() -> None:
     whole = diagnose(_of_ranks(late=1), top=None).rows
     few = diagnose(_of_ranks(late=1), top=1)

@@ -124,6 +124,7 @@ def test_groups_in_step_are_told_apart(tensor: int, data: int, jitter: int) -> N
     assert right == 3 * (8 * data + 4 * tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitter", [0, 300, 1_000, 3_000])
 def test_what_no_end_tells_apart_is_unknown(jitter: int) -> None:
     """Ends differ by up to a microsecond themselves; a match is right, or there is none."""
@@ -131,6 +132,7 @@ def test_what_no_end_tells_apart_is_unknown(jitter: int) -> None:
         assert judged(hybrid(seed, 4, 2, jitter))[2] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor", "data"), [(4, 2), pytest.param(4, 8, marks=pytest.mark.nightly)]
 )

@@ -143,6 +143,7 @@ def late_job() -> Trace:
     ]))})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_who_is_late_in_which_groups() -> None:
     """By hand: in mesh_tp 0 waits 150 us for 1; in mesh_dp 0 300 and 2 100 for 1; 30 each for 2."""
     trace = late_job()

@@ -122,6 +122,7 @@ def _steps(lengths: Any) -> Any:
     return SimpleNamespace(parts=pl.DataFrame(rows), iterations=[*rows["iteration"]], devices=1)
 
 
+@pytest.mark.slow
 def test_a_slow_tenth_step_does_not_hide_a_slower_run() -> None:
     """60 steps, of which every tenth takes 5 times as long: the mean is 140 in the long run."""
     random = np.random.default_rng(11)

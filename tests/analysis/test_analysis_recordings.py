@@ -106,6 +106,7 @@ def test_the_typical_step_is_the_mean_of_medians() -> None:
     assert compare_recordings(a, b).meta["b_skipped"] == 1
 
 
+@pytest.mark.slow
 def test_a_limit_is_held_against_recordings() -> None:
     """Over 1.05 x 1020 are 19; one-sided 2.13 (4 degrees) x 16.7: not known of 3 a side."""
     found = _found([1000, 1020, 1040], [1070, 1090, 1110])

@@ -78,6 +78,7 @@ def test_of_many_steps_some_are_taken() -> None:
     assert 0 < found.interval[0] < found.value < found.interval[1] < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "lognormal", "stalls", "turns"])
 def test_intervals_are_seldom_wrong(kind: str) -> None:
     random = np.random.default_rng(6)

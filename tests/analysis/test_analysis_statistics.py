@@ -77,6 +77,7 @@ def test_what_never_varies_differs_for_certain() -> None:
     assert found.p_value.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_p_values_are_scipy_s_of_welch() -> None:
     from scipy import stats  # which takes a second
 

@@ -90,6 +90,7 @@ def _without_ranges() -> tuple[Trace, Trace]:
     return trace, attribute(trace, default_rules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1, 1 << 30])
 def test_processes_without_ranges_in_pieces(tmp_path: Path, memory: int) -> None:
     trace, whole = _without_ranges()

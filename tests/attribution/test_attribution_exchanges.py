@@ -312,6 +312,7 @@ def test_a_process_that_trains_beside_one_that_infers() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heights", [[1], [7], [3, 1, 50]])
 def test_places_are_the_same_chunk_by_chunk(heights: list[int]) -> None:
     trace = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 4).builder.trace()

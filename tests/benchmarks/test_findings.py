@@ -27,6 +27,7 @@ def kinds(trials: Any) -> Any:
     return importlib.import_module("finding_kinds")
 
 
+@pytest.mark.slow
 def test_the_page_and_the_score_are_of_the_same_trials(trials: Any) -> None:
     page = PAGE.read_text(encoding="utf-8")
     simulated = [rule for rule in trials.MENDS if f"| `{rule}` |" in page]

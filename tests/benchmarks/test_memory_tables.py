@@ -20,6 +20,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [False, True])
 def test_rows_of_processes_alternate_and_each_kernel_has_its_range(
     scripts: Any, stages: bool, tmp_path: Path

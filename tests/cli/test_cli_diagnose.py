@@ -59,6 +59,7 @@ def test_without_steps_it_cannot_be_told() -> None:
     assert [judged(found, fail_on=what) for what in ("10%", "any", "launch_bound")] == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_sarif_holds_all_findings(store: Path) -> None:
     found = _asked(store, "launch_bound", "--top", "1", "--format", "sarif")
     run = json.loads(found.stdout)["runs"][0]

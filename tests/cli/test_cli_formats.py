@@ -255,6 +255,7 @@ def test_all_formats_hold_the_same_rows(stored: Path) -> None:
     assert len(markdown[4 : markdown.index("", 4)]) == len(rows)
 
 
+@pytest.mark.slow
 def test_the_ending_of_the_output_file_names_the_format(stored: Path, tmp_path: Path) -> None:
     beginnings = {
         "json": b"{",

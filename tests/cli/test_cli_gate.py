@@ -47,6 +47,7 @@ def _asked(folder: Path, *words: str) -> Any:
     return CliRunner().invoke(app, [*words, "--store", str(folder)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -78,6 +79,7 @@ def test_an_outlier_is_left_out_and_named(folder: Path) -> None:
     assert " without step " in _asked(folder, "gate", "clean", "slow").output
 
 
+@pytest.mark.slow
 def test_a_cold_step_is_no_outlier(folder: Path) -> None:
     done = _asked(folder, "diagnose", "ddp", "--against", "ddp")
     assert done.exit_code == 0
@@ -137,6 +139,7 @@ def test_sarif_says_what_became_of_findings(folder: Path) -> None:
     assert "baselineState" not in same
 
 
+@pytest.mark.slow
 def test_junit_is_read_back(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "gate.xml"
     _asked(folder, "gate", "clean", "slow", "--new-findings", "-o", str(path))

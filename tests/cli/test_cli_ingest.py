@@ -29,6 +29,7 @@ def runs() -> list[dict[str, object]]:
     return rows
 
 
+@pytest.mark.slow
 def test_what_other_traces_and_terminals_take_is_not_loaded(tmp_path: Path) -> None:
     code = (
         "import atexit, sys; from tracekit.cli import main;"

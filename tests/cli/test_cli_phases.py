@@ -60,6 +60,7 @@ def rows(*words: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_question_by_phase(served: Path) -> None:
     told = {row["phase"]: row for row in rows("breakdown", "a", "--by", "phase")}
     assert (told["decode"]["steps"], told["prefill"]["steps"]) == (18, 6)
@@ -71,6 +72,7 @@ def test_each_question_by_phase(served: Path) -> None:
     assert moved == {"decode": 18 * 4_000, "prefill": 6 * 4_000}
 
 
+@pytest.mark.slow
 def test_a_comparison_by_phase(served: Path) -> None:
     found = rows("compare", "a", "b", "--by", "phase", "--skip", "0")
     told = {row["phase"]: (row["a_steps"], row["b_steps"], row["verdict"]) for row in found}

@@ -24,6 +24,7 @@ def test_stalls_of_one_run(stored: Path) -> None:
         assert row["idle_ns"] == row["wait_ns"] + row["other_idle_ns"]
 
 
+@pytest.mark.slow
 def test_a_terminal_says_what_lies_outside_of_steps(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

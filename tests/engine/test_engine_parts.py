@@ -210,6 +210,7 @@ def test_parts_are_apart_whoever_works_on_them(monkeypatch) -> None:
         run.parts()[0].read("ranges")
 
 
+@pytest.mark.slow
 def test_a_stretch_of_a_run_is_asked_of_its_parts(monkeypatch) -> None:
     run = within(_three(monkeypatch), between=(10, 75))
     assert len(run.parts()) == 3
@@ -225,6 +226,7 @@ def _reports(run: Trace) -> Sequence[Trace]:
     return tables._traces
 
 
+@pytest.mark.slow
 def test_gpus_that_a_report_lists_and_does_not_use_keep_no_reports_together(monkeypatch) -> None:
     run = _three(monkeypatch)
     # As a recorder lists all GPUs of the host.

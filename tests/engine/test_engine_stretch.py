@@ -113,6 +113,7 @@ def _added(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
+@pytest.mark.slow
 def test_stretches_next_to_each_other_add_up_to_the_run(ddp: tk.Run) -> None:
     ops = ddp.trace.read("ops")
     first, last = ops["start"].min(), ops["end"].max()

@@ -239,6 +239,7 @@ def test_chosen_steps_hold_their_busy_time(run: tracekit.Run, tmp_path: Path) ->
         assert sum(s.end - s.start for s in own) == busy, (device, stage)
 
 
+@pytest.mark.slow
 def test_steps_of_a_long_run_are_written_without_the_rest(
     run: tracekit.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def _rows(name: str) -> list[dict[str, object]]:
     return diagnose(trace, top=None).rows.to_dicts()
 
 
+@pytest.mark.slow
 def test_only_its_copies_of_input_are_found_in_a_clean_run() -> None:
     """They run on the stream that computes; over a PCIe so fast they are as good as hidden."""
     (found,) = _rows("clean")
@@ -51,6 +52,7 @@ def test_only_its_copies_of_input_are_found_in_a_clean_run() -> None:
     assert found["win_low_ns"] <= before - after <= found["win_high_ns"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIRST)
 def test_the_fault_comes_first(name: str) -> None:
     rule, change = FIRST[name]
@@ -66,6 +68,7 @@ def test_the_fault_comes_first(name: str) -> None:
         assert first["win_low_ns"] <= before - after <= first["win_high_ns"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipeline_1f1b", "pipeline_nccl"])
 def test_micro_batches_that_win_nothing_are_not_priced(name: str) -> None:
     """Of eight images each: those of four take twice as many kernels, which get little shorter."""

@@ -42,6 +42,7 @@ def test_a_good_file_is_read_as_a_plain_reader_does(name: str, tmp_path: Path) -
     assert outcome(kind, kind.make(tmp_path), answer=True) == RIGHT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_damaged_files_are_read_right_or_refused(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]

@@ -172,6 +172,7 @@ class TestDamage:
         with pytest.raises(error, match=text):
             read_inspector_logs([tmp_path / "a"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("version", ["v4.0", "v4.3"])
     def test_any_bytes_give_records_or_one_error(self, tmp_path: Path, version: str) -> None:
         whole = "\n".join(lines(CALLS * 3, version)).encode()

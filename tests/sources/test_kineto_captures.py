@@ -76,6 +76,7 @@ def operators(run: tk.Run) -> list[tuple[str | None, int]]:
     return rows.select("operator", "operators").rows()
 
 
+@pytest.mark.slow
 def test_kernels_are_of_the_operators_of_their_capture(tmp_path: Path) -> None:
     run = joined(
         tmp_path,
@@ -105,6 +106,7 @@ def test_several_captures_may_be_in_several_files(tmp_path: Path) -> None:
     assert operators(run) == [("add", 1), ("mm", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -126,6 +128,7 @@ def test_captures_that_look_alike_are_joined_only_if_they_are(
     assert any(alike in each for each in run.warnings) is not told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [["add", "gemm"], ["gemm"], ["gemm", "add", "add"]])
 def test_other_kernels_are_another_graph(tmp_path: Path, kernels: list[str]) -> None:
     run = joined(
@@ -137,6 +140,7 @@ def test_other_kernels_are_another_graph(tmp_path: Path, kernels: list[str]) -> 
     assert "1 of 2 launches of CUDA graphs replay kernels that no capture names" in run.warnings[0]
 
 
+@pytest.mark.slow
 def test_another_capture_makes_the_run_anew(tmp_path: Path) -> None:
     trace = replay(tmp_path / "replay.json", ["gemm"])
     assert operators(joined(tmp_path, trace)) == [(None, 1)]

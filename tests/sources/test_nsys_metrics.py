@@ -267,6 +267,7 @@ class TestOfNics:
         nsys.nic_sample(1, 2, 77, 4, 10)
         assert column(trace_of(nsys), "metrics", "nic") == ["NIC 77"]
 
+    @pytest.mark.slow
     def test_damaged_samples_cost_no_others(self, nsys):
         """And nothing of them is held against what was moved."""
         nsys.kernel(1, 900)

@@ -34,6 +34,7 @@ def _narrow(database: Database, rows: int) -> pl.DataFrame:
     return pl.concat([empty, *read], how="vertical_relaxed")
 
 
+@pytest.mark.slow
 def test_random_tables_hold_what_sqlite_reads(tmp_path: Path) -> None:
     for seed in range(SEEDS):
         database = Maker(seed, tmp_path / f"{seed}.db").make()

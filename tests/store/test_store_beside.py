@@ -127,6 +127,7 @@ def test_a_store_knows_the_sizes_of_its_runs(trace: Path, store: Store) -> None:
     assert store.find(run.id) == run.record
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("samples_read_once")
 @pytest.mark.parametrize("name", [None, "mine"])
 @pytest.mark.parametrize("is_new_store", [True, False])

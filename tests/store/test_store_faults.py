@@ -257,6 +257,7 @@ class TestChangedWhileItIsRead:
     def trace(self, tmp_path: Path) -> Path:
         return Path(shutil.copy(TRACE, tmp_path / "t.sqlite"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "moment", [60, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(0, 100, 15))]
     )

@@ -49,6 +49,7 @@ def stretches(run: tracekit.Run, count: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in found]
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_command_line(
     asked: AskedRuns, runs: list[tracekit.Run], client: Any
 ) -> None:
@@ -134,6 +135,7 @@ def test_launches_of_a_long_run_are_read_once(
     assert AskedRuns([tracekit.open(runs[1].name, store=store)]).steps({"run": "0"}) == told
 
 
+@pytest.mark.slow
 def test_causes_of_idle_time_are_those_of_the_command_line(
     runs: list[tracekit.Run], client: Any
 ) -> None:
@@ -146,6 +148,7 @@ def test_causes_of_idle_time_are_those_of_the_command_line(
             assert told["shell"].startswith(f"tracekit idle {run.name} --by cause --between ")
 
 
+@pytest.mark.slow
 def test_findings_lead_to_their_longest_place(runs: list[tracekit.Run], client: Any) -> None:
     run = runs[0]
     told = client.data("findings", run=0)
@@ -171,6 +174,7 @@ def test_findings_lead_to_their_longest_place(runs: list[tracekit.Run], client: 
         b for _, b in inside.values())]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pixels", [1, 4_000])
 def test_lanes_of_idle_time_are_what_idle_says(
     runs: list[tracekit.Run], client: Any, pixels: int
@@ -247,6 +251,7 @@ def _said(run: tracekit.Run, by: str, between: tuple[int, int]) -> tracekit.Answ
     return run.breakdown.answer(by=by, between=between)
 
 
+@pytest.mark.slow
 def test_long_stretches_are_broken_down_without_their_ops(
     runs: list[tracekit.Run],
     lanes_of: Callable[[tracekit.Run], RunLanes],
@@ -382,6 +387,7 @@ def exposed_ns(shown: dict[str, Any]) -> dict[str, int]:
     return sums
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pixels", [1, 8_000])
 def test_counters_are_what_a_plain_loop_and_sql_find(
     counted: tracekit.Run, lanes_of: Callable[[tracekit.Run], RunLanes], pixels: int
@@ -434,6 +440,7 @@ def check_counter(
     assert in_sight <= {*places}
 
 
+@pytest.mark.slow
 def test_damaged_sums_are_made_again(
     runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -614,6 +621,7 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     )
 
 
+@pytest.mark.slow
 def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.Run]) -> None:
     seen = set()
     for number, run in enumerate(runs):

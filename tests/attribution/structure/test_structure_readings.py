@@ -16,6 +16,7 @@ def _told(name: str, mode: str, step: str | None) -> Trace:
     return attribute(trace_of(simulate(name, mode)), Rules.load(step=step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode", "counts"),
     [
