@@ -45,6 +45,7 @@ class RpdBuilder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = sqlite3.connect(path)
+        self._file.execute("PRAGMA synchronous = OFF")
         self._file.executescript(_TABLES)
 
     def __enter__(self) -> Self:
@@ -273,6 +274,7 @@ class RocpdBuilder:
                  environment: dict[str, str] | None = None, gpus: int = 2) -> None:  # fmt: skip
         self.path, self.pid, self._ending, self._newer = path, pid, guid, newer
         self._file = sqlite3.connect(path)
+        self._file.execute("PRAGMA synchronous = OFF")
         place = "".join(f", {name} INTEGER" for name in _PLACE)
         self._file.executescript(
             _ROCPD.format(
