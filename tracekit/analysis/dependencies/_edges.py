@@ -209,13 +209,12 @@ def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
 
 def _work() -> pl.Expr:
     """Return the ``work`` of an op: `compute`, `memory`, `comm` (between GPUs) or `host_copy`."""
-    kind = pl.col("kind").cast(pl.String)
-    moves = (kind == "collective") | kind.is_in(_PEER)
+    kind = pl.col("kind")
     return (
-        pl.when(moves).then(pl.lit("comm"))
-        .when(kind.is_in(["h2d", "d2h"])).then(pl.lit("host_copy"))
-        .when(kind.is_in(["d2d", "memset", "h2h", "unknown"])).then(pl.lit("memory"))
-        .otherwise(pl.lit("compute")).cast(_WORK)
+        pl.when(kind.is_in(["collective", *_PEER])).then(pl.lit("comm", _WORK))
+        .when(kind.is_in(["h2d", "d2h"])).then(pl.lit("host_copy", _WORK))
+        .when(kind.is_in(["d2d", "memset", "h2h", "unknown"])).then(pl.lit("memory", _WORK))
+        .otherwise(pl.lit("compute", _WORK))
     )  # fmt: skip
 
 
