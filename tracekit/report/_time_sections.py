@@ -274,6 +274,7 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 def findings(subject: Subject) -> Markup | None:
     """List the findings of `diagnose`, if the run allows it."""
+    _ = subject.close.traffic  # kept for later sections, and so shared with `diagnose`
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
         return fragment("paragraphs", [f"{answer.empty[:1].upper()}{answer.empty[1:]}."], "")
