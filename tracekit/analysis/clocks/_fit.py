@@ -162,15 +162,11 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
     if len(low[1]) and len(high[1]) and (least := low[1].max()) <= (most := high[1].min()):
         moved = min(max(0, int(least)), int(most)) if levels else int(least + most) // 2
         clock = Clock("", clock.offset + moved, drift, since, steps=steps)
-    return _judged(pairs, messages, clock)
+    return held_to(pairs, messages, clock)
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
     """Measure how well matched calls and messages agree under the given clock correction."""
-    return _judged(pairs, messages, clock)
-
-
-def _judged(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
     left = pairs.end - pairs.other_end - clock.added(pairs.other_end)
     residual = None
     if len(pairs):
