@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -148,7 +147,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
     """
     sources.check_readable(path)
     ingest.store.load()
-    with DigestBeside(path, ingest.request.progress) as digest:
+    with Digests([path], ingest.request.progress) as digest:
         try:
             if ingest.store.may_hold(file_size(path)):
                 return ingest.of({path: digest.wait()})
@@ -170,7 +169,7 @@ class _Ingest:
     states: Mapping[Path, object]
 
     def of(
-        self, digests: Mapping[Path, str], beside: DigestBeside | None = None
+        self, digests: Mapping[Path, str], beside: Digests | None = None
     ) -> tuple[RunRecord, bool]:
         """Make a run of the files in `digests` (file -> digest), unless the store has an equal run.
 
@@ -187,7 +186,7 @@ class _Ingest:
             summarise=analysis.summarise,
         )
 
-    def _make(self, folder: Path, digests: Mapping[Path, str], beside: DigestBeside | None) -> Made:
+    def _make(self, folder: Path, digests: Mapping[Path, str], beside: Digests | None) -> Made:
         request = self.request
         options = ReportOptions(
             request.rules, NOT_YET, request.memory, request.nsys, request.captures,
@@ -195,14 +194,42 @@ class _Ingest:
             _seen if len(digests) > 1 else None,
         )  # fmt: skip
         share = [(path, replace(options, digest=digest)) for path, digest in digests.items()]
-        together = _Together(request, self.failures.sentences, beside)
         tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
         made = make_reports(
-            folder, share, self.executor, self.failures.add, tell, together.foreign, together.settle
-        )
+            folder, share, self.executor, self.failures.add, tell, self._foreign,
+            partial(self._settle, beside),
+        )  # fmt: skip
         digest = beside.wait() if beside else made.digest
         _check_unchanged({path: self.states[path] for path in digests})
         return replace(made, digest=digest, left_out=tuple(self.failures.sentences))
+
+    def _foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
+        """Return the trace files that are of another job or execution: index -> reason."""
+        if len(seen) == 1:
+            return {}
+        from tracekit.runs._foreign import foreign
+
+        found = foreign([each.said for each in seen])
+        if not self.request.force:
+            return found
+        self.failures.sentences += [f"these reports were forced to be one run: {why}"
+                                    for why in found.values()]  # fmt: skip
+        return {}
+
+    def _settle(
+        self, beside: Digests | None, folders: Sequence[Path], seen: Sequence[_Seen]
+    ) -> None:
+        """Align the files' clocks; write the corrections, and a file's digest, to their tables."""
+        if len(folders) > 1 or self.request.clocks:
+            from tracekit.analysis.clocks import aligned
+
+            traces = [model.Trace.scan(folder) for folder in folders]
+            named = _named_reports(traces, self.request.clocks)
+            calls = [each.calls for each in seen] if len(folders) > 1 else None
+            for folder, trace in zip(folders, aligned(traces, named, calls), strict=True):
+                model.replace_table(folder, "reports", trace.read("reports"))
+        if beside:
+            _put_digest(folders[0], beside.wait())
 
 
 def _check_unchanged(states: Mapping[Path, object]) -> None:
@@ -246,12 +273,13 @@ class _Failures:
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
     """Return the SHA-256 of each file's content, in order; unreadable files go to `failures`."""
     found: dict[Path, str] = {}
-    with DigestsSideBySide(request.files, request.progress) as digests:
-        for path, result in digests:
-            if isinstance(result, InputError):
-                failures.add(path, result)
-            else:
-                found[path] = result
+    with Digests(request.files, request.progress) as digests:
+        for number, path in enumerate(request.files):
+            try:
+                sources.check_readable(path)
+                found[path] = digests.wait(number)
+            except InputError as error:
+                failures.add(path, error)
     if not found:
         raise InputError(f"none of the {len(request.files)} reports could be read")
     return found
@@ -282,55 +310,6 @@ def _seen(path: Path, trace: model.Trace) -> _Seen:
     from tracekit.runs._foreign import said
 
     return _Seen(said(trace, path.absolute().name), clock_calls(trace))
-
-
-class _Together:
-    """Steps of an ingest that need all trace files: detect files of other jobs, align clocks.
-
-    Parameters
-    ----------
-    request
-        The request of the ingest.
-    sentences
-        List to which warnings for users are added.
-    beside
-        Digest of a single trace file that is computed while the file is read; else None.
-    """
-
-    def __init__(self, request: Request, sentences: list[str], beside: DigestBeside | None) -> None:
-        self._request = request
-        self._sentences = sentences
-        self._beside = beside
-
-    def foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
-        """Return the trace files that are of another job or execution: index -> reason."""
-        if len(seen) == 1:
-            return {}
-        from tracekit.runs._foreign import foreign
-
-        found = foreign([each.said for each in seen])
-        if not self._request.force:
-            return found
-        self._sentences += [f"these reports were forced to be one run: {why}"
-                            for why in found.values()]  # fmt: skip
-        return {}
-
-    def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Align the files' clocks; write the corrections, and a file's digest, to their tables."""
-        self._settle_clocks(folders, seen)
-        if self._beside:
-            _put_digest(folders[0], self._beside.wait())
-
-    def _settle_clocks(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        if len(folders) == 1 and not self._request.clocks:
-            return
-        from tracekit.analysis.clocks import aligned
-
-        traces = [model.Trace.scan(folder) for folder in folders]
-        named = _named_reports(traces, self._request.clocks)
-        calls = [each.calls for each in seen] if len(folders) > 1 else None
-        for folder, trace in zip(folders, aligned(traces, named, calls), strict=True):
-            model.replace_table(folder, "reports", trace.read("reports"))
 
 
 def _put_digest(folder: Path, digest: str) -> None:
@@ -413,96 +392,52 @@ _SECONDS = 0.1
 """Seconds between messages about the progress of a digest."""
 
 
-class DigestBeside:
-    """Digest of a trace, computed in a thread while the trace is read.
+class Digests:
+    """Digests of traces, computed in threads, such as while a trace is read.
 
-    It is a context manager; leaving it ends the thread, whether or not the digest is complete.
+    It is a context manager; leaving it ends the threads, whether or not digests are complete.
 
     Parameters
     ----------
-    path
-        The trace.
+    files
+        The traces.
     progress
-        Called with the bytes read so far, while `wait` waits.
+        Called with the total number of bytes read so far, while `wait` waits.
     """
 
-    def __init__(self, path: Path, progress: Progress) -> None:
-        self._path = path
+    def __init__(self, files: Sequence[Path], progress: Progress) -> None:
+        self._files = files
         self._progress = progress
-        self._size = file_size(path)
-        self._done = 0
+        self._size = _size(files)
+        self._done = dict.fromkeys(files, 0)
         self._is_wanted = True
 
     def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(1, "digest")
-        self._digest = self._pool.submit(file_digest, self._path, self._note)
+        self._pool = ThreadPoolExecutor(min(cores(), len(self._files)), "digest")
+        self._digests = [
+            self._pool.submit(file_digest, path, partial(self._note, path)) for path in self._files
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_wanted = False
         self._pool.shutdown(cancel_futures=True)
 
-    def wait(self) -> str:
-        """Wait for the digest and return it.
+    def wait(self, number: int = 0) -> str:
+        """Wait for the digest of the trace with this index and return it.
 
         Raises
         ------
         InputError
             If the trace cannot be read.
         """
-        while wait([self._digest], _SECONDS).not_done:
-            self._progress(_STEP, self._done, self._size)
-        digest = self._digest.result()
-        self._progress(_STEP, self._size, self._size)
+        while wait([self._digests[number]], _SECONDS).not_done:
+            self._progress(_STEP, sum(self._done.values()), self._size)
+        digest = self._digests[number].result()
+        self._progress(_STEP, sum(self._done.values()), self._size)
         return digest
 
-    def _note(self, done: int) -> None:
-        _check_wanted(self._path, self._is_wanted)
-        self._done = done
-
-
-class DigestsSideBySide:
-    """Digests of several files, computed in threads and yielded in the order of the files.
-
-    Parameters
-    ----------
-    files
-        The files.
-    progress
-        Called with the total number of bytes read so far.
-    """
-
-    def __init__(self, files: Sequence[Path], progress: Progress) -> None:
-        self._files = files
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._done: dict[Path, int] = {}
-        self._total = sum(map(file_size, files))
-        self._is_wanted = True
-
-    def __enter__(self) -> Iterator[tuple[Path, str | InputError]]:
-        self._pool = ThreadPoolExecutor(min(cores(), len(self._files)))
-        return zip(self._files, self._pool.map(self._digest, self._files), strict=True)
-
-    def __exit__(self, *_: object) -> None:
-        self._is_wanted = False
-        self._pool.shutdown(cancel_futures=True)
-
-    def _digest(self, path: Path) -> str | InputError:
-        try:
-            sources.check_readable(path)
-            return file_digest(path, partial(self._tell, path))
-        except InputError as error:
-            return error
-
-    def _tell(self, path: Path, done: int) -> None:
-        _check_wanted(path, self._is_wanted)
-        with self._lock:
-            self._done[path] = done
-            self._progress(_STEP, sum(self._done.values()), self._total)
-
-
-def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
-    """Raise an error, which ends the reading thread, if the result is not wanted any more."""
-    if not is_wanted:
-        raise InputError(f"{path} was not read to its end")
+    def _note(self, path: Path, done: int) -> None:
+        if not self._is_wanted:
+            raise InputError(f"{path} was not read to its end")
+        self._done[path] = done

@@ -10,7 +10,7 @@ from pathlib import Path
 from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.model import GivenClock
-from tracekit.runs._new_runs import DigestBeside, OnError, Request, add_run, check_workers
+from tracekit.runs._new_runs import Digests, OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
 from tracekit.store import (
     DEFAULT_MEMORY,
@@ -228,8 +228,8 @@ def _find(place: Store, reference: StrPath, progress: Progress, memory: int | No
             return found
     sources.check_readable(path)
     if place.may_hold(file_size(path)):
-        with DigestBeside(path, progress) as beside:
-            digest = beside.wait()
+        with Digests([path], progress) as digests:
+            digest = digests.wait()
         known = next((record for record in place.runs() if record.digest == digest), None)
         if known is not None:
             return known
