@@ -140,20 +140,19 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
     """
     same = ["name", "launch_size"]
     devices = facts.steps["device"].unique()
-    each = facts.found(kernels)["paces"].sort("device", *same)
-    is_shared = (pl.len().over(same) == devices.len()) & (
-        pl.col("number").n_unique().over(same) == 1
-    )
+    each, shared_ns = facts.found(kernels)["paces"], pl.col("total").filter("is_shared").sum()
     middle = pl.col("own").min() if devices.len() <= _PAIR else pl.col("own").median()
-    shared = each.with_columns(is_shared=is_shared, usual=middle.over(same))
-    shared_ns = pl.col("total").filter("is_shared").sum()
+    is_shared = (pl.len() == devices.len()) & (pl.col("number").n_unique() == 1)
+    usual = each.group_by(same).agg(usual=middle, is_shared=is_shared)
+    shared = each.join(usual, on=same, nulls_equal=True)
+    told = shared.group_by("device").agg(told=shared_ns / pl.col("total").sum())["told"]
+    if not (told >= _MOSTLY).all():
+        shared = shared.clear()
     expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
-    paces = shared.group_by("device").agg(
+    return shared.sort("device", *same).group_by("device").agg(
         pace=shared_ns / expected, kernels=pl.col("number").filter("is_shared").sum(),
-        told=shared_ns / pl.col("total").sum(),
         least=(pl.col("own") / pl.col("usual")).filter("is_shared").quantile(0.25),
     )  # fmt: skip
-    return paces if (paces["told"] >= _MOSTLY).all() else paces.clear()
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
