@@ -242,7 +242,7 @@ def test_what_is_in_sight_is_a_table(
     browser: Any, served: View, runs: list[tracekit.Run], heard: list[str], client: Any
 ) -> None:
     page = opened(browser, served.address, heard)
-    page.wait_for_selector("[data-explained]")
+    page.wait_for_selector("[data-explained][data-listed]")
     page.wait_for_function("() => !document.querySelector('.sight').textContent.includes('found')")
     shown = dict(
         page.eval_on_selector_all(

@@ -408,7 +408,8 @@ class _Near:
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
         near, ranges = step_detail.around(trace, begin, end, number)
         # Calls are found by their number: a test of their times would read more columns.
-        near = near.with_part({"iterations": steps.lazy(), "calls": trace["calls"]})
+        part = {name: near[name] for name in ("ops", "ranges", "host", "syncs")}
+        near = trace.with_part({**part, "iterations": steps.lazy()})
         return cls((number, step), (begin, end), ranges, near)
 
     def numbered(self, op: pl.DataFrame) -> pl.DataFrame:

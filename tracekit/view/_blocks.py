@@ -64,7 +64,9 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
         for gpu, (begun, done) in sums.gpus.items()
         if begun < end and done > start
     }
-    busy = _busy(sums, where) + sum(each.meta["window_ns"] - each.meta["idle_ns"] for each in ends)
+    exposed = (block[0][where] for key, block in sums.blocks.items() if key[1] == "exposed")
+    busy = sum(int(each.sum(dtype=np.int64)) for each in exposed)
+    busy += sum(each.meta["window_ns"] - each.meta["idle_ns"] for each in ends)
     window = sum(windows.values())
     meta = {"window_ns": window, "idle_ns": window - busy}
     if by != "device":
@@ -107,14 +109,6 @@ def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
     found = pl.DataFrame(rows, schema=schema).fill_null(0).group_by(by).sum()
     there = found.filter((pl.col("ops") > 0) | (pl.col("busy_ns") > 0))
     return _measures(there, by)
-
-
-def _busy(sums: RunSums, where: slice) -> int:
-    return sum(
-        int(busy[where].sum(dtype=np.int64))
-        for (_, column, _), (busy, _, _) in sums.blocks.items()
-        if column == "exposed"
-    )
 
 
 def _arranged(rows: pl.DataFrame, by: str, window: int, windows: dict[int, int]) -> pl.DataFrame:

@@ -467,9 +467,9 @@ class RunLanes:
         return found
 
 
-def _order(lane: Key) -> tuple[Any, ...]:
+def _place(lane: Lane) -> tuple[Any, ...]:
     """Return the key by which lanes are sorted from top to bottom."""
-    kind, key = lane
+    kind, key = lane.kind, lane.key
     parts = [(part is None, part or 0) for part in key]
     if kind in _KINDS:
         return 1, parts[0], _KINDS.index(kind), parts
@@ -496,10 +496,6 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
             "idle": (f"GPU {gpu} · idle, why", f"GPU{gpu} idle"),
         }.get(kind, (f"GPU {gpu} · stream {last}", f"GPU{gpu} s{last}"))
     return Lane(kind, key, *names, is_first, tiles)
-
-
-def _place(lane: Lane) -> tuple[Any, ...]:
-    return _order((lane.kind, lane.key))
 
 
 def _counter_lane(number: int, counter: Counter) -> Lane:

@@ -473,7 +473,7 @@ class _Adding:
                 spans = spans_of(each)
                 self._sums[lane].add(spans, spans.by_look(), begin, until)
                 if (few := self._few.get(lane)) is not None:
-                    few.append(each.filter(_starts(begin, until)).select(_drawn_columns()))
+                    few.append(each.filter(_starts(begin, until)).select(*DRAWN).cast(DRAWN))
         return self
 
     def _add_blocks(
@@ -551,7 +551,3 @@ def _by_lane(kind: str, rows: pl.DataFrame) -> dict[Key, pl.DataFrame]:
 
 def _starts(begin: int, until: int) -> pl.Expr:
     return pl.col("start").is_between(begin, until, closed="left")
-
-
-def _drawn_columns() -> list[pl.Expr]:
-    return [pl.col(name).cast(kind) for name, kind in DRAWN.items()]

@@ -157,12 +157,10 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     none = pl.DataFrame(schema={"op": ops.schema["op"], "size_bytes": pl.Int64})
     sizes = trace.once(_sizes) if (ops["kind"] == "collective").any() else none
     beside = (
-        ops.lazy()
-        .select("op", "call", "range")
-        .join(sizes.lazy(), on="op", how="left", maintain_order="left")
-        .join(calls.lazy(), on="call", how="left", maintain_order="left")
-        .join(paths.lazy(), on="range", how="left", maintain_order="left")
-        .collect()
+        ops.select("op", "call", "range")
+        .join(sizes, on="op", how="left", maintain_order="left")
+        .join(calls, on="call", how="left", maintain_order="left")
+        .join(paths, on="range", how="left", maintain_order="left")
     )
     of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
     ranges = ops.select(of_pass).to_series()

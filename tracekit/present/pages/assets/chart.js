@@ -386,13 +386,9 @@ class Chart {
     for (const [name, text] of this.facts(found)) facts.append(element("dt", name), element("dd", text));
     told.append(facts);
     this.lane = this.view.lanes.indexOf(found.lane);
-    this.scrollTo(22 + 17 * this.lane);
+    const box = this.canvas.parentElement, top = 17 * this.lane;
+    if (top < box.scrollTop || top + 39 > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
     this.draw();
-  }
-
-  scrollTo(top) {
-    const box = this.canvas.parentElement, { scrollTop, clientHeight } = box;
-    if (top < scrollTop + 22 || top + 17 > scrollTop + clientHeight) box.scrollTop = top - clientHeight / 2;
   }
 
   facts({ lane, i }) {

@@ -768,7 +768,6 @@ function tableOf(got, causes) {
 function fill(view, got) {
   const none = { start: [], length: [], stage: [], name: [], number: [] };
   Object.assign(view, got, { heads: got.lanes, lanes: got.lanes.map((lane) => ({ ...lane, ...none })) });
-  return view;
 }
 
 // What is missing is said above the chart.
