@@ -13,7 +13,7 @@ from effort import examples
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
-from tracekit.attribution._exchanges import Returned
+from tracekit.attribution._exchanges import Doubtful
 from tracekit.model import Trace
 
 NAMES = {
@@ -442,9 +442,9 @@ def test_copies_to_the_host_that_update_by_their_place_are_told(
     builder.op("gemm", 230, start=240, end=1_000, stage="BP")
     for op in builder.rows["ops"]:
         op["stage_source"] = source
-    returned, opinions = Returned(), {"stage_source": "x", "other_source": "x", "total_ns": 960}
-    returned.add(builder.trace().read("ops"))
-    said = list(returned.warnings(pl.DataFrame([opinions])))
+    doubtful, opinions = Doubtful(), {"stage_source": "x", "other_source": "x", "total_ns": 960}
+    doubtful.add(builder.trace().read("ops"))
+    said = list(doubtful.warnings(pl.DataFrame([opinions])))
     assert bool(said) is told
     assert not told or said[0].startswith("copies to the host, 21 % of GPU time, count as weight")
 

@@ -13,9 +13,9 @@ import polars as pl
 
 from tracekit.attribution._arrays import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._chunks import Waiting
-from tracekit.attribution._clock import Blocking, Jumps, early, late, steady_offset, waits
+from tracekit.attribution._clock import Jumps, early, late, steady_offset, waits
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
-from tracekit.attribution._exchanges import Compressed, Returned, Split, Unnamed, roles_by_name
+from tracekit.attribution._exchanges import Compressed, Doubtful, Split, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
@@ -424,8 +424,8 @@ def _attribute_ops(
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
     doubts = (
-        Unmarked(found.iterations), Shared(found.iterations), Unnamed(), Returned(), Compressed(),
-        Split(), Blocking(), jumps,
+        Unmarked(found.iterations), Shared(found.iterations), Doubtful(), Compressed(), Split(),
+        jumps,
     )  # fmt: skip
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)

@@ -364,33 +364,6 @@ _PART = 32
 the same jumps in real traces."""
 
 
-class Blocking:
-    """Adds up the time of kernels that end before their launching call returns.
-
-    The host waits for each of these. Of most kernels, by time, no other call returns so late.
-    """
-
-    def __init__(self) -> None:
-        self._ns = np.zeros(2, np.int64)
-
-    def add(self, ops: pl.DataFrame) -> None:
-        """Add the kernels of a chunk of ops."""
-        length = pl.col("end") - pl.col("start")
-        waits = pl.col("launch_end") >= pl.col("end")
-        kernels = ops.filter(pl.col("kind") == "compute")
-        self._ns += kernels.select(length.sum(), waits=length.filter(waits).sum()).row(0)
-
-    def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn if calls wait for most kernels, as with CUDA_LAUNCH_BLOCKING=1."""
-        total, waited = self._ns
-        if 2 * waited > total:
-            yield (
-                f"kernels of {waited / 1e6:,.3f} of {total / 1e6:,.3f} ms end before the calls "
-                "that launch them return (CUDA_LAUNCH_BLOCKING=1?): time that the host waits in "
-                "these calls counts as its own work"
-            )
-
-
 class Jumps:
     """Finds GPU clocks that jump ahead within the recording, which looks like idle time.
 

@@ -9,6 +9,7 @@ broadcasts before layers move their weights.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -505,78 +506,67 @@ def _relayed_copies(
     ).filter(pl.col("kind").is_in(_COPIES) & pl.col("thread").is_in(threads.implode()))  # fmt: skip
 
 
-class Unnamed:
-    """Adds up the time of collectives whose kernel names lack the operation (as with RCCL).
+class Doubtful:
+    """Adds up the GPU time of ops of which it is doubtful what they do, or who waits for them.
 
-    Only those in stages FP, BP and OTHER count.
-    """
-
-    def __init__(self) -> None:
-        self._ns = 0
-
-    def add(self, ops: pl.DataFrame) -> None:
-        """Add the collectives of a chunk of the canonical table of ops."""
-        in_stages = pl.col("stage").cast(pl.String).is_in(["FP", "BP", "OTHER"])
-        rows = ops.filter(pl.col("collective") == "unknown", in_stages)
-        self._ns += int((rows["end"] - rows["start"]).sum())
-
-    def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if collectives of unknown operation take much of all GPU time.
-
-        `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
-        """
-        total = _time_of(opinions)
-        if self._ns > _WORD * total:
-            yield (
-                "kernels of collectives that do not name their operation take "
-                f"{100 * self._ns / total:.0f} % of GPU time: which of them exchange gradients is "
-                "not known, so any of them in backward passes have no stage"
-            )
-
-
-class Returned:
-    """Adds up large copies between host and GPU whose stage is doubtful.
-
-    Copies to the GPU that count as input may bring back data that was moved to the host before.
+    Collectives whose kernel names lack the operation (as with RCCL) may exchange gradients. Large
+    copies to the GPU that count as input may bring back data that was moved to the host before.
     Copies to the host that count as weight update, only because of their place in the order of
-    launches, may fetch results.
+    launches, may fetch results. For kernels that end before their launching call returns, the host
+    waits; of most kernels, by time, no other call returns so late.
     """
 
     def __init__(self) -> None:
-        self._bytes = {"d2h": 0, "h2d": 0}
-        self._ns = {"IO": 0, "WU": 0}
+        self._sums: Counter[str] = Counter()
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Add the large copies in a chunk of the table of ops."""
-        kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
-        large = ops.filter(pl.col("bytes") > _LARGE)
-        copies = large.filter(kind.is_in(_HALVES)).select(
-            "bytes", kind, stage, by_place=source == "structure", ns=pl.col("end") - pl.col("start")
-        )  # fmt: skip
-        brings = copies.filter(kind == "h2d", stage == "IO")
-        self._bytes["h2d"] += int(brings["bytes"].sum())
-        self._bytes["d2h"] += int(copies.filter(kind == "d2h", stage != "ME")["bytes"].sum())
-        self._ns["IO"] += int(brings["ns"].sum())
-        updates = copies.filter(kind == "d2h", stage == "WU", "by_place")
-        self._ns["WU"] += int(updates["ns"].sum())
+        """Add the ops in a chunk of the table of ops."""
+        kind, stage, source = map(pl.col, ("kind", "stage", "stage_source"))
+        ns, large = pl.col("end") - pl.col("start"), pl.col("bytes") > _LARGE
+        in_passes = pl.any_horizontal(stage == each for each in ("FP", "BP", "OTHER"))
+        unnamed = (pl.col("collective") == "unknown") & in_passes
+        brings, fetches = (large & (kind == each) for each in ("h2d", "d2h"))
+        computes = kind == "compute"
+        sums = ops.select(
+            unnamed=ns.filter(unnamed).sum(),
+            input=ns.filter(brings & (stage == "IO")).sum(),
+            brought=pl.col("bytes").filter(brings & (stage == "IO")).sum(),
+            fetched=pl.col("bytes").filter(fetches & (stage != "ME")).sum(),
+            update=ns.filter(fetches & (stage == "WU") & (source == "structure")).sum(),
+            kernels=ns.filter(computes).sum(),
+            awaited=ns.filter(computes & (pl.col("launch_end") >= pl.col("end"))).sum(),
+        )
+        self._sums.update(sums.row(0, named=True))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if copies of doubtful stage (see the class) take much of all GPU time.
+        """Warn if ops that are in doubt (see the class) take much of all GPU time.
 
         `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """
-        back, input_ = self._bytes["d2h"], self._bytes["h2d"]
-        total = _time_of(opinions)
-        if self._ns["IO"] > _MUCH * total and 2 * back >= input_:
+        sums, total = self._sums, _time_of(opinions)
+        share = {n: f"{100 * ns / max(total, 1):.0f} % of GPU time" for n, ns in sums.items()}
+        if sums["unnamed"] > _WORD * total:
             yield (
-                f"what counts as input, {input_ / 1e6:,.0f} MB and "
-                f"{100 * self._ns['IO'] / total:.0f} % of GPU time, may be weights or activations "
-                f"that come back: {back / 1e6:,.0f} MB are copied to the host"
+                f"kernels of collectives that do not name their operation take {share['unnamed']}: "
+                "which of them exchange gradients is not known, so any of them in backward passes "
+                "have no stage"
             )
-        if self._ns["WU"] > _MUCH * total:
+        if sums["input"] > _MUCH * total and 2 * sums["fetched"] >= sums["brought"]:
             yield (
-                f"copies to the host, {100 * self._ns['WU'] / total:.0f} % of GPU time, count as "
-                "weight update for their place after a backward pass: they may be results"
+                f"what counts as input, {sums['brought'] / 1e6:,.0f} MB and {share['input']}, may "
+                f"be weights or activations that come back: {sums['fetched'] / 1e6:,.0f} MB are "
+                "copied to the host"
+            )
+        if sums["update"] > _MUCH * total:
+            yield (
+                f"copies to the host, {share['update']}, count as weight update for their place "
+                "after a backward pass: they may be results"
+            )
+        if 2 * sums["awaited"] > sums["kernels"]:
+            yield (
+                f"kernels of {sums['awaited'] / 1e6:,.3f} of {sums['kernels'] / 1e6:,.3f} ms end "
+                "before the calls that launch them return (CUDA_LAUNCH_BLOCKING=1?): time that the "
+                "host waits in these calls counts as its own work"
             )
 
 
