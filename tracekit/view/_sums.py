@@ -58,10 +58,10 @@ _LAST = (1 << 63) - 1
 _STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
 _LENGTH = pl.col("end") - pl.col("start")
 _LONGEST = pl.col("longest").get(pl.col("max_ns").arg_max())
-DRAWN = {
+DRAWN = pl.Schema({
     "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
     "hatched": pl.Boolean,
-}  # fmt: skip
+})  # fmt: skip
 """Columns by which spans are drawn: name -> type."""
 Key = tuple[str, tuple[int | None, ...]]
 """Kind of a lane, and the values that identify its spans."""
