@@ -178,45 +178,38 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
     They do if they differ about much time, or if most of a whole pass by structure is overruled.
     The warning has the GPU time in question.
     """
-    if verdict["verdict"] != "training":
-        return
-    source, other, other_stage = (
-        pl.col(name).cast(pl.String) for name in ("stage_source", "other_source", "other_stage")
+    stage, source, other_stage, other = (
+        pl.col(name).cast(pl.String)
+        for name in ("stage", "stage_source", "other_stage", "other_source")
     )
-    by_structure = opinions.filter(other == "structure").select("total_ns", stage=other_stage)
-    whole = dict(by_structure.group_by("stage").agg(pl.col("total_ns").sum()).iter_rows())
+    ns, pair = pl.col("total_ns"), ["stage_source", "other_source"]
     total = int(opinions.filter(source == other)["total_ns"].sum())
-    lengths = (
-        opinions.filter(~source.is_in(_APART), source != other)
-        .filter(pl.col("stage").cast(pl.String) != other_stage)
-        .group_by("stage_source", "other_source", "other_stage", "stage")
-        .agg(pl.col("total_ns").sum())
-        .sort(-pl.col("total_ns"), "stage_source", "other_source", "other_stage", "stage")
-    )
-    pairs: dict[tuple[str, str], dict[str, int]] = {}
-    for decides, differs, text, stage, length in lengths.iter_rows():
-        pairs.setdefault((decides, differs), {})[f"{text} for {stage}"] = length
-    others: dict[str, list[str]] = {}
-    for decides, differs in sorted(pairs, key=lambda pair: -sum(pairs[pair].values())):
-        parts = pairs[decides, differs]
-        least = (
-            THRESHOLDS.disagreement_by_names if differs in _BY_NAMES else THRESHOLDS.disagreement
-        )
-        swallows = differs == "structure" and any(
-            ns >= THRESHOLDS.left * total and 2 * ns > whole[text[:2]]
-            for text, ns in parts.items()
-            if text.startswith(PASSES)
-        )
-        length = sum(parts.values())
-        if length >= least * total > 0 or swallows:
-            percentages = [
-                f"{part} {ns / total:.0%}" for part, ns in parts.items() if 100 * ns >= total
-            ]
-            others.setdefault(decides, []).append(
-                f"{differs} about {length / total:.0%} ({', '.join(percentages)})"
-            )
-    for decides, shares in others.items():
+    if verdict["verdict"] != "training" or not total:
+        return
+    is_whole = (
+        (other == "structure") & other_stage.is_in(PASSES) & (ns >= THRESHOLDS.left * total)
+        & (2 * ns > pl.col("whole"))
+    )  # fmt: skip
+    by_names, by_others = THRESHOLDS.disagreement_by_names, THRESHOLDS.disagreement
+    least = pl.when(other.is_in(_BY_NAMES)).then(by_names).otherwise(by_others)
+    percent = (100 * ns / total).round().cast(pl.Int64)
+    part = pl.format("{} for {} {}%", other_stage, stage, percent)
+    listed = pl.col("parts").list.join(", ")
+    found = (
+        opinions.with_columns(whole=ns.sum().over("other_source", "other_stage"))
+        .filter(~source.is_in(_APART), source != other, stage != other_stage)
+        .group_by(*pair, "other_stage", "stage").agg(ns.sum(), pl.col("whole").first())
+        .sort(-ns, *pair, "other_stage", "stage")
+        .with_columns(part=part, is_whole=is_whole)
+        .group_by(pair, maintain_order=True)
+        .agg(ns.sum(), pl.col("is_whole").any(), parts=pl.col("part").filter(100 * ns >= total))
+        .filter((ns >= least * total) | pl.col("is_whole"))
+        .sort("total_ns", descending=True, maintain_order=True)
+        .select(source, said=pl.format("{} about {}% ({})", other, percent, listed))
+        .group_by("stage_source", maintain_order=True).agg(pl.col("said").str.join(", "))
+    )  # fmt: skip
+    for decides, shares in found.iter_rows():
         yield (
-            f"{decides} decides stages, and other sources disagree: {', '.join(shares)} of GPU "
-            "time; see `tracekit info --stages`"
+            f"{decides} decides stages, and other sources disagree: {shares} of GPU time; see "
+            "`tracekit info --stages`"
         )
