@@ -291,8 +291,8 @@ def _meta(facts: Facts, rows: pl.DataFrame, asked: Collection[str]) -> dict[str,
     if facts.step_ns > _LONGER * facts.median_ns:
         known["median_step_ns"] = facts.median_ns
     if facts.has_steps and "stragglers" in asked and "stragglers" not in rows["rule"]:
-        waits = facts.waits.filter(pl.col("collective") != "send_recv")["wait_ns"].sum()
-        length = waits / facts.cells.height
+        waits = facts.waits.filter(pl.col("collective") != "send_recv")["wait_ns"]
+        length = int(waits.sum()) / max(facts.cells.height, 1)
         known["waits_ns"] = length if facts.is_worth(length) else None
     return {
         "step_ns": round(facts.step_ns) if facts.has_steps else None,
