@@ -304,6 +304,10 @@ def test_runs_without_iterations_are_compared_whole() -> None:
     ]  # fmt: skip
     mixed = compare(_run(A), runs[1])
     assert mixed.meta["not_comparable"] == ["B has no iterations"]
+    assert (mixed.meta["headline"].split(":")[0], mixed.meta["per"]) == (
+        "recording",
+        "recording/GPU",
+    )
     assert mixed.table["a_ns"].to_list()[:2] == [3000, 120]
     assert set(mixed.table["verdict"]) == {None}
     with pytest.raises(UsageError, match="no iterations to skip"):
@@ -360,7 +364,7 @@ def test_runs_that_are_not_comparable_say_so() -> None:
         one, two, names=("old", "new"), labels=({"batch": "16", "x": "1"}, {"batch": "32"})
     )
     assert found.meta["not_comparable"] == [
-        "1 GPUs in old, 2 GPUs in new",
+        "1 GPU in old, 2 GPUs in new",
         "A100 in old, V100 in new",
         "batch 16 in old, batch 32 in new",
     ]
@@ -375,7 +379,7 @@ def test_runs_that_are_not_comparable_say_so() -> None:
     assert check_limit(found, 100, anyway=True).outcome == "within"
     anyway = compare(one, two, names=("old", "new"), anyway=True)
     assert set(anyway.table["verdict"]) == {"too small to matter"}
-    assert "not comparable (1 GPUs in old, 2 GPUs in new; A100 in old" in anyway.meta["headline"]
+    assert "not comparable (1 GPU in old, 2 GPUs in new; A100 in old" in anyway.meta["headline"]
     assert comparability(one, _run(A)) == []  # an unknown model is no other model
 
 

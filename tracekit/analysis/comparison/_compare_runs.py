@@ -225,6 +225,7 @@ def compare(
     without = without_outliers(odd, step, steps)
     first = headline(
         parts, step, found.reasons, metric=metric, least=least, one_run=one_run,
+        of_steps=any(run.iterations for run in found.measured),
         few=min(len(run.iterations) for run in found.measured) < _FEW_STEPS,
         without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip

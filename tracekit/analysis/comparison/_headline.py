@@ -53,6 +53,7 @@ def headline(
     least: float | None = None,
     few: bool = False,
     one_run: bool = False,
+    of_steps: bool = True,
     without: Sequence[str] = (),
     ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
@@ -75,13 +76,15 @@ def headline(
         Whether steps are so few that a dependence between neighbours would not be detected.
     one_run
         Whether A and B are the same run.
+    of_steps
+        Whether `step` is about steps; if not, whole recordings are compared.
     without
         The change without outliers, in words: a long and a shorter version.
     ops
         Stage -> mean number of its GPU ops per step (in A, in B).
     """
     first = ["A and B are one run"] if one_run else []
-    first.append(_change(step))
+    first.append(f"{'step' if of_steps else 'recording'}: {_change(step)}")
     standing = _standing(step, few=few, least=least) if step["delta_ns"] else [""]
     is_asked = metric != "mean" or least is not None
     judgement = judged(step, metric, least)["sentence"] if is_asked else ""
@@ -103,10 +106,10 @@ def _change(step: Mapping[str, Any]) -> str:
     of_a, of_b = (_recordings(step, side) for side in "ab")
     times = f"{a / divisor:,.2f} {unit} in A{of_a}, {b / divisor:,.2f} {unit} in B{of_b}"
     if not delta:
-        return f"step: {times}: no change"
+        return f"{times}: no change"
     how = "faster" if delta < 0 else "slower"
     share = f" ({100 * delta / a:+.1f} %)" if a else ""
-    return f"step: {times}: {how} by {length_text(abs(delta))}{share}"
+    return f"{times}: {how} by {length_text(abs(delta))}{share}"
 
 
 def _recordings(step: Mapping[str, Any], side: str) -> str:

@@ -24,6 +24,7 @@ from tracekit.analysis.step_sums import (
 from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace, normalised_name, with_one_tree
+from tracekit.support.wording import count
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -238,7 +239,7 @@ def answered(
         **_of_sides("skipped", [max(run.skipped for run in side) for side in sides]),
         **_of_sides("iterations", [sum(len(run.iterations) for run in side) for side in sides]),
         **_of_sides("devices", [max(run.devices for run in side) for side in sides]),
-        "per": _times_per(keys, is_host=bool(found.basis)),
+        "per": _times_per(keys, found),
         "step": step,
         "judged": judged(step, options.metric, options.least),
         "not_comparable": found.reasons,
@@ -327,14 +328,16 @@ def _measure(
 # -- what is said of runs ----------------------------------------------------------------------
 
 
-def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Return the unit of mean times, ``step/GPU`` or, for host times and calls, ``step/process``.
+def _times_per(keys: tuple[str, ...], found: Prepared) -> str | None:
+    """Return the unit of mean times: ``step/GPU``; ``step/process`` for host times and calls.
 
-    By ``link`` it is ``step``; by ``memory`` None, as that has no times.
+    By ``link`` it is ``step``, by ``memory`` None, as that has no times. Without steps, the
+    recording takes the place of the step.
     """
+    of = "step" if any(run.iterations for run in found.measured) else "recording"
     if keys in (("link",), ("memory",)):
-        return "step" if keys == ("link",) else None
-    return "step/process" if is_host or keys == ("api",) else "step/GPU"
+        return of if keys == ("link",) else None
+    return f"{of}/process" if found.basis or keys == ("api",) else f"{of}/GPU"
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
@@ -405,7 +408,7 @@ def comparability(
             f"record with {how_to_record(trace, 'ops')}",
         )
     differ = [
-        (f"{facts[0]['devices']} GPUs", f"{facts[1]['devices']} GPUs"),
+        (count(facts[0]["devices"], "GPU"), count(facts[1]["devices"], "GPU")),
         (_models(a), _models(b)),
         (_world(a), _world(b)),
         *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
