@@ -60,6 +60,15 @@ def _simple(late: int = 100 * US) -> TraceBuilder:
     return b
 
 
+def test_the_range_of_an_unknown_launch_is_unknown() -> None:
+    b = _simple()
+    for op in b.rows["ops"]:
+        op.update(launch_start=None, launch_end=None, launch_thread=None)
+    b.rows["calls"].clear()
+    assert idle(b.trace(), "range").rows["range"].to_list() == ["(no launching call)"]
+    assert idle(_simple().trace(), "range").rows["range"].to_list() == ["(outside push/pop ranges)"]
+
+
 @pytest.mark.parametrize("seen", [None, "call", "open call", "range", "counter", "samples"])
 def test_where_nothing_was_recorded_the_recording_may_have_paused(seen: str | None) -> None:
     """A pause of 5 ms was idle time for the sake of a host that launched late."""

@@ -87,7 +87,7 @@ _PASSES = ("FP", "BP", "WU")
 _SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")
 _HELD = ("launch_latency", "host_delay", "waiting_call", "between_steps", "off_cpu")
-_NO_RANGE = "(outside push/pop ranges)"
+_NO_RANGE, _UNKNOWN_RANGE = "(outside push/pop ranges)", "(no launching call)"
 _BLOCKS = pl.Schema(
     {"held_by": pl.Int32(), "what": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
 )
@@ -116,8 +116,13 @@ class OwnPieces:
 
     def with_ranges(self, trace: Trace) -> OwnPieces:
         """Split idle intervals where the host enters or leaves an NVTX range; add its name."""
-        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
-        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
+        pairs = pairs_of(trace, self.gaps)
+        unknown = pairs.filter(pl.col("driver").is_null())["pair"].implode()
+        named = in_ranges(trace, self.pieces, pairs, "name")
+        none = pl.when(pl.col("pair").is_in(unknown)).then(pl.lit(_UNKNOWN_RANGE))
+        cut_too = named.with_columns(
+            range=pl.coalesce(plain_name(pl.col("name")), none, pl.lit(_NO_RANGE))
+        )
         return replace(self, pieces=cut_too.drop("name"))
 
 

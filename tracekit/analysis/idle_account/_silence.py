@@ -38,11 +38,12 @@ def doubt_of_silence(trace: Trace) -> list[str]:
     waits = waits.top_k(_EXAMINED, by=_LENGTH)
     idle = pieces.select(_LENGTH.sum()).item()
     lengths = _silent(trace, waits).select(length=_LENGTH)["length"]
-    if lengths.sum() <= _SAID * idle:
+    silent = int(lengths.sum())
+    if silent <= _SAID * idle:
         return []
     text = (
         f"nothing of any kind was recorded in {count(lengths.len(), 'stretch')} of idle time, "
-        f"{time_text(lengths.sum())} in all ({percent(lengths.sum() / idle)} of it): whether the "
+        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the "
         "host was busy or the recording paused there is unknown"
     )
     return [text]
