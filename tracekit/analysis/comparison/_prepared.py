@@ -407,8 +407,9 @@ def comparability(
             f"{name} has no GPU work, so there is nothing to compare",
             f"record with {how_to_record(trace, 'ops')}",
         )
+    gpus_a, gpus_b = (count(int(run["devices"] or 0), "GPU") for run in facts)
     differ = [
-        (count(facts[0]["devices"], "GPU"), count(facts[1]["devices"], "GPU")),
+        (gpus_a, gpus_b),
         (_models(a), _models(b)),
         (_world(a), _world(b)),
         *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
