@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,7 +12,7 @@ from tracekit.analysis.idle_account._timeline import overlapping
 from tracekit.support.wording import count, percent, time_text
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Frames, Trace
 
 _TIMES = dict.fromkeys(("ops", "calls", "ranges", "host", "syncs"), ("start", "end")) | {
     "metrics": ("time",), "memory": ("time",),
@@ -32,21 +33,29 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
     In a silent stretch nothing begins or ends, in no table, and no call or host event is open.
     """
-    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
-    of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
-    waits = of_host.select("start", "end").unique().filter(_LENGTH >= _LONG_NS)
-    waits = waits.top_k(_EXAMINED, by=_LENGTH)
-    idle = pieces.select(_LENGTH.sum()).item()
-    lengths = _silent(trace, waits).select(length=_LENGTH)["length"]
-    silent = int(lengths.sum())
+    parts = trace.sums_of_parts([partial(_of_part, part) for part in trace.parts()])
+    lengths = pl.concat(part["silent"] for part in parts)["ns"]
+    silent, idle = int(lengths.sum()), int(pl.concat(part["idle"] for part in parts)["ns"].sum())
     if silent <= _SAID * idle:
         return []
     text = (
         f"nothing of any kind was recorded in {count(lengths.len(), 'stretch')} of idle time, "
-        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the "
-        "host was busy or the recording paused there is unknown"
+        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was "
+        "busy or the recording paused there is unknown"
     )
     return [text]
+
+
+def _of_part(trace: Trace) -> Frames:
+    """Return lengths, ns, of silent stretches, and of all idle time, in a part of a run."""
+    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
+    of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
+    waits = of_host.select("start", "end").unique().filter(_LENGTH >= _LONG_NS)
+    waits = waits.top_k(_EXAMINED, by=_LENGTH)
+    return {
+        "silent": _silent(trace, waits).select(ns=_LENGTH),
+        "idle": pieces.select(ns=_LENGTH.sum()),
+    }
 
 
 def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
