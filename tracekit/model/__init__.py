@@ -17,7 +17,12 @@ if TYPE_CHECKING:
         path_number,
         path_texts,
     )
-    from tracekit.model._readable_names import normalised_name, readable_names, with_readable_names
+    from tracekit.model._readable_names import (
+        normalised_name,
+        readable_names,
+        split_brackets,
+        with_readable_names,
+    )
     from tracekit.model._recording import KEYS, Maker, Recording, Stream
     from tracekit.model._run import Run, Runs
     from tracekit.model._tables import (

@@ -67,19 +67,22 @@ def normalised_name(name: str) -> str:
     collective = _NCCL.search(name) if "nccl" in name.lower() else None
     if collective:
         return f"nccl {_COLLECTIVES[collective[1].lower()]}"
-    outside, inside = _split(_OPERATOR.sub("operator", _UNNAMED.sub("", name)))
+    outside, inside = split_brackets(_UNNAMED.sub("", name))
     base = _base(outside)
     if _GENERIC.fullmatch(base.rpartition("::")[2]) and (operations := _operations(inside)):
         return f"{base}[{' '.join(operations)}]"
     return base or name
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Return the text outside of all brackets, and the text in the first template arguments."""
+def split_brackets(name: str) -> tuple[str, str]:
+    """Split a function's name without its parameters.
+
+    Returns the text outside of all brackets, and the text in the template arguments.
+    """
     outside: list[str] = []
     inside: list[str] = []
     depth, in_arguments = 0, False
-    for part in _BRACKETS.split(name):
+    for part in _BRACKETS.split(_OPERATOR.sub("operator", name)):
         if part in _OPENING:
             if depth == 0 and part == "(" and "".join(outside).strip():
                 break  # its parameters

@@ -104,10 +104,8 @@ def among_runs(declared_question: Asked[Selection, P, Answer], finish: Finish) -
 
     signature = declaration.signature_of("tracekit.Answer", of_one=False)
     text = declaration.text("polars.DataFrame", of_one=False)
-    function: Any = answer
-    function.__name__, function.__doc__, function.__signature__ = declaration.name, text, signature
-    function.declaration = declaration
-    question: RunsQuestion[P] = asking(function, declaration.name, signature, text)
+    question: RunsQuestion[P] = asking(answer, declaration.name, signature, text)
+    cast("Any", answer).declaration = declaration
     return question
 
 

@@ -44,9 +44,7 @@ def of_files(
         found: Answer = ask(() if is_without else read(paths), **arguments)
         return replace(found, renderer=present.RENDERER)
 
-    function: Any = answer
-    function.__name__, function.__doc__, function.__signature__ = spec.name, text, signature
-    question: Question[Concatenate[Any, P]] = asking(function, spec.name, signature, text)
+    question: Question[Concatenate[Any, P]] = asking(answer, spec.name, signature, text)
     return question
 
 

@@ -77,12 +77,16 @@ def question_of(answer: Callable[P, Answer]) -> Question[P]:
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function that returns the rows of `answer`, with this name, signature, docstring."""
+    """Return a function that returns the rows of `answer`.
+
+    Both get this name, signature and docstring.
+    """
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
         rows: pl.DataFrame = answer(*args, **kwargs).rows
         return rows
 
+    answer.__name__, answer.__doc__, answer.__signature__ = name, text, signature
     function: Any = ask
     function.answer = answer
     function.__name__ = function.__qualname__ = name
@@ -125,8 +129,7 @@ class RunQuestion(Generic[R_contra, P]):
         if run is None:
             return self
         name, signature, text = self._shown
-        answer: Any = functools.partial(self._require_and_answer, run)
-        answer.__name__, answer.__doc__, answer.__signature__ = name, text, signature
+        answer = functools.partial(self._require_and_answer, run)
         question: Question[P] = asking(answer, name, signature, text)
         return question
 

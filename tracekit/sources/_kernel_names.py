@@ -6,11 +6,10 @@ import re
 
 import polars as pl
 
-_BRACKETS = re.compile(r"([<>(){}\[\]])")
-_OPENING, _CLOSING = frozenset("<({["), frozenset(">)}]")
+from tracekit.model import split_brackets
+
 _MANGLED = "_Z"
 _UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>")
-_OPERATOR = re.compile(r"operator\s*(?:<<=?|>>=?|<=>|<=|>=|->|<|>|\(\)|\[\])")
 
 
 def short_name(name: str) -> str:
@@ -18,18 +17,7 @@ def short_name(name: str) -> str:
 
     As nsys shortens it: ``void a::b<int>::c<4>(float*)`` becomes ``c``.
     """
-    outside: list[str] = []
-    depth = 0
-    for part in _BRACKETS.split(_OPERATOR.sub("operator", _UNNAMED.sub("unnamed", name))):
-        if part in _OPENING:
-            if part == "(" and depth == 0 and "".join(outside).strip():
-                break  # its parameters
-            depth += 1
-        elif part in _CLOSING:
-            depth = max(0, depth - 1)
-        elif depth == 0:
-            outside.append(part)
-    words = "".join(outside).split()
+    words = split_brackets(_UNNAMED.sub("unnamed", name))[0].split()
     return (words[-1].rpartition("::")[2] if words else "") or name
 
 

@@ -22,6 +22,7 @@ from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import launch_size
 from tracekit.sources._seen import Seen, absences, counted, no_work
 from tracekit.sources._times import FARTHEST, Times
+from tracekit.sources.sqlite import decoded
 from tracekit.sources.xplane._wire import (
     REFERENCE,
     STRING,
@@ -512,18 +513,9 @@ class Plane:
             values = np.where(kinds == STRING, values, 0)
             spans = pl.DataFrame({"begin": values, "length": (ends - values).clip(0)})
             data = pl.lit(self._data.tobytes())
-            inline_texts = _decoded(spans.select(data.bin.slice("begin", "length")).to_series())
-            found = found.zip_with(kind != STRING, inline_texts)
+            inline_texts = decoded(spans.select(data.bin.slice("begin", "length")))
+            found = found.zip_with(kind != STRING, inline_texts.to_series())
         return found.set(kind < UNSIGNED, None)
-
-
-def _decoded(texts: pl.Series) -> pl.Series:
-    """Decode bytes as UTF-8 texts; invalid bytes are replaced."""
-    try:
-        return texts.cast(pl.String)
-    except pl.exceptions.ComputeError:
-        known = {each: each.decode("utf-8", "replace") for each in texts.unique().to_list()}
-        return pl.Series([known[each] for each in texts.to_list()], dtype=pl.String)
 
 
 def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
