@@ -7,7 +7,6 @@ signal, and memory does not grow with the file.
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,18 +172,14 @@ class PagesRead:
 
 
 class PageReader:
-    """Reads pages of an open file into a buffer that each thread reuses."""
+    """Reads pages of an open file."""
 
     def __init__(self, file: int, geometry: Geometry) -> None:
         self.file = file
         self.geometry = geometry
-        self._kept = threading.local()
 
     def read(self, pages: _Ints) -> PagesRead | None:
-        """Read `pages`, by number; None if the file ends before them.
-
-        The result is valid until the same thread reads again.
-        """
+        """Read `pages`, by number; None if the file ends before them."""
         size = self.geometry.page_size
         order = np.argsort(pages)
         ordered = pages[order]
@@ -192,7 +187,7 @@ class PageReader:
         first = ordered[begins]
         lengths = (ordered[np.append(begins[1:], True)] - first + 1) * size
         ends = np.cumsum(lengths)
-        data = self._buffer(int(ends[-1]))
+        data = np.empty(int(ends[-1]), np.uint8)
         for end, length, page in zip(ends.tolist(), lengths.tolist(), first.tolist(), strict=True):
             if not _fill(self.file, data[end - length : end], (page - 1) * size):
                 return None
@@ -209,12 +204,6 @@ class PageReader:
         """Return the number of rows (cells) of a page; 0 if the file ends before it."""
         at = (page - 1) * self.geometry.page_size
         return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
-
-    def _buffer(self, size: int) -> _Bytes:
-        kept: _Bytes | None = getattr(self._kept, "buffer", None)
-        if kept is None or kept.size < size:
-            kept = self._kept.buffer = np.empty(size, np.uint8)
-        return kept[:size]
 
 
 def _fill(file: int, part: _Bytes, at: int) -> bool:

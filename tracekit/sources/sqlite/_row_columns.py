@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -240,7 +239,6 @@ class Decoder:
         self._names = names
         self._roles = record.roles
         self._usable = usable
-        self._kept = threading.local()
         self._layout = _page_loops.Layout(
             np.array(record.slots, np.int64),
             np.array([role in _WHOLE for role in record.roles], np.uint8),
@@ -283,14 +281,11 @@ class Decoder:
         return columns.height if is_known else None
 
     def _room(self, rows: int) -> _page_loops.Rows:
-        """Return arrays for decoded rows, which this thread uses again in its next call."""
+        """Return arrays for decoded rows."""
         columns = len(self._names)
-        kept: _Ints | None = getattr(self._kept, "buffer", None)
-        if kept is None or kept.size < (columns + 1) * rows:
-            kept = self._kept.buffer = np.empty((columns + 1) * rows, np.int64)
         return _page_loops.Rows(
-            kept[:rows],
-            kept[rows : (columns + 1) * rows].reshape(columns, rows),
+            np.empty(rows, np.int64),
+            np.empty((columns, rows), np.int64),
             np.full((columns, -(-rows // 8)), 255, np.uint8),
             np.zeros(columns, np.int64),
             np.zeros(columns, np.int64),
