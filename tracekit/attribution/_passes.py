@@ -13,14 +13,8 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     An update range that contains a forward or backward pass (a closure, or a whole step that a rule
     calls an update) is no pass itself: the ranges inside are the passes, and the end of the update
     range is kept as the end of a step. A forward range that contains another forward range, and
-    next to that one a backward pass or an update, is a step, not a pass.
-
-    Parameters
-    ----------
-    ranges
-        Ranges that may mark steps, passes or evaluation.
-    training
-        The training thread of each process.
+    next to that one a backward pass or an update, is a step, not a pass. `ranges` are those that
+    may mark steps, passes or evaluation; `training` is the training thread of each process.
     """
     passes = _passes_on(ranges, training)
     containers = _containers(passes)

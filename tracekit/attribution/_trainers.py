@@ -103,14 +103,8 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
     names number the steps of both teams; else to the iteration at the same position, if both teams
     have equally many steps and each pair overlaps. An iteration then lasts from the first start to
     the last end of its steps on all teams, or until the next iteration begins. Otherwise the
-    further team's work is counted in the steps of the process's training thread.
-
-    Parameters
-    ----------
-    steps
-        Steps of each team, from `find_iterations`.
-    teams
-        The teams.
+    further team's work is counted in the steps of the process's training thread. `steps` are the
+    steps of each team, from `find_iterations`.
 
     Returns
     -------
@@ -214,7 +208,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the intervals as arrays for loops, to be read from each team's first on."""
+        """Return the intervals as arrays for loops, which begin at each team's first interval."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))

@@ -74,12 +74,7 @@ _OF_TRAINING = {"exchanges": "collective"}
 def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Count per process the kernels whose names hint at training or inference.
 
-    Parameters
-    ----------
-    counted
-        Ops by process, name and kind, from `count_names`.
-    rules
-        Rules that give names a meaning.
+    `counted` are ops by process, name and kind, from `count_names`; `rules` give names a meaning.
 
     Returns
     -------

@@ -28,15 +28,8 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
 
     A piece is an interval of a thread in one stage: that of the innermost push/pop range that has a
     stage, and ``ME`` throughout a range of metric evaluation. A start/end range is one piece by
-    itself.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    by_range
-        Whether ranges without a stage inside one with a stage, such as layers, get pieces of their
-        own, in the stage of the range around them.
+    itself. `by_range` tells whether ranges without a stage inside one with a stage, such as layers,
+    get pieces of their own, in the stage of the range around them.
 
     Returns
     -------

@@ -66,14 +66,8 @@ def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
     """Merge ops of equal device, stage and iteration (or gap between two) of launch into one row.
 
-    Ops without a known launch are kept as they are. The rows have the columns `NEEDED`.
-
-    Parameters
-    ----------
-    batches
-        Frames of ops with the columns `NEEDED`.
-    iterations
-        The table `iterations`.
+    Ops without a known launch are kept as they are. The rows have the columns `NEEDED`. `batches`
+    are frames of ops with the columns `NEEDED`; `iterations` is the canonical table.
     """
     groups, rest = LaunchGroups(iterations), []
     for batch in batches:

@@ -199,7 +199,7 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
     """Return the name of each module range: labels of the modules around it, then its own label.
 
     `module` has, for each range, the row in `ranges` of the innermost module range that contains it
-    or is it; `labels` has a label for each path of nested range names.
+    or is it; `labels` has, for each path of nested range names, the text to show (``label``).
     """
     paths = ranges.table["path"]
     around = _gathered(pl.Series(module), ranges.parents)

@@ -333,12 +333,8 @@ class OpenTally:
 def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the kernels launched during each start/end range, in batches of ranges.
 
-    Parameters
-    ----------
-    launched
-        Kernels, with ``process, launch_start``.
-    ranges
-        The start/end ranges, as `start_end_ranges` returns them.
+    `launched` are kernels with ``process, launch_start``; `ranges` is the result of
+    `start_end_ranges`.
 
     Yields
     ------

@@ -236,14 +236,8 @@ def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
 
     If its GPUs are sold on a board in exactly this number, they get the NVLinks of the board's
     preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none. For
-    other GPUs the connection remains unknown.
-
-    Parameters
-    ----------
-    machine
-        The machine; one that has information about NVLinks is returned unchanged.
-    products
-        Number of the GPU -> product name, or None, as recorded in a run.
+    other GPUs the connection remains unknown. A machine with information about NVLinks is returned
+    unchanged. `products` has each GPU's recorded product name, or None, by number.
     """
     names = {name for name in products.values() if name is not None}
     if machine.tells_peers or machine.origin == "assumed":  # which has said so itself

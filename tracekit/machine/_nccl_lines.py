@@ -233,7 +233,7 @@ def _written(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _table(written: pl.DataFrame, kind: _Kind) -> pl.DataFrame:
-    """Return the lines of one kind, one column for each group of its pattern."""
+    """Return the lines of one kind as a table, one column for each group of its pattern."""
     groups = pl.col("message").str.extract_groups(kind.pattern).alias("groups")
     return (
         written.filter(pl.col("message").str.contains(kind.having, literal=True))

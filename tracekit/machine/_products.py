@@ -68,14 +68,8 @@ def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Mac
 
     A bond of NVLinks gets their number times the bandwidth of one (the lower one if its two GPUs
     differ), and a GPU's PCIe link the peak of its interface. Known bandwidths and other links stay
-    as they are.
-
-    Parameters
-    ----------
-    machine
-        The machine.
-    products
-        Number of the GPU -> product name; a GPU that is absent or None stays unknown.
+    as they are. `products` is GPU number -> product name; a GPU that is absent or None stays
+    unknown.
     """
     known = {f"GPU{number}": nvlink_of(product) for number, product in products.items()}
     return machine.with_links(_filled(link, known) for link in machine.links)

@@ -180,14 +180,8 @@ def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
     """Return the texts of paths: their labels, outermost first.
 
     Of a path with more than 32 labels the first 8 and the last 24 are shown, with the count of the
-    labels between.
-
-    Parameters
-    ----------
-    paths
-        The canonical table.
-    numbers
-        Numbers of the paths; null for no path, whose text is null.
+    labels between. `numbers` are numbers of paths in the canonical table `paths`; the text of null
+    (no path) is null.
     """
     shown = numbers.drop_nulls().unique().sort()
     depth = paths["depth"].gather(shown)

@@ -92,12 +92,7 @@ class ShownColumn:
 def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
     """Return the columns of `frame` as displayed.
 
-    Parameters
-    ----------
-    frame
-        The frame.
-    height
-        Number of first rows whose values decide the units; None takes all rows.
+    `height` is the number of first rows whose values decide the units; None takes all rows.
     """
     scales = _time_scales(frame.head(frame.height if height is None else height))
     columns = [

@@ -95,15 +95,7 @@ _BY_COLUMN = {
 
 
 def colour_of(column: str, value: str) -> str | None:
-    """Return the colour of a value in a column, or None if it has none.
-
-    Parameters
-    ----------
-    column
-        Name of the column, such as `stage`.
-    value
-        The value, such as `FP`.
-    """
+    """Return the colour of a value in a column, such as `FP` in `stage`; None if it has none."""
     return _BY_COLUMN.get(column, {}).get(value)
 
 

@@ -158,10 +158,8 @@ def waterfall(
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
     """Return (GPU, times and changes of its stages) for each GPU; empty if there is only one.
 
-    Parameters
-    ----------
-    devices
-        ``device``, ``stage``, ``a_ns``, ``b_ns`` and ``delta_ns``, as for `comparison_figure`.
+    `devices` has ``device``, ``stage``, ``a_ns``, ``b_ns`` and ``delta_ns``, as for
+    `comparison_figure`.
     """
     if devices is None or devices["device"].n_unique() < 2:  # noqa: PLR2004 - one says it all above
         return []

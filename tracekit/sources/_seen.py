@@ -16,10 +16,7 @@ OPEN = (1 << 63) - 1
 def no_work(untimed: int) -> str:
     """Return the start of an error message: no GPU work, or only GPU work without times.
 
-    Parameters
-    ----------
-    untimed
-        Number of ops without times: recorders write zeros if they could not measure.
+    `untimed` is the number of ops without times: recorders write zeros if they could not measure.
     """
     return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
 

@@ -21,12 +21,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
     A name is imported from the module given in the package's block ``if TYPE_CHECKING:``, which
     editors and type checkers read as well, so that no second list is needed: ``__all__`` is made of
-    it too. As Python skips this block, the package's source is read on first use.
-
-    Parameters
-    ----------
-    package
-        Name of the package.
+    it too. As Python skips this block, the package's source is read on first use. `package` is
+    its name.
     """
 
     @cache

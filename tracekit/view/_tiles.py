@@ -151,12 +151,7 @@ def width_below(most: float) -> int:
 def first_width(spans: int, length: int) -> int:
     """Return the bin length of the finest level of a lane, ns.
 
-    Parameters
-    ----------
-    spans
-        Number of spans on the lane.
-    length
-        Length of the run, ns.
+    `spans` is the number of spans on the lane; `length` is the length of the run, ns.
     """
     width = _FINEST
     while width * _FEW < length:

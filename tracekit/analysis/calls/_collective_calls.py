@@ -521,7 +521,7 @@ class _Logged:
         return counts.filter(is_same).select(_OWNER)
 
     def with_tuning(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add the log's algorithm and protocol for this collective and size, if unambiguous."""
+        """Add the log's algorithm and protocol for each row's collective and size, if unique."""
         totals = self._sizes_are_totals()
         per_rank = pl.col("collective").is_in(["all_gather", "reduce_scatter"])
         tuned = rows.with_columns(

@@ -123,14 +123,8 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     Only collective calls are numbered, from MPI_Init on, blocking or not. The communicator of all
     ranks is, in each process, the only one with as many ranks as the run has processes; every rank
     must be recorded once. Nothing is numbered if a process's MPI_Init was not recorded, or if calls
-    with the same number call different functions, since then calls are missing.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    calls
-        Result of `mpi_calls` with ``function``: the name without the prefix or suffix of variants.
+    with the same number call different functions, since then calls are missing. `calls` is the
+    result of `mpi_calls` with ``function``: the name without the prefix or suffix of variants.
 
     Returns
     -------

@@ -91,7 +91,7 @@ class Calls:
     counts: bool
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of groups in `names` (old -> new name), renamed, without numbers."""
+        """Return the calls of groups in `names` (old -> new name), renamed, all in `lanes`."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),

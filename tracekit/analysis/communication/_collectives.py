@@ -436,14 +436,9 @@ _PASSES = ("FP", "BP", "ME")
 def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """Infer communicators from end times: groups of ranks whose collectives end together.
 
-    Only calls without a named communicator are grouped.
-
-    Parameters
-    ----------
-    calls
-        Participants of collectives, from `collective_calls`.
-    ranks
-        ``process, rank``; a process without a rank is named by its device.
+    Only calls without a named communicator are grouped. `calls` are participants of collectives,
+    from `collective_calls`; `ranks` has ``process, rank`` (a process without a rank is named by its
+    device).
 
     Returns
     -------

@@ -304,7 +304,10 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return, as in `_gaps`, the open gaps before each thread's first and after its last call."""
+    """Return the gaps before a thread's first and after its last call, endless on one side.
+
+    The columns are those of `_gaps`; the node on the endless side is null.
+    """
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     calls, thread = moments.calls, pl.col("thread")
@@ -552,7 +555,7 @@ def _placed(source: Array, target: Array, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return the offset of each node's first edge, if edges are sorted by node, and the total.
+    """Return the offset of each node's first edge, if edges are sorted by node; last, their number.
 
     `moments` contains the node of each edge, in any order.
     """

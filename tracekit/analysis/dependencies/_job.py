@@ -230,12 +230,8 @@ def _recording_as_step(moments: Moments) -> pl.DataFrame:
 def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
     """Return ``iteration, start, end, sink`` of steps; `sink` is the node that ends the step.
 
-    Parameters
-    ----------
-    marks
-        Steps with the nodes of their starts and ends, from `_step_marks`.
-    time
-        Time of each node, ns.
+    `marks` are the steps with the nodes of their starts and ends, from `_step_marks`; `time` is the
+    time of each node, ns.
     """
     numbered = marks.with_row_index("step")
 
@@ -256,7 +252,7 @@ def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
 
 
 def distrust(share: float | None) -> list[str]:
-    """Return a warning if edges leave too large a share of critical paths unexplained."""
+    """Return a warning if `share`, the unexplained part of critical paths, is above `TRUSTED`."""
     if share is None or share <= TRUSTED:
         return []
     text = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"

@@ -47,7 +47,7 @@ class Alike:
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select the edges of this work whose length is not that of equal work on other ranks."""
+        """Select those edges of the selected work that take other times than on other ranks."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
@@ -60,7 +60,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work; all of it, or one value of `by` at a time."""
+    """Change: ranks take equally long for equal work, be it all work or one value of `by`."""
 
     by: str
 

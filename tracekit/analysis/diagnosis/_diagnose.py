@@ -440,12 +440,7 @@ def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
 def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tuple[int, int, int]]:
     """Return rule -> an example: the longest idle gap or op of the kind that the rule is about.
 
-    Parameters
-    ----------
-    ops
-        Ops to choose from.
-    idle
-        ``device, start, end, cause``: idle time to choose from.
+    `ops`, and `idle` with ``device, start, end, cause``, are the ops and idle time to choose from.
 
     Returns
     -------

@@ -197,7 +197,7 @@ def _is_one(worst: dict[str, Any]) -> pl.Expr:
 
 
 def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
-    """Test whether a rank causes significantly more waiting than all other ranks together.
+    """Test whether the rank in `worst` causes significantly more waiting than all others together.
 
     The test is over steps, not collectives: a rank that starts a step late is late to all its
     collectives.

@@ -298,12 +298,8 @@ class Facts:
     def lost(self, rows: pl.DataFrame, length: str = "time") -> Lost:
         """Return the time that the ops or gaps `rows` take per step: least, mean, most of any GPU.
 
-        Parameters
-        ----------
-        rows
-            ``device, iteration`` and times.
-        length
-            Name of the column to add up, ns.
+        `rows` has ``device, iteration`` and times; `length` is the name of the column to add up,
+        ns.
         """
         if rows.is_empty():
             return Lost(0.0, 0.0, 0.0)

@@ -45,14 +45,8 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     and times fit: the differences between times of call and entry scatter by at most `_OFF_NS`, at
     any other shift or group by `_APART` times more, and their median is the smallest of all. All
     ranks of a communicator must find the same group. Stage and step of one rank's call are those of
-    all.
-
-    Parameters
-    ----------
-    calls
-        Entries of all ranks, from `group_calls`.
-    trace
-        A trace of the job, or of some of its ranks.
+    all. `calls` are the entries of all ranks, from `group_calls`; `trace` is a trace of the job, or
+    of some of its ranks.
 
     Returns
     -------

@@ -390,14 +390,9 @@ def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
     """Return how long the host waited for the GPU before each gap: ``gap, ahead, credit`` (ns).
 
     ``credit`` is the time in waiting calls from ``ahead``, the end of the last launch whose op was
-    queued for long, to the start of the gap: the host would have been earlier without them.
-
-    Parameters
-    ----------
-    gaps
-        ``gap, pair`` (of threads, see `pairs_of`), ``start, ahead``.
-    waiting
-        ``pair, start, end``.
+    queued for long, to the start of the gap: the host would have been earlier without them. `gaps`
+    has ``gap, pair`` (of threads, see `pairs_of`), ``start, ahead``; `waiting` has ``pair, start,
+    end``.
     """
     blocks = merged(waiting, ["pair"])
     since = pl.min_horizontal(pl.col("ahead").fill_null(_LONG_AGO), "start")

@@ -419,7 +419,10 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Return an expression, true for idle time at whose begin the late op waits for another GPU."""
+    """Return an expression, true for idle time that begins while its late op awaits another GPU.
+
+    The late op is the one whose late launch explains the idle time.
+    """
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 

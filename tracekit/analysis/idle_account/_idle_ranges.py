@@ -46,7 +46,10 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
-    """Return intervals without ops per process and GPU; None if ops are unsorted."""
+    """Return intervals without ops per process and GPU; None if ops are unsorted.
+
+    They lie between the first start and the last end of the `spans` of that process and GPU.
+    """
     edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     lines = Lines(_OWNER, edges)
     reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()

@@ -126,12 +126,7 @@ def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Merge overlapping intervals of each group: the columns `by`, ``start, end`` (ns), by start.
 
-    Parameters
-    ----------
-    intervals
-        ``start, end`` and the columns `by`.
-    by
-        Columns that form a group.
+    `by` are the columns of `intervals` that form a group.
     """
     wanted = intervals.select(*by, "start", "end")
     ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")

@@ -401,9 +401,10 @@ def _bounded(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return each collective's least and most bytes under its possible algorithms.
+    """Return the least and most bytes of each collective under its possible algorithms.
 
-    Columns: ``least, most`` and ``seen``, the number of these algorithms that move bytes there.
+    Columns: `columns` (such as the link), ``choice`` (the collective), ``least, most`` and
+    ``seen``, the number of these algorithms that move bytes in the group of `columns`.
     """
     moved = pl.col("moved")
     return (

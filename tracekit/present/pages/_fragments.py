@@ -46,12 +46,7 @@ def with_code(text: str) -> Markup:
 def fragment(name: str, *values: Any) -> Markup:
     """Return a fragment of the page, made by a macro.
 
-    Parameters
-    ----------
-    name
-        Name of the macro in ``assets/blocks.jinja``.
-    values
-        Arguments of the macro.
+    `name` is the macro's name in ``assets/blocks.jinja``; `values` are its arguments.
     """
     made: Markup = getattr(_blocks().module, name)(*values)
     return made

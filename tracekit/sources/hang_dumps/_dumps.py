@@ -197,14 +197,8 @@ class _PlainUnpickler(pickle.Unpickler):
 def _plain_pickle(data: bytes, where: str) -> Any:
     """Return the values of a pickle of integers, floats, texts, lists, tuples and dicts.
 
-    All opcodes are checked before the pickle is loaded.
-
-    Parameters
-    ----------
-    data
-        The pickle.
-    where
-        Name of the pickle in messages.
+    All opcodes are checked before the pickle is loaded. `where` is the name of the pickle in
+    messages.
 
     Raises
     ------

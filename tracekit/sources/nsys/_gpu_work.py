@@ -228,10 +228,8 @@ class _Contexts:
     def ordinals(self, contexts: pl.DataFrame) -> pl.Series:
         """Return the CUDA ordinal of each context's GPU; null if unknown.
 
-        Parameters
-        ----------
-        contexts
-            ``process_gid`` (nsys's global process id), ``context``; null contexts give null.
+        `contexts` has ``process_gid`` (nsys's global process id), ``context``; null contexts give
+        null.
         """
         keys = contexts.select("context", pid=pid_of(pl.col("process_gid")))
         found = _looked_up(keys, self._declared)
