@@ -125,7 +125,7 @@ class Close:
 
     @cached_property
     def usual(self) -> pl.DataFrame:
-        """The `spans` of those steps that are not cold."""
+        """The rows of `spans` (steps on GPUs) whose steps are not cold."""
         is_usual = pl.col("iteration") > self.cold.last
         return self.spans.filter(is_usual.fill_null(value=True))
 

@@ -79,7 +79,7 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
 
 
 def _added(rows: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Add up the measures of rows with the same values of the key `by`."""
+    """Add up rows with the same values of the key `by`; of durations take least and greatest."""
     least, most = (pl.col(f"^{name}$") for name in _DURATIONS)
     return rows.group_by(_COLUMNS.get(by, by)).agg(
         least.min(), most.max(), pl.exclude(*_DURATIONS).sum()

@@ -310,7 +310,7 @@ def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
 
 
 def _way() -> list[pl.Expr]:
-    """Return the source and destination (GPU or host) of a copy; null for other ops, if unknown."""
+    """Return source and destination (GPU or host) of a copy; null for other ops, or if unknown."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
     # No `replace`: it would read all ops at once.
     copied, is_staged = pl.col("copy_kind"), kind == "staged"

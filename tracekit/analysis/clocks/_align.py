@@ -95,7 +95,7 @@ def aligned(
 
 
 class _Aligned:
-    """Reports on one clock, indexed so that those near to another one are found without a scan."""
+    """Trace files on one clock, indexed so that those near another one are found quickly."""
 
     def __init__(self) -> None:
         self._order: dict[int, int] = {}
@@ -325,7 +325,7 @@ class _Aligning:
         return "one session: both began at the same instant"
 
     def _by_calls(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Align report `index` with one of the reports `known` by matched calls or messages."""
+        """Align trace file `index` with one of the files `known` by matched calls or messages."""
         matches = {other: self._match(other, index) for other in self._nearest(index, known)}
         found = [
             Alignment(self._set_by(match[0], other), other, match[0])

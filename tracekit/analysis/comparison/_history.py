@@ -154,7 +154,7 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _points(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return a row per value of the label, in order, and words on that order for the title."""
+    """Return a row per value of the runs' label, in order; and, for the title, which order."""
     several = pl.len() > 1
     points = timed.group_by("value").agg(
         run=pl.when(~several).then(pl.col("run").first()),

@@ -281,7 +281,7 @@ def _table(
 def _readable(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
-    """Return the table as printed: without standard deviations; time outside steps per device."""
+    """Return the table as printed: no standard deviations; the time outside steps per device."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
         f"{side}_outside_steps_ns": max(1, *(run.devices for run in runs))

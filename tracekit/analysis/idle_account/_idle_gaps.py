@@ -233,7 +233,7 @@ def _reached(lines: int) -> _Reached:
 
 
 def _between(found: pl.DataFrame) -> pl.DataFrame:
-    """Make rows of idle gaps, with the columns of `gaps_of` except ``gap``, from `_found` ops."""
+    """Make rows of idle gaps from rows of `_found`; columns as of `gaps_of`, without ``gap``."""
     main = pl.when(~pl.col("by_loader")).then("row").backward_fill().over("line")
     late = found.with_row_index("row").select(pl.coalesce(main, "row")).to_series()
     after = found.select(_TARGET)[late].rename({"op": "after"})

@@ -141,9 +141,9 @@ def study_row(
     kernels), ``collective`` (kernels of other libraries), ``p2p``, ``staged`` or ``mpi`` (copies
     between GPUs), ``none``. ``step_low_ns`` etc. are Student's interval of the mean step, allowing
     for dependent steps (`long_run`); null for fewer than 5 steps, or if step times drift. The
-    exposed time ``fp_bp_ns`` of forward and backward pass, the other
-    exposed times, ``idle_ns`` (idle while the host is in an iteration) and ``between_steps_ns``
-    (idle while it is in none) add up to ``step_ns``. Each participant of a collective counts with
+    exposed time ``fp_bp_ns`` of forward and backward pass, the other exposed times, ``idle_ns``
+    (idle while the host is in an iteration) and ``between_steps_ns`` (idle while it is in none) add
+    up to ``step_ns``. Each participant of a collective counts with
     an equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
 
     Raises

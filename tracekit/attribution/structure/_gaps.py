@@ -201,7 +201,7 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 
 
 def _input(turns: Turns, ops: slice) -> Array:
-    """Return for each of these ops whether it copies a batch from the host."""
+    """Return for each of the ops `ops` whether it copies a batch from the host."""
     return np.asarray(turns.lane.batch[ops] & (turns.lane.work.kind[ops] == H2D))
 
 

@@ -52,7 +52,7 @@ class Numbered:
 
 
 def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Numbered:
-    """Assign backward passes to steps, by the user's definition of a step if that applies.
+    """Assign backward passes to steps, by the user's definition of a step (`reading`) if any.
 
     A step ends with an update; with gradient accumulation it has further backward passes without an
     update. Several updates are one step if new input follows only one of them, either at a fixed

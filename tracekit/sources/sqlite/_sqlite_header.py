@@ -162,7 +162,7 @@ def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
 
 
 def _is_real(declared: str) -> bool:
-    """Test whether SQLite stores numbers in such a column as floating point (real affinity)."""
+    """Test whether SQLite stores the numbers of a column of type `declared` as floating point."""
     upper = declared.upper()
     if any(part in upper for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
         return False
