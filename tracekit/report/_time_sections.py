@@ -60,7 +60,9 @@ def stages(subject: Subject) -> Markup:
     whole = subject.run.breakdown.answer(by="stage")
     table = answer_table(whole, "stages", "Time by stage", is_open=True)
     if "ops" not in whole.rows.columns:
-        return joined(_one_bar(whole.rows, whole.meta), table)
+        idle_ns, window_ns = whole.meta["idle_ns"], float(whole.meta["window_ns"])
+        bar = _stage_bar("Host", whole.rows, idle_ns, window_ns)
+        return joined(_stages_drawn([bar], "Time by stage on the host"), table)
     own = subject.run.breakdown.answer(by="device,stage")
     windows = subject.run.breakdown(by="device").select("device", "window_ns", "idle_ns")
     of_each = answer_table(own, "stages-by-gpu", "Time by GPU and stage")
@@ -76,11 +78,6 @@ def _stage_bars(rows: pl.DataFrame, windows: pl.DataFrame) -> Markup:
             _stage_bar(f"GPU {window['device']}", parts, window["idle_ns"], float(longest or 1))  # type: ignore[arg-type]
         )
     return _stages_drawn(bars, "Time by stage of each GPU")
-
-
-def _one_bar(rows: pl.DataFrame, meta: Any) -> Markup:
-    bar = _stage_bar("Host", rows, meta["idle_ns"], float(meta["window_ns"]))
-    return _stages_drawn([bar], "Time by stage on the host")
 
 
 def _stage_bar(name: str, rows: pl.DataFrame, idle: int, whole: float) -> Bar:
@@ -181,19 +178,15 @@ def ranges(subject: Subject) -> Markup:
     pieces: list[Markup | None] = []
     if not run.trace["ranges"].head(1).collect().is_empty():
         answer = run.breakdown.answer(by="range", inclusive=True)
-        most = answer.rows.filter(pl.col("busy_ns") >= _least_of_most(answer.rows))
+        longest = answer.rows["busy_ns"].top_k(_MOST_RANGES)
+        least: Any = longest.min() if longest.len() == _MOST_RANGES else 0
+        most = answer.rows.filter(pl.col("busy_ns") >= max(1, least or 0))
         pieces += [_icicle(answer.rows), answer_table(answer, "ranges", "Time by range", rows=most)]
     if not run.trace["ops"].head(1).collect().is_empty():
         kernels = run.breakdown.answer(by="kernel")
         most = kernels.rows.head(_MOST_KERNELS)
         pieces.append(answer_table(kernels, "kernels", "Time by kernel", rows=most, is_open=True))
     return joined(*pieces)
-
-
-def _least_of_most(rows: pl.DataFrame) -> int:
-    """Return from which busy time, ns, ranges are listed: 1, or more if there are too many."""
-    busy = rows["busy_ns"].top_k(_MOST_RANGES)
-    return max(1, int(busy.min() or 0)) if busy.len() == _MOST_RANGES else 1  # type: ignore[arg-type]
 
 
 def _icicle(rows: pl.DataFrame) -> Markup | None:
