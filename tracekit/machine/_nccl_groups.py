@@ -402,7 +402,8 @@ def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
 
     If the next Init line of the thread is a COMPLETE, the line belongs to that Init: before NCCL
     2.17 there is no START, and since then no other line comes between. Otherwise it belongs to the
-    thread's last line: a START that was never completed, or a call (then ``called`` is true).
+    nearest line before that tells a rank: a START that was never completed, or a call (then
+    ``called`` is true).
     """
     inits = marked.filter(pl.col("stage") != "CALL").rename({"stage": "next", "marked": "ending"})
     keys: dict[str, Any] = {"on": "line", "by": list(_THREAD), "check_sortedness": False}

@@ -74,8 +74,8 @@ def matrix_figure(
     pairs
         One row per pair of devices, or several that are added up: ``src_device`` and ``dst_device``
         (null is the host), ``bytes`` (null if unknown), ``transfers``, ``evidence`` (``measured``
-        or ``modelled``) and ``method``; optionally ``least_bytes`` and ``most_bytes``, the bounds
-        of an inexact number.
+        or ``modelled``) and ``method``, the way of communication; optionally ``least_bytes`` and
+        ``most_bytes``, the bounds of an inexact number.
     title, subtitle
         Plain texts; see `figure_layout`.
     recorded

@@ -206,7 +206,7 @@ def _curves(
     value: str,
     ends: tuple[str, str] | None = None,
 ) -> list[go.Scatter]:
-    """Return the curves of one network."""
+    """Return a neural network's curves: a value over GPUs, per method and batch size."""
     colours, looks = _methods(known), _batches(known)
     curves = []
     for (method, batch), rows in panel.sort("gpus").group_by(

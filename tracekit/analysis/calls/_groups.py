@@ -201,7 +201,11 @@ def _middle(columns: _Times) -> _Times:
 
 
 def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArray[np.int64]) -> str:
-    """Test if streams `one` and `other` are one group: ``together``, ``apart`` or ``unknown``."""
+    """Test if two sets of streams belong to one communicator: together, apart or unknown.
+
+    Calls of one communicator end together. `starts` and `ends` have times by call and stream; `one`
+    and `other` are numbers of streams.
+    """
     end, other_end = _of_group(ends, one, np.nanmean), _of_group(ends, other, np.nanmean)
     start, other_start = _of_group(starts, one, np.nanmax), _of_group(starts, other, np.nanmax)
     both = ~np.isnan(end) & ~np.isnan(other_end)

@@ -30,7 +30,7 @@ _OTHER_WORK = 0.2
 
 _SUPPOSED = (
     ", if steps do not depend on each other over more than a few",
-    ", if steps depend on few others",
+    ", if step times are correlated over few steps",
 )
 _LINES, _WIDTH = 2, 118
 """A sentence that takes more lines of a terminal of 120 columns is shortened."""

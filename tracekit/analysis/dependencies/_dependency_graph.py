@@ -388,7 +388,7 @@ class Dependencies:
     contradicted
         Number of edges that were left out because their target was recorded before their source.
     batches
-        The batches of input that the threads take.
+        The batches of input for which threads of the host wait.
     """
 
     moments: Moments

@@ -467,8 +467,8 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
 def _with_turns(moments: Moments, taken: pl.DataFrame) -> pl.DataFrame:
     """Add ``place``: the number of the batch that a thread waits for, from 0.
 
-    Waits between which the thread launches nothing but input are for the same batch, except those
-    that end in the first copy of a step.
+    Waits between which the thread launches nothing but input are for the same batch. But a wait
+    that ends where the thread launches the first input copy of a step is for a new batch.
     """
     ops = near(moments.ops, "launch_start", taken["end"], [*LANE, "launch_thread", "stage"])
     launched = ops.filter(pl.col("stage") != "IO").select(

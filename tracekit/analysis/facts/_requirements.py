@@ -17,7 +17,7 @@ from tracekit.errors import MissingDataError, TracekitError
 from tracekit.model import Trace, with_clocks
 
 Degree = Literal["no", "none", "partly", "yes"]
-"""Whether a run has a kind of data, worst first; ``none``: recorded, but nothing of it ran."""
+"""Whether a run has a kind of data, worst first; ``none``: it was recorded, and none ran."""
 DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
 
 RECORDERS = {

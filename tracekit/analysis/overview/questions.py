@@ -116,7 +116,7 @@ def info(
 ) -> "Answer":
     """Show the contents of a run, the questions it can answer, and how to record missing data.
 
-    A command can answer `none` if its data were recorded and nothing of it ran. docs/needs.md lists
+    A command can answer `none` if work of its kind was recorded, and none ran. docs/needs.md lists
     the data of each recorder, and docs/clocks.md the evidence for clocks.
     """
     from tracekit.analysis.clocks import clock_evidence

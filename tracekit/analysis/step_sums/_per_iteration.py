@@ -220,10 +220,10 @@ def _measured(
 
 
 def steps_by_phase(trace: Trace) -> pl.DataFrame:
-    """Return ``iteration, phase, tokens`` of steps, with iteration numbers as in `per_iteration`.
+    """Return ``iteration, phase, tokens`` of steps; iterations are numbered as by `per_iteration`.
 
-    The phase is null if it is unknown or differs between processes; tokens are the mean over
-    processes, null if unknown for any.
+    The phase (prefill, decode or mixed) is null if it is unknown or differs between processes;
+    tokens are the mean over processes, null if unknown for any.
     """
     steps = step_phases(numbered_alike(trace))
     is_one = (pl.col("phase").n_unique() == 1) & (pl.col("phase").null_count() == 0)
