@@ -47,7 +47,9 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     pieces = pl.concat(
         [
             _innermost(staged.filter(is_nested).collect()),
-            _uncut(staged.filter(~is_nested).collect()),
+            _as_pieces(staged.filter(~is_nested).collect(), "process_range").with_columns(
+                is_first=pl.lit(value=True)
+            ),
         ]
     ).sort("start", "process", "thread")
     ops = pieces.with_columns(
@@ -76,10 +78,6 @@ def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFra
             around=pl.when(pl.coalesce("stage", "its_stage").is_null()).then("further"),
         )
     return ranges.drop("stage").join(known.lazy().select("range", "stage"), on="range", how="left")
-
-
-def _uncut(ranges: pl.DataFrame) -> pl.DataFrame:
-    return _as_pieces(ranges, "process_range").with_columns(is_first=pl.lit(value=True))
 
 
 def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:

@@ -196,7 +196,11 @@ def _communicators(
     members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 ) -> tuple[list[str], list[str]]:
     """Return the name of each member's (rank's) communicator, and warnings on ambiguous members."""
-    rows = [_member(row) for row in members.iter_rows(named=True)]
+    known = [name for name in Member._fields if name in members.columns]
+    rows = [
+        Member(**{name: row[name] for name in known}, split=(row["splits"], row["color"]))
+        for row in members.iter_rows(named=True)
+    ]
     names = _named(rows)
     waiting = [each for each in rows if each.member not in names]
     parents = _parents(waiting, rows)
@@ -219,11 +223,6 @@ def _communicators(
                 )
         waiting = [each for each in waiting if each.member not in names]
     return [names[each.member] for each in rows], warnings
-
-
-def _member(row: dict[str, Any]) -> Member:
-    known = {name: row[name] for name in Member._fields if name in row}
-    return Member(**known, split=(row["splits"], row["color"]))
 
 
 def _ids(members: Iterable[Member]) -> set[int]:

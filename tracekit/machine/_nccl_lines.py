@@ -161,7 +161,7 @@ def read_lines(files: list[Path]) -> Lines:
         for text in _blocks(file):
             lines = _numbered(text, first)
             first += text.count("\n") + 1
-            versions.update(dict.fromkeys(_versions(lines)))
+            versions.update(dict.fromkeys(lines["text"].str.extract(_VERSION).drop_nulls()))
             written = _written(lines)
             found += written.height
             writers.append(written.select("host", "pid").unique())
@@ -206,10 +206,6 @@ def _numbered(text: str, first: int) -> pl.DataFrame:
         pl.col("text").str.contains("NCCL INFO", literal=True)
         | pl.col("text").str.contains("CCL version", literal=True)
     )
-
-
-def _versions(lines: pl.DataFrame) -> list[str]:
-    return lines["text"].str.extract(_VERSION).drop_nulls().unique(maintain_order=True).to_list()
 
 
 def _written(lines: pl.DataFrame) -> pl.DataFrame:

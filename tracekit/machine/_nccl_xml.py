@@ -170,7 +170,8 @@ def _place(
         below = Wire(wire.parent, _width(element))
         found.wires[bridge] = below
         yield from ((child, bridge, below.bandwidth) for child in element)
-        kind = _device_class(element)
+        classes = {_GPU_CLASS: "gpu", _ACCELERATOR_CLASS: "gpu", _NIC_CLASS: "nic"}
+        kind = classes.get((element.get("class") or "").lower()[:4])
         if kind and not len(element):
             found.nameless.append((kind, bridge, below))
             found.hosts[bridge] = host
@@ -196,11 +197,6 @@ def _new(found: _Found, prefix: str, element: ET.Element, source: str) -> str:
     if node in found.nodes:
         raise InputError(f"{source} has two elements {element.tag} dev={number}", "dump it again")
     return node
-
-
-def _device_class(pci: ET.Element) -> str | None:
-    kind = (pci.get("class") or "").lower()
-    return {_GPU_CLASS: "gpu", _ACCELERATOR_CLASS: "gpu", _NIC_CLASS: "nic"}.get(kind[:4])
 
 
 def _name_by_class(found: _Found) -> None:

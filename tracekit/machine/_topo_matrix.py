@@ -98,7 +98,11 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
         If a matrix is cut short, is not symmetric, or has cells that name no known relation.
     """
     lines = _ANSI.sub("", text).splitlines()
-    blocks = [block for block in _blocks(lines, source) if not _of_peers(block)]
+    # The matrix of `topo -p2p` shows which GPUs can copy to each other, and nothing of links.
+    blocks = [
+        block for block in _blocks(lines, source)
+        if not any(cell in _PEER_STATES for cells, _ in block.rows.values() for cell in cells)
+    ]  # fmt: skip
     if not blocks:
         return None
     names = _node_names(blocks[0].devices)
@@ -278,11 +282,6 @@ def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
     while len(rest) > count and "" in rest:
         rest.pop(len(rest) - 1 - rest[::-1].index(""))
     return rest[:count]
-
-
-def _of_peers(block: _Block) -> bool:
-    """Test whether a matrix is from `topo -p2p`, which shows which GPUs can copy to each other."""
-    return any(cell in _PEER_STATES for cells, _ in block.rows.values() for cell in cells)
 
 
 def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:

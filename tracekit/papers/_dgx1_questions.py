@@ -71,15 +71,6 @@ def _all_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
     return shown.all(ignore_nulls=False) if shown.len() else None
 
 
-def _any_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Test whether a claim is true of any row; None if undecided or without rows.
-
-    It is undecided if it is unknown for some rows, and true for none.
-    """
-    shown = overheads.select(said=claim)["said"]
-    return shown.any(ignore_nulls=False) if shown.len() else None
-
-
 COMMAND = "study dgx1"
 
 _gpus, _batch = pl.col("gpus"), pl.col("batch")
@@ -273,7 +264,8 @@ def _methods(measured: Measured) -> Answer:
         *_KEY, "time_ns", "baseline_ns", "overhead_percent", "from_percent", "to_percent",
         _PUBLISHED,
     )  # fmt: skip
-    claim = _any_shown(rows.filter(_gpus > 1), _SLOWER)
+    slower = rows.filter(_gpus > 1).select(said=_SLOWER)["said"]
+    claim = slower.any(ignore_nulls=False) if slower.len() else None
     return _verdict_row(
         f"{name} against P2P", headline, rows, "overheads", readable=readable,
         # What was published is of NCCL, whatever stands for it here.

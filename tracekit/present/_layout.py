@@ -90,7 +90,9 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
     if width is None or total_width(natural_widths) <= width:
         return natural_widths, []
     stacked = [_stacked(column) for column in _merged(columns)]
-    stacked, hidden = without_spare(stacked, lambda placed: _least_width(placed) > width)
+    stacked, hidden = without_spare(
+        stacked, lambda placed: sum(p.least for p in placed) + GAP * (len(placed) - 1) > width
+    )
     return _squeeze(stacked, width), hidden
 
 
@@ -149,10 +151,6 @@ def _stacked(column: ShownColumn) -> Placed:
 
 def _width(column: ShownColumn, header: Sequence[str]) -> int:
     return max(widths("\n".join((*header, *column.texts)).split("\n")))
-
-
-def _least_width(placed: Sequence[Placed]) -> int:
-    return sum(p.least for p in placed) + GAP * (len(placed) - 1)
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:

@@ -228,14 +228,9 @@ def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
     links = (link.ends for link in machine.links if link.is_peer)
     joined.add_edges_from(ends for ends in links if all(end in joined for end in ends))
     if all(len(part) <= _PAIR for part in nx.connected_components(joined)):
-        return _in_a_row(groups)
+        nodes = [(node, group) for group, nodes in enumerate(groups) for node in nodes]
+        return {node: (n + group * _BETWEEN_ROWS, 0.0) for n, (node, group) in enumerate(nodes)}
     return _in_squares(groups, joined) or _on_an_ellipse(groups, joined)
-
-
-def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
-    """Put all nodes in one row of the drawing, with a gap between groups."""
-    nodes = [(node, group) for group, nodes in enumerate(groups) for node in nodes]
-    return {node: (place + group * _BETWEEN_ROWS, 0.0) for place, (node, group) in enumerate(nodes)}
 
 
 def _in_squares(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:

@@ -94,16 +94,12 @@ def _plain(meta: Mapping[str, Any]) -> list[str]:
     texts = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()
-        if value is None or not _says_nothing(value)
+        # 0 skipped steps, or an option that was not used, need no note.
+        if not isinstance(value, (int, float, str, Sequence, Mapping)) or value
     }
     short = [text for text in texts.values() if len(text) <= _SHORT]
     long = [text for text in texts.values() if len(text) > _SHORT]
     return [*([" · ".join(short)] if short else []), *long]
-
-
-def _says_nothing(value: object) -> bool:
-    """Test whether a value needs no note, such as 0 skipped steps or an option not used."""
-    return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
 def _window(meta: Mapping[str, Any]) -> str:

@@ -106,7 +106,10 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
             figure.add_trace(curve, **cell(place, _across(len(shown))))
     _gpu_axis(figure, known)
     far = known[value].max() > _FAR * known[value].min()  # type: ignore[operator]
-    figure.update_yaxes(**(_far_axis() if far else {"rangemode": "tozero"}))
+    ticks = [factor * 10.0**power for power in range(-3, 12) for factor in (1, 2, 5)]
+    texts = [f"{tick:,.12g}" for tick in ticks]
+    logarithmic = {"type": "log", "tickvals": ticks, "ticktext": texts}
+    figure.update_yaxes(**(logarithmic if far else {"rangemode": "tozero"}))
     axis = f"{_SCALING[value]} ({unit})" if unit else _SCALING[value]
     _name_axes(figure, len(shown), axis)
     return figure
@@ -140,12 +143,6 @@ def _faceted(
 def _across(panels: int) -> int:
     """Return the number of panels in a row; four panels take two rows."""
     return 2 if panels == 4 else min(panels, _MOST_ACROSS)  # noqa: PLR2004
-
-
-def _far_axis() -> dict[str, Any]:
-    """Return a logarithmic axis labelled at 1, 2, 5, 10 and so on."""
-    ticks = [factor * 10.0**power for power in range(-3, 12) for factor in (1, 2, 5)]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.12g}" for tick in ticks]}
 
 
 def _ideals(of_network: pl.DataFrame, value: str) -> list[go.Scatter]:

@@ -115,8 +115,9 @@ def _record(plan: Plan, wait: str) -> None:
     if code and found:  # nsys writes a report of a program that fails, and ends with its code
         raise ProgramError(f"{program} ended with code {code}", _left(plan.folder), code)
     if code:
+        started = plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
         raise RecordingError(
-            f"{_recorder(plan)} ended with code {code} and wrote no report of {program}",
+            f"{started} ended with code {code} and wrote no report of {program}",
             "its output is above",
         )
     if not found:
@@ -124,11 +125,6 @@ def _record(plan: Plan, wait: str) -> None:
             f"{plan.recorder} wrote no report of {program}",
             "its output is above; with a capture range or --every, the program has to reach it",
         )
-
-
-def _recorder(plan: Plan) -> str:
-    """Return the program that a plan's command starts with: the launcher if any, else nsys."""
-    return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 
 def _left(folder: Path) -> str:

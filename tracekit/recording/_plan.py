@@ -151,7 +151,8 @@ def plan(
         )
     if wanted.nvidia_smi and shutil.which("nvidia-smi") is None:
         raise UsageError("there is no nvidia-smi here", "leave out --nvidia-smi")
-    variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
+    by_range = wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
+    variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if by_range else {}
     variables |= wanted.hook(os.environ)
     profile = tuple(profile_command(nsys, wanted))
     return Plan(
@@ -198,11 +199,6 @@ def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
 def _loaded(library: str | None) -> tuple[str, ...]:
     """Return the command prefix that preloads a library."""
     return () if library is None else ("sh", "-c", _LOADING, library)
-
-
-def _by_nvtx(wanted: Wanted) -> bool:
-    """Test whether an NVTX range is to start recording: a window of steps, or a named range."""
-    return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 
 def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:

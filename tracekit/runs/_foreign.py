@@ -89,7 +89,8 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):
-        why = next((why for other in accepted if (why := _contradiction(other, report))), None)
+        tried = (test(other, report) for other in accepted for test in _TESTS)
+        why = next(filter(None, tried), None)
         if why is None:
             accepted.append(report)
         else:
@@ -128,11 +129,6 @@ def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) 
         for number, report in seen.items()
         if world not in report.named
     }
-
-
-def _contradiction(one: Said, other: Said) -> str | None:
-    """Return why two reports (trace files) cannot be of one execution; None if they can."""
-    return next((why for test in _TESTS if (why := test(one, other))), None)
 
 
 def _tools(one: Said, other: Said) -> str | None:
@@ -243,14 +239,16 @@ def said(trace: Trace, name: str) -> Said:
     sizes = nccl.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
     began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
     work = _span(trace, began)
+    ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
+    of_mpi = ranks.filter(pl.col("rank").list.len() == 1).collect()
     return Said(
         name,
         _tool(_only(reports["format"])),
         _only(reports["host"]),
         frozenset(trace.read("devices")["uuid"]) - {None},
-        frozenset(reports["rank"]) - {None} | _mpi_ranks(trace),
+        frozenset(reports["rank"]) - {None} | frozenset(of_mpi["rank"].explode()),
         _only(reports["ranks"]),
-        _named_jobs(_only(reports["job"])),
+        dict(each.split("=", 1) for each in (_only(reports["job"]) or "").split()),
         _session(work, began, duration),
         work,
         _busy(trace),
@@ -276,19 +274,9 @@ def _program(name: str) -> str:
     return name.rpartition("/")[2].rstrip("0123456789.-") or name
 
 
-def _named_jobs(job: str | None) -> dict[str, str]:
-    return dict(each.split("=", 1) for each in (job or "").split())
-
-
 def _only(values: pl.Series) -> Any:
     known = {*values} - {None}
     return known.pop() if len(known) == 1 else None
-
-
-def _mpi_ranks(trace: Trace) -> frozenset[int]:
-    """Return the ranks of a trace file's processes in MPI_COMM_WORLD."""
-    ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
-    return frozenset(ranks.filter(pl.col("rank").list.len() == 1).collect()["rank"].explode())
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:

@@ -122,7 +122,8 @@ def export_report(
         _follow(path, process, exported, progress)
         output.seek(0)
         if process.returncode or not exported.is_file():
-            why = _last_of(output.read()) or f"nsys gave up with code {process.returncode}"
+            said = " ".join(output.read().decode("utf-8", "replace").split())[-_LONGEST:]
+            why = said or f"nsys gave up with code {process.returncode}"
             raise _too_new(path, program) or _failed(path, why)
     progress("export with nsys", 100, 100)
     return exported
@@ -243,8 +244,3 @@ def _follow(
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _last_of(output: bytes) -> str:
-    """Return the last characters of nsys's output, as one line for an error message."""
-    return " ".join(output.decode("utf-8", "replace").split())[-_LONGEST:]

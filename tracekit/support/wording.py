@@ -276,11 +276,6 @@ def time_text(value: float | None) -> str:
     return "unknown" if value is None else duration(value)
 
 
-def share_text(share: float | None) -> str:
-    """Return a share as text; `an unknown share` without one."""
-    return "an unknown share" if share is None else percent(share)
-
-
 def part_text(number: int, of: int) -> str:
     """Return `number` as text, or ``all`` if it equals the total `of`."""
     return "all" if number == of else f"{number:,}"

@@ -514,9 +514,9 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _of_kernels(share: float | None) -> str:
-    """Return a share of the time of kernels that compute, which is null without any, as text."""
-    text = "nothing, as no kernel computes"
-    return text if share is None else f"{percent(share)} of the time of kernels that compute"
+    if share is None:
+        return "nothing, as no kernel computes"
+    return f"{percent(share)} of the time of kernels that compute"
 
 
 def _peak_notes(meta: Mapping[str, Any]) -> list[str]:

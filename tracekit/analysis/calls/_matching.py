@@ -75,7 +75,9 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
         pl.all_horizontal(pl.col("communicator", "call_sequence").is_not_null())
         & (pl.col("kind") != "send_recv")
     ).fill_null(value=False)
-    between = _between_clocks(reports)
+    # Of each file's differences to others at equal ends, the 5th or 95th percentile is left.
+    residual = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
+    between = int(reports.select(residual.fill_null(0)).item())
     miscounted = _miscounted(timed.filter(is_numbered), between)
     is_numbered &= ~pl.col("communicator").is_in(miscounted.implode())
     numbered = _by_number(timed.filter(is_numbered))
@@ -89,16 +91,6 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
     found = _apart([numbered, launched, ordered])
     keyed = timed.join(found, on="row", how="left", maintain_order="left")
     return _numbered(keyed, between)
-
-
-def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the error between files' clocks, ns: the largest residual that alignment left.
-
-    A file's residual is the 5th or the 95th percentile, whichever is larger in magnitude, of the
-    differences between ends of the same collective in this and another file.
-    """
-    known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
-    return int(reports.select(known.fill_null(0)).item())
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:

@@ -334,26 +334,18 @@ def _launched_by_groups(
     many calls of the same kind if these calls are alike: NCCL launches by communicator and size,
     not in the order of the calls. Other kernels are left out.
     """
-    spans = _group_spans(calls)
+    # The last call of a group, `ncclGroupEnd`, launches the kernels.
+    spans = calls.drop_nulls("group").group_by("thread", "group").agg(
+        pl.col("start").min(), pl.col("end").max()
+    )  # fmt: skip
     kernels = _in_groups(launched, spans, "launch_start").drop_nulls("group")
-    members = operations.drop_nulls("group").with_columns(_kernel_kind("collective"))
+    kind = pl.col("collective").cast(pl.String).replace(KERNEL_OF).cast(COLLECTIVE)
+    members = operations.drop_nulls("group").with_columns(kind)
     alone = pl.len().over("group") == 1
     single = kernels.filter(alone).select("group", "op")
     one = members.select("group", "range").join(single, on="group").select("range", "op")
     several = _by_kind(kernels.filter(~alone), members)
     return pl.concat([one, several])
-
-
-def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return each NCCL group's interval (``thread, group, start, end`` (ns)), from its calls.
-
-    Its last call, `ncclGroupEnd`, launches the kernels.
-    """
-    return (
-        calls.drop_nulls("group")
-        .group_by("thread", "group")
-        .agg(pl.col("start").min(), pl.col("end").max())
-    )
 
 
 def _by_kind(kernels: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
@@ -382,10 +374,6 @@ def _by_kind(kernels: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
         .join(ordered.select(*key, "turn", "range"), on=[*key, "turn"])
         .select("range", "op")
     )
-
-
-def _kernel_kind(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String).replace(KERNEL_OF).cast(COLLECTIVE)
 
 
 # -- why sizes of messages are not known

@@ -56,7 +56,10 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     syncs, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
     calls = pl.concat([syncs, _by_name(moments, syncs), fetches])
-    blocked = pl.concat([sends, _begun(moments), _frees(moments)]).unique(maintain_order=True)
+    freeing = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
+    freeing = freeing.select("process", "start", target="finish", ended="end")
+    frees = _last_done(moments, freeing)
+    blocked = pl.concat([sends, _begun(moments), frees]).unique(maintain_order=True)
     streams, handed = _events(trace, moments)
     followed = pl.concat([streams, _guessed_waits(moments, streams)]).unique(maintain_order=True)
     returning = pl.concat([calls, event_waits]).unique(maintain_order=True)
@@ -166,14 +169,6 @@ def _begun(moments: Moments) -> pl.DataFrame:
     at_begin = (pl.col("launch_end") - pl.col("start")).is_between(0, _AT_ONCE_NS)
     copies = moments.copies.filter(slow & at_begin)
     return copies.select(source="begin", target=pl.col("launch") + 1)
-
-
-def _frees(moments: Moments) -> pl.DataFrame:
-    """Return nodes ``source, target``: last op to end in a long call that frees memory; call."""
-    frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
-    return _last_done(
-        moments, frees.select("process", "start", target="finish", ended="end")
-    )  # fmt: skip
 
 
 # -- streams that wait -------------------------------------------------------------------------

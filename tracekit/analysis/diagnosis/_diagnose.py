@@ -254,7 +254,7 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
         "win_high_ns": high, "share": share, "confidence": at_most(rule, found.confidence),
         "evidence": list(found.evidence), "advice": in_words_of(facts.trace, found.advice),
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
-        "fingerprint": _fingerprint(rule),
+        "fingerprint": hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16],
     }  # fmt: skip
 
 
@@ -329,11 +329,6 @@ def _milliseconds(name: str) -> pl.Expr:
     whole = (pl.col(name) / 1_000).round(0).cast(pl.Int64)
     decimals = (whole % 1_000).cast(pl.String).str.zfill(3)
     return pl.format("{}.{}", whole // 1_000, decimals)
-
-
-def _fingerprint(rule: str) -> str:
-    """Return an id of the rule's findings, by which those of several runs are matched."""
-    return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]
 
 
 def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None = None) -> Answer:

@@ -521,7 +521,8 @@ def launch_bound(facts: Facts) -> Finding | None:
     won = facts.won(lost)
     if not facts.is_worth(won):
         return None
-    kernel, apart = _paces(facts)
+    found = facts.found(kernels)
+    kernel, apart = (quantile_of(found[name], _HALF) for name in ("lengths", "apart"))
     slow = late.filter("is_slow")
     may_work = 2 * facts.lost(slow).mean >= lost.mean
     is_short = kernel is not None and apart is not None and kernel < apart and not may_work
@@ -624,12 +625,6 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
         f"{duration(time / facts.cells.height)} of its thread"
         for name, number, time in calls.head(_MOST_NAMES).rows()
     )
-
-
-def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return medians of kernel length and of time between a thread's launches (up to 1 ms), ns."""
-    found = facts.found(kernels)
-    return quantile_of(found["lengths"], _HALF), quantile_of(found["apart"], _HALF)
 
 
 def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:

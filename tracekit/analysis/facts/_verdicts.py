@@ -11,7 +11,7 @@ from tracekit.analysis.calls import collective_calls
 from tracekit.engine import StageTally, has_ops, iterations_in, kept_sums, union_length
 from tracekit.model import KERNEL_KINDS, STAGE, Trace
 from tracekit.support.batches import in_batches
-from tracekit.support.wording import count, note, percent, share_text, shares_text, text_of
+from tracekit.support.wording import count, note, percent, shares_text, text_of
 
 _STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
 """Sources that know a pass by more than names of kernels and kinds of copies."""
@@ -350,7 +350,11 @@ _WEAK = {
 _ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
 
 
-note("launched")(lambda share: [f"launching call known of {share_text(share)} of ops"])
+note("launched")(
+    lambda share: [
+        f"launching call known of {'an unknown share' if share is None else percent(share)} of ops"
+    ]
+)
 
 
 @note("verdict")

@@ -306,7 +306,8 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
         rank for each in problems if each["problem"] in _OWN
         for rank in ranks_in(each, "ranks") + ranks_in(each, "waiting")
     }  # fmt: skip
-    rings = _in_circles(waits)
+    circles = nx.strongly_connected_components(nx.DiGraph(waits))
+    rings = {rank for each in circles if len(each) > 1 for rank in each}
     found = [_with_role(each, waits, wrong, rings) for each in problems]
     has_cause = any(each["role"] == "cause" for each in found)
     found = [
@@ -341,12 +342,6 @@ def _with_role(
     ):
         return {**problem, "role": "cause", "problem": "deadlock"}
     return {**problem, "role": "consequence"}
-
-
-def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the ranks on cycles of `waits` (rank -> ranks that it waits for)."""
-    circles = nx.strongly_connected_components(nx.DiGraph(waits))
-    return {rank for each in circles if len(each) > 1 for rank in each}
 
 
 def ranks_in(row: Mapping[str, Any], key: str) -> list[int]:

@@ -183,12 +183,13 @@ def _found(
     per timeline.
     """
     lines, reached = Lines(line), _reached(0)
+    may_be_input = (pl.col("stage") == "IO") | (pl.col("bytes") >= _INPUT_BYTES)
     parts = []
     for batch in at_least_one(ops):
         numbers = lines.of(batch)
         reached = extended(reached, _reached(len(lines)))
         known = batch.with_columns(
-            brings_input=_brings_input(),
+            brings_input=((pl.col("kind") == "h2d") & may_be_input).fill_null(value=False),
             by_loader=pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False),
             lead=pl.when(pl.col("start") - pl.col("launch_end") > AHEAD_NS).then("launch_end"),
         )
@@ -208,11 +209,6 @@ def _found(
     return pl.concat(parts), lines.owners.with_columns(
         end=pl.Series(reached.ends), before=pl.Series(reached.numbers)
     )
-
-
-def _brings_input() -> pl.Expr:
-    is_input = (pl.col("stage") == "IO") | (pl.col("bytes") >= _INPUT_BYTES)
-    return ((pl.col("kind") == "h2d") & is_input).fill_null(value=False)
 
 
 def loading_threads(trace: Trace) -> pl.Series:

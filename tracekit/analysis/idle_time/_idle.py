@@ -79,11 +79,12 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) 
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
                      nulls_last=True)  # fmt: skip
+    if missing := [*meta.get("missing", ()), *unnamed_groups(rows)]:
+        meta["missing"] = missing
     return Answer(
         rows=rows,
         meta={
             **meta,
-            **_with_unnamed(meta, rows),
             "sum_over": count(meta["devices"], "GPU"),
             "shares": _SHARES,
         },
@@ -116,11 +117,6 @@ def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: A
 
 def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
     return MEMBERS if {*OF_GROUPS} & {*keys} else ()
-
-
-def _with_unnamed(meta: dict[str, Any], rows: pl.DataFrame) -> dict[str, list[str]]:
-    missing = [*meta.get("missing", ()), *unnamed_groups(rows)]
-    return {"missing": missing} if missing else {}
 
 
 def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:

@@ -316,8 +316,8 @@ def backward_positions(
     number may be the same either way; else null.
     """
     axes = weight.list.len() - 2
-    channels = (_last_at(each, axes) for each in (gradient, data))
-    out, into = channels
+    before = -1 - axes.cast(pl.Int64)
+    out, into = (each.list.get(before, null_on_oob=True) for each in (gradient, data))
     plain = (weight.list.first() == out) & (into % weight.list.get(1, null_on_oob=True) == 0)
     other = (weight.list.first() == into) & (out % weight.list.get(1, null_on_oob=True) == 0)
     of_output, of_input = positions(gradient, weight), positions(data, weight)
@@ -330,11 +330,6 @@ def backward_positions(
 def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
     found = shape.list.get(-place, null_on_oob=True)
     return found if default is None else found.fill_null(default)
-
-
-def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension of a tensor before its last `axes` dimensions."""
-    return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:

@@ -154,10 +154,12 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     owned = _owned(_kernels(trace), counted)
     operators = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
     others = owned.filter(pl.col("range").is_null(), *(() if moving else ("multiplies",)))
-    alone = _of_others(trace, others) if moving else others
+    if moving:
+        innermost = named_operators(trace).rename({"range": "innermost"})
+        others = others.join(innermost, on="innermost", how="left").with_columns(range="innermost")
     nulls = {name: pl.lit(None, operators.schema[name])
-            for name in {*_COLUMNS, "types"}.difference(alone.columns)}  # fmt: skip
-    alone = alone.with_columns(
+            for name in {*_COLUMNS, "types"}.difference(others.columns)}  # fmt: skip
+    alone = others.with_columns(
         **nulls
         | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
            "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
@@ -202,12 +204,6 @@ def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         asked_start=pl.coalesce("time", "launch_start"),
         replay=pl.when(pl.col("time").is_not_null()).then("launch_start"),
     ).drop("graph_node", "thread", "time", "launch_thread", "launch_start")
-
-
-def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add the innermost operator around each kernel's launch, with its argument sizes and types."""
-    named = named_operators(trace).rename({"range": "innermost"})
-    return kernels.join(named, on="innermost", how="left").with_columns(range="innermost")
 
 
 def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:

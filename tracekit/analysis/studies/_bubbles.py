@@ -147,9 +147,9 @@ def pipeline_bubbles(
     owners = numbered[0].select("stage", *_OWNER).unique().sort("stage")
     of_step = pl.col(_SUMS[1:]).sum()
     return Bubbles(
-        _with_share(owners.join(
+        owners.join(
             steps.group_by("stage").agg(iterations=pl.len().cast(pl.Int64), **_sums()), on="stage"
-        ).sort("stage")),
+        ).sort("stage").with_columns(bubble_share=pl.col("bubble_ns") / pl.col("window_ns")),
         steps.group_by("iteration").agg(pl.col("window_ns").first(), of_step).sort("iteration")
         .with_columns(bubble_share=pl.col("bubble_ns") / (owners.height * pl.col("window_ns"))),
         "gpu" if is_gpu else "host",
@@ -161,10 +161,6 @@ def pipeline_bubbles(
 
 def _sums() -> dict[str, pl.Expr]:
     return {name: pl.col(name).sum() for name in _SUMS}
-
-
-def _with_share(table: pl.DataFrame) -> pl.DataFrame:
-    return table.with_columns(bubble_share=pl.col("bubble_ns") / pl.col("window_ns"))
 
 
 def _one_clock(trace: Trace) -> pl.DataFrame:

@@ -78,11 +78,6 @@ _COMMUNICATION = ("collective", "p2p", "staged")
 _S = 1e-9
 
 
-def _job_names() -> list[str]:
-    """Return the names of the bundled tables of jobs."""
-    return sorted(path.stem for path in (schemas() / "jobs").glob("*.toml"))
-
-
 def read_jobs(name: str) -> pl.DataFrame:
     """Read a table of jobs: TOML with ``[[job]]``, or comma-separated text with column names.
 
@@ -117,7 +112,8 @@ def read_jobs(name: str) -> pl.DataFrame:
     InputError
         If the file cannot be read or has an impossible value; the message names the entry.
     """
-    path = schemas() / "jobs" / f"{name}.toml" if name in _job_names() else Path(name)
+    bundled = {path.stem: path for path in (schemas() / "jobs").glob("*.toml")}
+    path = bundled.get(name, Path(name))
     if path.suffix.lower() == ".toml":
         return _checked(_toml_rows(path), path)
     return _checked(_csv_rows(path), path)
@@ -245,12 +241,13 @@ def job_features(
     kept = ordered.filter(pl.int_range(pl.len()).over("process") >= skipped)
     steps = kept.select(*_KEY, steps=pl.len().over("process"))
     owners = row["devices"]
+    copies = copy_transfers(trace).filter(pl.col("method") == "h2d")
     return {
         "job": name,
         "architecture": None if row["gpus"] is None else _architecture(trace, row),
         "workers": row["gpus"],
         "batch": row["batch"],
-        "input_bytes": _input_bytes(trace, steps, owners),
+        "input_bytes": _per_step(copies.select(*_KEY, "bytes"), steps, owners),
         "weight_bytes": _weight_bytes(trace, steps, owners, row["method"]),
         "measured_s": row["step_ns"] * _S,
         **_busy(trace, skipped),
@@ -278,11 +275,6 @@ def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | N
         return None
     total = inside.select((pl.col("bytes") / pl.col("steps")).sum()).item()
     return float(total / owners)
-
-
-def _input_bytes(trace: Trace, steps: pl.DataFrame, owners: int) -> float | None:
-    copies = copy_transfers(trace).filter(pl.col("method") == "h2d")
-    return _per_step(copies.select(*_KEY, "bytes"), steps, owners)
 
 
 def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -> float | None:

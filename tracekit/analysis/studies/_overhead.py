@@ -166,7 +166,9 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
     named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
     rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
     batches = rows.select(named).to_series().unique(maintain_order=True).to_list()
-    keys = ["method", "gpus", "scaling", "network", *_runs_apart(rows)]
+    keys = ["method", "gpus", "scaling", "network"]
+    if rows.select(*_CONFIGURATION, "method").is_duplicated().any():
+        keys += ["run", "baseline_run"]
     ends = {"": "overhead_percent"}
     if rows["from_percent"].count():
         ends |= {" from": "from_percent", " to": "to_percent"}
@@ -179,12 +181,6 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
         )
         .sort(keys, nulls_last=True)
     )
-
-
-def _runs_apart(table: pl.DataFrame) -> list[str]:
-    """Return columns that name the runs, if several rows have the same configuration and method."""
-    alike = table.select(*_CONFIGURATION, "method").is_duplicated()
-    return ["run", "baseline_run"] if alike.any() else []
 
 
 def _medians(study: pl.DataFrame) -> pl.DataFrame:

@@ -118,8 +118,7 @@ def scaling(
             **basis,
             "warnings": [
                 *pooling_warnings(study, apart=apart),
-                *_warnings(timed, apart=apart),
-                *_uncounted(of_mode),
+                *_warnings(timed, of_mode, apart=apart),
             ],
         },
         title=f"{mode} scaling",
@@ -130,19 +129,12 @@ def scaling(
     )
 
 
-def _uncounted(study: pl.DataFrame) -> list[str]:
-    """Warn of runs that have a time, and an unknown number of GPUs."""
-    has_time = pl.any_horizontal(pl.col("step_ns", "epoch_ns").is_not_null())
-    number = study.filter(has_time, _N.is_null()).height
-    text = f"{count(number, 'run')} left out, whose number of GPUs is unknown: ingest with --label"
-    return [f"{text} gpus=N"] if number else []
-
-
-def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
+def _warnings(timed: pl.DataFrame, study: pl.DataFrame, *, apart: bool) -> list[str]:
     """Warn of configurations without a run on one GPU, without network name, or with two baselines.
 
     Two baselines are several runs on the smallest number of GPUs. They are warned of if runs are
-    evaluated one by one (`apart`); else they are pooled, and one baseline.
+    evaluated one by one (`apart`); else they are pooled, and one baseline. A further warning counts
+    runs of the study that have a time, and an unknown number of GPUs.
     """
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
@@ -151,7 +143,11 @@ def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
     unnamed = timed.filter(pl.col("network").is_null()).height
     alone = smallest.filter(_N == 1, pl.col("method") == "none")
     beside = smallest.filter(_N > 1).join(alone, on=_GROUP[:2], how="semi", nulls_equal=True).height
+    has_time = pl.any_horizontal(pl.col("step_ns", "epoch_ns").is_not_null())
+    uncounted = study.filter(has_time, _N.is_null()).height
     warnings = {
+        f"{count(uncounted, 'run')} left out, whose number of GPUs is unknown: ingest with --label "
+        "gpus=N": uncounted > 0,
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
         "speedup is relative to baseline_gpus": without_one > 0,
         f"{beside} of these have a run of the method `none` on one GPU; label it with their method "

@@ -141,7 +141,8 @@ class Modelled:
         wanted, groups, self._edges = _planned(calls, ranks)
         renamed = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
         self._of_owner = wanted.select("group", owner="device", took_part=True, **renamed)
-        self._sole = _sole_processes(calls)
+        pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
+        self._sole = pairs.unique("owner", keep="none")  # GPUs with collectives in one process only
         transfers = self._edges.group_by("plan").len("transfers")
         # The devices, a list of all ranks, would be repeated for each edge.
         known = groups.drop("algorithm", "devices")
@@ -282,12 +283,6 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
     schema: dict[str, PolarsType] = {"plan": plans.schema["plan"], **_EDGES}
     found = pl.DataFrame(edges, schema=schema, orient="row")
     return wanted, groups.join(plans, on=_PLAN, nulls_equal=True), found
-
-
-def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process``: GPUs whose collectives ran in one process only, and which."""
-    pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
-    return pairs.unique("owner", keep="none")
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:

@@ -51,7 +51,9 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     parts = part_gaps(turns)
     numbered = number_bursts(turns, parts, reading)
     bursts = numbered.bursts
-    found_stages = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
+    # Forward passes that fill a pipeline (processes send activations) are not evaluation.
+    is_pipeline = bool((lane.work.collective == SEND_RECV).any())
+    found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
     assumed = of_turns(turns, parts, pair, numbered, found_stages.stage)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = found_stages.stage, found_stages.step
@@ -102,14 +104,6 @@ def in_hooks(turns: Turns) -> bool:
         (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
         > THRESHOLDS.order_alike
     )
-
-
-def _is_pipeline(lane: Lane) -> bool:
-    """Test whether the process sends activations to other processes (pipeline parallelism).
-
-    Then forward passes without a backward pass fill the pipeline; they are not evaluation.
-    """
-    return bool((lane.work.collective == SEND_RECV).any())
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
         rows, notes = _with_communicators(_read_lines(path), path)
         warnings += notes
         records.append(_records(rows))
-        dropped.append(_dropped(rows))
+        known = rows.drop_nulls(["communicator", "rank", "dropped"])
+        dropped.append(known.select(list(DROPPED_SCHEMA)))
         count += records[-1].height
         if count > _MOST_RECORDS:
             raise UnsupportedTraceError(
@@ -361,7 +362,3 @@ def _records(rows: pl.DataFrame) -> pl.DataFrame:
         )
         .select(pl.col(name).cast(dtype) for name, dtype in RECORD_SCHEMA.items())
     )
-
-
-def _dropped(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.drop_nulls(["communicator", "rank", "dropped"]).select(list(DROPPED_SCHEMA))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -55,6 +54,7 @@ def read_metadata(file: ExportFile) -> Metadata:
     """Read an export's metadata; only environment variables for GPUs, rank and job are used."""
     export = _export_values(file)
     variables = _variables(file)
+    visible = variables.get(_VISIBLE)
     launched = launch_of(variables)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
     return Metadata(
@@ -64,7 +64,7 @@ def read_metadata(file: ExportFile) -> Metadata:
         session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", FARTHEST),
         duration=_first(file, "ANALYSIS_DETAILS", "duration", REACH),
         host=_host(file),
-        visible_devices=_visible_devices(variables),
+        visible_devices=None if visible is None else tuple(map(str.strip, visible.split(","))),
         rank=launched.rank,
         ranks=launched.ranks,
         job=launched.job,
@@ -99,12 +99,6 @@ def _host(file: ExportFile) -> str | None:
     wanted = Where("name", "is", ("Hostname",))
     columns = file.read("TARGET_INFO_SYSTEM_ENV", {"value": "text"}, [wanted])
     return columns["value"][0] if columns.height else None
-
-
-def _visible_devices(variables: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES; None if it is not set, or has two values."""
-    value = variables.get(_VISIBLE)
-    return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
 def _traced(file: ExportFile) -> frozenset[str]:

@@ -280,7 +280,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
                 (len(calls), NO_CALLS, "record with `nvprof --profile-api-trace all -o run.nvvp`"),
                 (len(ranges), NO_RANGES, f"put NVTX ranges into the program and {_RECORD_GPU}"),
             ),
-            *_unknown_process(callers),
+            *(["the process was not recorded; its id is set to 0"] * (callers == [_NO_PROCESS])),
             *work.losses,
             *host.losses,
             *markers.losses,
@@ -319,11 +319,6 @@ def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
     for chunk in calls.rows.chunks(known.schema):
         known = pl.concat([known, chunk.drop_nulls().unique()])
     return known.unique().unique("correlation", keep="none")
-
-
-def _unknown_process(callers: list[int]) -> tuple[str, ...]:
-    warning = "the process was not recorded; its id is set to 0"
-    return (warning,) if callers == [_NO_PROCESS] else ()
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
