@@ -167,12 +167,12 @@ class Document:
                 begin = end
                 if closed >= 0:
                     return closed, end
-        spans, bracket = _complete(text, begin)
+        spans, closed = _complete(text, begin)
         for some in range(0, len(spans), _MOST_EVENTS):
             events = spans[some : some + _MOST_EVENTS]
             yield Piece(offset + begin, self._lines(text, begin, events, offset))
             begin = events[-1][1]
-        return bracket, begin
+        return closed, begin
 
     def _opened(self) -> tuple[int, bytes]:
         """Read up to the first event; return its offset, and the text read from there on."""
@@ -273,8 +273,7 @@ def _complete(text: bytes, begin: int) -> tuple[list[tuple[int, int]], int | Non
 
     Also returned: the offset of the bracket that closes the array of events; None if there is none.
     """
-    spans: list[tuple[int, int]] = []
-    depth = start = 0
+    spans, depth, start = [], 0, 0
     for at, step in _brackets(text, begin):
         if depth == 0:
             if step < 0:
