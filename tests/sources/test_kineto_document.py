@@ -47,16 +47,17 @@ def _pieces(path: Path, block: int) -> tuple[list[list[Any]], dict[str, Any], li
     compact=st.booleans(),
     ascii_only=st.booleans(),
     suffix=st.sampled_from([".json", ".gz"]),
+    at_once=st.integers(1, 9),
     most=st.integers(1, 9),
 )
 def test_all_events_are_found_in_order(
-    tmp_path, events, before, after, block, indent, compact, ascii_only, suffix, most
+    tmp_path, events, before, after, block, indent, compact, ascii_only, suffix, at_once, most
 ):
     whole = {**before, "traceEvents": events, **after}
     separators = (",", ":") if compact else None
     text = json.dumps(whole, indent=indent, separators=separators, ensure_ascii=ascii_only)
     path = write(tmp_path / f"t{suffix}", text)
-    with patch.object(_document, "_MOST_EVENTS", most):
+    with patch.multiple(_document, _SLICE=at_once, _MOST_EVENTS=most):
         pieces, around, offsets = _pieces(path, block)
     assert [event for piece in pieces for event in piece] == events
     assert all(0 < len(piece) <= most for piece in pieces)

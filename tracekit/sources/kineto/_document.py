@@ -1,6 +1,7 @@
 """Split the text of a PyTorch trace into events, and parse the JSON before and after them.
 
-Brackets outside of strings show where an event ends; the text is then parsed in complete events.
+Brackets outside of strings show where an event ends. They are found in whole blocks of bytes at
+once; the text is then parsed in complete events.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.errors import DamagedTraceError, NotATraceError
 
@@ -23,6 +27,8 @@ _BLOCK = 1 << 22
 _HEAD = 1 << 16
 FEWEST_BYTES = 1 << 21
 """Size below which loading compiled loops takes longer than it saves, bytes."""
+_SLICE = 1 << 20
+"""Number of bytes whose brackets are searched at once: each bracket takes 40 bytes."""
 MOST_AROUND = 1 << 24
 """Largest number of bytes before or after the events; usual are a few kilobytes."""
 _MOST_EVENT = 1 << 23
@@ -30,13 +36,20 @@ _MOST_EVENT = 1 << 23
 _MOST_EVENTS = 1 << 16
 """Largest number of events in a piece: more than in a block of usual events, as each event becomes
 a row however short it is."""
-_BRACKET = re.compile(rb'(?:[^"{}[\]]++|"(?:[^"\\]++|\\.)*+")*+([{}[\]])', re.DOTALL)
-"""Pattern of everything up to a bracket outside of strings. It gives up nothing that it has taken,
-so that a string without an end is searched once."""
+_QUOTE, _BACKSLASH, _COMMA, _NEWLINE, _BLANK = b'"\\,\n '
+_OPENING, _CLOSING = b"{[", b"}]"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*$')
 _AGAIN = "copy or record it again: the profiler, or the copy, did not finish"
 
 
+def _among(characters: bytes) -> NDArray[np.bool_]:
+    table = np.zeros(256, np.bool_)
+    table[list(characters)] = True
+    return table
+
+
+_MARKS = _among(bytes([_QUOTE, _BACKSLASH]) + _OPENING + _CLOSING).tobytes()
+_IS_OPENING, _IS_BRACKET = _among(_OPENING), _among(_OPENING + _CLOSING)
 _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 
@@ -167,12 +180,11 @@ class Document:
                 begin = end
                 if closed >= 0:
                     return closed, end
-        spans, closed = _complete(text, begin)
-        for some in range(0, len(spans), _MOST_EVENTS):
-            events = spans[some : some + _MOST_EVENTS]
-            yield Piece(offset + begin, self._lines(text, begin, events, offset))
-            begin = events[-1][1]
-        return closed, begin
+        found = _Cut.of(text[begin:])
+        for first, part in found.parts():
+            at = begin + first
+            yield Piece(offset + at, self._lines(text[at : at + part.end], part, offset + at))
+        return None if found.closed is None else begin + found.closed, begin + found.end
 
     def _opened(self) -> tuple[int, bytes]:
         """Read up to the first event; return its offset, and the text read from there on."""
@@ -204,27 +216,26 @@ class Document:
                 raise DamagedTraceError(f"{self.path} goes on too long after its events")
         self._around += rest
 
-    def _lines(
-        self, text: bytes, begin: int, events: Sequence[tuple[int, int]], offset: int
-    ) -> bytes:
-        """Return complete events of `text` as one line each, from the end of the one before on.
-
-        `events` has the begin and the end of each. All keep their place, behind blanks.
-        """
-        parts = []
-        for number, (start, end) in enumerate(events):
-            gap = text[begin:start]
-            strange, commas = gap.strip(b"\t\r\n ,"), gap.count(b",")
-            if strange or commas > 1 or (number and not commas):
-                at = offset + begin + (gap.index(strange) if strange else 0)
-                raise DamagedTraceError(
-                    f"{self.path} has something other than an event at byte {at:,}", _AGAIN
-                )
-            # Line ends stand between tokens, for in strings they are escaped.
-            parts.append(b"\n"[:number] + b" " * (len(gap) - (number > 0)))
-            parts.append(text[start:end].translate(_ON_ONE_LINE))
-            begin = end
-        return b"".join(parts)
+    def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
+        """Return complete events as one line each, given their offsets (`found`) in `text`."""
+        # Line ends stand between tokens, for in strings they are escaped.
+        one_line = text.translate(_ON_ONE_LINE)
+        chars = np.frombuffer(one_line, np.uint8).copy()
+        gaps = np.append(0, found.ends[:-1]), found.starts
+        between = _ranges(*gaps)
+        commas = chars[between] == _COMMA
+        faulty = ~(commas | (chars[between] == _BLANK))
+        per_gap = np.diff(
+            np.append(0, np.cumsum(commas))[np.cumsum(np.append(0, gaps[1] - gaps[0]))]
+        )
+        if faulty.any() or (per_gap[1:] != 1).any() or per_gap[0] > 1:
+            at = int(between[faulty][0]) if faulty.any() else int(gaps[0][per_gap != 1][-1])
+            raise DamagedTraceError(
+                f"{self.path} has something other than an event at byte {offset + at:,}", _AGAIN
+            )
+        chars[between] = _BLANK
+        chars[found.ends[:-1]] = _NEWLINE
+        return chars.tobytes()
 
     def _cut_short(self, at: int) -> DamagedTraceError:
         return DamagedTraceError(f"{self.path} is cut short: it ends at byte {at:,}", _AGAIN)
@@ -268,40 +279,119 @@ def _head_of_cut(path: Path) -> bytes:
             return b""
 
 
-def _complete(text: bytes, begin: int) -> tuple[list[tuple[int, int]], int | None]:
-    """Return begin and end of each complete event in a text of a trace, from offset `begin` on.
+@dataclass(frozen=True)
+class _Cut:
+    """Offsets of the complete events in a text of a trace, which begins between two events.
 
-    Also returned: the offset of the bracket that closes the array of events; None if there is none.
+    Parameters
+    ----------
+    starts, ends
+        Offset of each event's first byte, and of the byte just after it.
+    closed
+        Offset of the bracket that closes the array of events; None if it is not in the text.
     """
-    spans, depth, start = [], 0, 0
-    for at, step in _brackets(text, begin):
-        if depth == 0:
-            if step < 0:
-                return spans, at
-            start = at
-        depth += step
-        if depth == 0:
-            spans.append((start, at + 1))
-    return spans, None
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    closed: int | None
+
+    @property
+    def end(self) -> int:
+        """Offset after the last complete event; 0 if there is none."""
+        return int(self.ends[-1]) if self.ends.size else 0
+
+    @classmethod
+    def of(cls, text: bytes) -> _Cut:
+        starts, ends, above = [], [], 0
+        for at, steps in _brackets(text):
+            depth = above + np.cumsum(steps)
+            over = np.flatnonzero(depth < 0)
+            inside = slice(over[0] if over.size else None)
+            ends.append(at[inside][(depth[inside] == 0) & (steps[inside] < 0)] + 1)
+            starts.append(at[inside][(depth[inside] == 1) & (steps[inside] > 0)])
+            if over.size:
+                return cls._of(starts, ends, int(at[over[0]]))
+            above = int(depth[-1])
+        return cls._of(starts, ends, None)
+
+    @classmethod
+    def _of(
+        cls, starts: list[NDArray[np.int64]], ends: list[NDArray[np.int64]], closed: int | None
+    ) -> _Cut:
+        none = np.zeros(0, np.int64)
+        ended = np.concatenate([none, *ends])
+        return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
+
+    def parts(self) -> Iterator[tuple[int, _Cut]]:
+        """Yield groups of successive events: the offset of the group's text, and offsets in it."""
+        begin = 0
+        for first in range(0, self.ends.size, _MOST_EVENTS):
+            some = slice(first, first + _MOST_EVENTS)
+            yield begin, _Cut(self.starts[some] - begin, self.ends[some] - begin, None)
+            begin = int(self.ends[some][-1])
 
 
 def _start_of_events(text: bytes) -> int | None:
     """Return the offset just after the bracket that opens the array of events; None if absent."""
-    depth = 0
-    for at, step in _brackets(text, 0):
-        depth += step
-        # Only so far back, that many arrays before the events cost no more than one.
-        is_list = depth == 2 and step > 0 and text[at : at + 1] == b"["  # noqa: PLR2004
-        if is_list and _EVENTS.search(text, max(0, at - 64), at):
-            return at + 1
+    above = 0
+    for at, steps in _brackets(text):
+        depth = above + np.cumsum(steps)
+        for start in at[(depth == 2) & (steps > 0)].tolist():  # noqa: PLR2004
+            # Only so far back, that many arrays before the events cost no more than one.
+            is_list = text[start : start + 1] == b"["
+            if is_list and _EVENTS.search(text, max(0, start - 64), start):
+                return int(start) + 1
+        above = int(depth[-1])
     return None
 
 
-def _brackets(text: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each bracket outside of strings, from offset `at` on, and 1 or -1.
+def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]]]:
+    """Yield the offsets of brackets outside of strings, with 1 for opening and -1 for closing.
 
-    1 is for opening brackets. At a string without an end it stops.
+    They come in order, in several arrays with at least one bracket each.
     """
-    while found := _BRACKET.match(text, at):
-        at = found.end()
-        yield at - 1, 1 if found[1] in b"{[" else -1
+    is_inside, is_escaping = False, False
+    for begin in range(0, len(text), _SLICE):
+        # As if the backslash whose meaning goes beyond the end of a slice began the next one.
+        some = b"\\" * is_escaping + text[begin : begin + _SLICE]
+        at, steps, is_inside = _brackets_of(some, is_inside=is_inside)
+        if at.size:
+            yield at + (begin - is_escaping), steps
+        is_escaping = (len(some) - len(some.rstrip(b"\\"))) % 2 == 1
+
+
+def _brackets_of(
+    text: bytes, *, is_inside: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int8], bool]:
+    """Return the brackets of `text` outside of strings, and whether `text` ends inside a string.
+
+    For each bracket its offset, and 1 (opening) or -1 (closing). `is_inside`: whether `text` begins
+    inside a string.
+    """
+    marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
+    kinds = np.frombuffer(text, np.uint8)[marks]
+    quotes = kinds == _QUOTE
+    if b"\\" in text:
+        quotes &= ~_escaped(marks, kinds)
+    inside = (np.cumsum(quotes) + is_inside) % 2 == 1
+    brackets = ~inside & _IS_BRACKET[kinds]
+    steps = np.where(_IS_OPENING[kinds[brackets]], 1, -1).astype(np.int8)
+    return marks[brackets], steps, bool(inside[-1]) if inside.size else is_inside
+
+
+def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Test for each quote or backslash, given their offsets, whether a backslash escapes it."""
+    after = np.zeros(marks.size, np.bool_)
+    after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
+    index = np.arange(marks.size)
+    run = np.maximum.accumulate(np.where(after, 0, index))
+    odd: NDArray[np.bool_] = (index - run) % 2 == 1
+    return odd
+
+
+def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return all integers from each start up to (not including) its end, as one array."""
+    sizes = ends - starts
+    first = np.cumsum(sizes) - sizes
+    numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)
+    return numbers
