@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hybrid_job
@@ -23,10 +24,10 @@ from test_many_dask import ROOT, Cluster
 
 import tracekit
 from tracekit.analysis.diagnosis._facts import facts_of
-from tracekit.analysis.idle_account import _idle_sums
-from tracekit.engine import _stream
+from tracekit.analysis.idle_account import _idle_sums, _silence
+from tracekit.engine import _launch_groups, _stream
 from tracekit.errors import InputError, StoreError, UsageError
-from tracekit.model import _combine
+from tracekit.model import _combine, _trace
 from tracekit.store import Workers, _dask, open_executor
 from tracekit.store._jobs import PartJob
 from tracekit.support.memory import _START, NEEDS
@@ -264,9 +265,10 @@ def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:
 
     first = idle()
     files = sorted(folder.iterdir())
-    # Launch groups, what tells of communication, and causes in windows and in steps, of four parts.
-    assert (len(files), len(parts)) == (4 * 4, 4 * 2)
-    assert sum(file.stat().st_size for file in files) < 16 * 20_000
+    # Launch groups, what tells of communication, causes in windows and in steps, and what of these
+    # is silent, of four parts.
+    assert (len(files), len(parts)) == (5 * 4, 4 * 2)
+    assert sum(file.stat().st_size for file in files) < 20 * 20_000
     assert (idle(), len(parts)) == (first, 0)
     for file in files:
         file.write_bytes(file.read_bytes()[:-7] + b"damaged")
@@ -443,3 +445,9 @@ def _answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
+
+
+def test_sums_of_functions_of_one_name_are_kept_apart() -> None:
+    part: Any = SimpleNamespace(stretch=None, tables=SimpleNamespace(name="", own=list))
+    works = [partial(module._of_part, part) for module in (_launch_groups, _silence)]
+    assert len({_trace._key(work) for work in works}) == 2

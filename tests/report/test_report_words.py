@@ -155,7 +155,8 @@ def test_a_page_without_findings_says_what_was_looked_for() -> None:
     """Nothing of 2 % was found: that is not that nothing could be faster."""
     answer = Answer(rows=pl.DataFrame(), empty="nothing found that takes 2 % of a step or more")
     asked = SimpleNamespace(answer=lambda: answer)
-    subject: Any = SimpleNamespace(run=SimpleNamespace(diagnose=asked))
+    close = SimpleNamespace(traffic=None)
+    subject: Any = SimpleNamespace(run=SimpleNamespace(diagnose=asked), close=close)
     assert "Nothing found that takes 2 % of a step or more." in str(_times.findings(subject))
 
 

@@ -25,7 +25,7 @@ from polars.testing import assert_frame_equal
 import tracekit as tk
 from tracekit.errors import DamagedTraceError, InputError, MissingDataError, NotATraceError
 from tracekit.sources import content_files, read
-from tracekit.sources._export_tables import Where
+from tracekit.sources._reading import Where
 from tracekit.sources.columnar import ColumnarExport
 from tracekit.sources.columnar._arrow import ArrowTable
 from tracekit.sources.columnar._folder import typed

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from source_helpers import execute
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources._export_tables import Where
+from tracekit.sources._reading import Where
 from tracekit.sources.sqlite import SqliteFile
 
 BATCH = 1024

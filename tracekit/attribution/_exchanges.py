@@ -526,7 +526,8 @@ class Doubtful:
         in_passes = pl.any_horizontal(stage == each for each in ("FP", "BP", "OTHER"))
         unnamed = (pl.col("collective") == "unknown") & in_passes
         brings, fetches = (large & (kind == each) for each in ("h2d", "d2h"))
-        computes = kind == "compute"
+        # While a large graph is launched, its first kernels may end.
+        computes = (kind == "compute") & pl.col("graph_node").is_null()
         sums = ops.select(
             unnamed=ns.filter(unnamed).sum(),
             input=ns.filter(brings & (stage == "IO")).sum(),

@@ -341,6 +341,7 @@ def _key(work: partial[Frames]) -> str:
     """
     part, *frames = work.args
     function_name = getattr(work.func, "__qualname__", None) or repr(work.func)
+    function_name = f"{work.func.__module__} {function_name}"
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
     whole = "\n".join([function_name, repr(part.stretch), part.tables.name, *texts])
     return hashlib.sha256(whole.encode()).hexdigest()  # of many parts, the texts would fill memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
@@ -13,31 +13,6 @@ from tracekit.errors import MissingDataError
 if TYPE_CHECKING:
     from tracekit.sources.columnar import ColumnarExport
     from tracekit.sources.sqlite import SqliteFile
-
-SqlType = Literal["int", "narrow", "real", "text", "blob"]
-"""Type as which a column is read; ``narrow`` columns are integers that may use fewer than 64
-bits."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """A condition for reading rows: on a text column, or that a value occurs for the first time.
-
-    Parameters
-    ----------
-    column
-        Name of an existing column.
-    how
-        ``is``: its text is one of `texts`; ``starts``, ``ends``: it starts or ends with one of
-        them; ``first``: the row is the first in the table with its value.
-    texts
-        Constants of this program, never text from a file.
-    """
-
-    column: str
-    how: Literal["is", "starts", "ends", "first"]
-    texts: tuple[str, ...] = ()
-
 
 ExportFile: TypeAlias = "SqliteFile | ColumnarExport"
 """An nsys export in any storage format, with tables named as in SQLite exports."""

@@ -33,7 +33,8 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
     In a silent stretch nothing begins or ends, in no table, and no call or host event is open.
     """
-    parts = trace.sums_of_parts([partial(_of_part, part) for part in trace.parts()])
+    each = trace.parts(with_paths=True)
+    parts = trace.sums_of_parts([partial(_of_part, part) for part in each])
     lengths = pl.concat(part["silent"] for part in parts)["ns"]
     silent, idle = int(lengths.sum()), int(pl.concat(part["idle"] for part in parts)["ns"].sum())
     if silent <= _SAID * idle:

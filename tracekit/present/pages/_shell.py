@@ -108,7 +108,7 @@ def _colours() -> str:
     named = {**CAUSE_COLOURS, **parts}
     light, dark = (
         "".join(f"--{name}:{colour};--on-{name}:{ink_on(colour)};" for name, colour in each.items())
-        for each in (named, {name: DARK_COLOURS.get(each, each) for name, each in named.items()})
+        for each in (named, {n: DARK_COLOURS[c] for n, c in named.items() if c in DARK_COLOURS})
     )
     by_theme = {
         "@media screen": "[data-theme=dark]",  # paper is light

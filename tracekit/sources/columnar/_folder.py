@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
-from tracekit.sources._export_tables import Where
+from tracekit.sources._reading import Where
 from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.sqlite import BATCH_ROWS, DTYPE, SqlType, decoded, regrouped
 from tracekit.support.batches import in_batches

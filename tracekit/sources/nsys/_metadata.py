@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tracekit.sources._export_tables import ExportFile, Where
+from tracekit.sources._export_tables import ExportFile
 from tracekit.sources._labels import VARIABLES, launch_of
+from tracekit.sources._reading import Where
 from tracekit.sources._times import FARTHEST, REACH
 
 _EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")

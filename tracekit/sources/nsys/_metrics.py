@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import polars as pl
 
 from tracekit.model import METRIC
-from tracekit.sources._export_tables import ExportFile, Where
+from tracekit.sources._export_tables import ExportFile
+from tracekit.sources._reading import Where
 from tracekit.sources._times import Filter
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.sqlite import SqlType

@@ -1,6 +1,6 @@
 """Read columns of SQLite files, decoding large tables from the file's pages without SQLite."""
 
-from tracekit.sources._export_tables import SqlType
+from tracekit.sources._reading import SqlType
 from tracekit.sources.sqlite._library import DTYPE, decoded
 from tracekit.sources.sqlite._sqlite_file import (
     BATCH_ROWS,

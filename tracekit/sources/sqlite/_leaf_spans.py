@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from tracekit.sources._export_tables import SqlType
+from tracekit.sources._reading import SqlType
 from tracekit.sources.sqlite._btree import (
     GREATEST,
     LEAST,

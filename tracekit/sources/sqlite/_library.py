@@ -21,7 +21,7 @@ import polars as pl
 from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources._export_tables import SqlType
+from tracekit.sources._reading import SqlType
 
 DTYPE = {
     "int": pl.Int64, "narrow": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary,

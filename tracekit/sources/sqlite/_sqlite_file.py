@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, InputError
-from tracekit.sources._export_tables import SqlType, Where
+from tracekit.sources._reading import SqlType, Where
 from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.sqlite._leaf_spans import Table, spans
 from tracekit.sources.sqlite._library import DTYPE, Connections, Library, Rows, quoted

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.sources._export_tables import SqlType
+from tracekit.sources._reading import SqlType
 
 Role = Literal["int", "narrow", "real", "text", "rowid"]
 
