@@ -308,6 +308,7 @@ def test_runs_without_iterations_are_compared_whole() -> None:
         "recording",
         "recording/GPU",
     )
+    assert "idle time (" in mixed.meta["headline"]  # which is inside steps only if there are steps
     assert mixed.table["a_ns"].to_list()[:2] == [3000, 120]
     assert set(mixed.table["verdict"]) == {None}
     with pytest.raises(UsageError, match="no iterations to skip"):

@@ -91,7 +91,11 @@ def headline(
     last = f"not comparable ({'; '.join(reasons)})" if reasons else ""
     typical, named = [_typical(step, metric)], [*without]
     (typical if metric == "mean" and without else named).append("")
-    carried = _carried(contributions, step["delta_ns"], ops or {}) or [""]
+    # Without a row for idle time between steps, that for idle time has all of it.
+    in_steps = of_steps and contributions["part"].is_in(["between_steps"]).any()
+    names = _NAMES if in_steps else {"idle": "idle time"}
+    parts = contributions.with_columns(pl.col("part").replace(names))
+    carried = _carried(parts, step["delta_ns"], ops or {}) or [""]
     carried += [""] if without else []
     for carry, stands, odd, usual in product(carried, standing, named, typical):
         sentence = "; ".join(filter(None, [*first, stands, carry, usual, judgement, odd, last]))
@@ -207,10 +211,7 @@ def _carried(
     """
     if not change:
         return []
-    # Without a row for idle time between steps, that for idle time has all of it.
-    in_steps = contributions["part"].is_in(["between_steps"]).any()
-    names = _NAMES if in_steps else {"idle": "idle time"}
-    found = carriers(contributions.with_columns(pl.col("part").replace(names)), change)
+    found = carriers(contributions, change)
     how = "carried by" if found.are_shown else "most of it is"
     other = f", against {_listed(found.against, ops)}" if found.against.height else ""
     at_length = f"{how} {_listed(found.most, ops)}"
