@@ -585,17 +585,18 @@ class Compressed:
     def add(self, ops: pl.DataFrame) -> None:
         """Count the passes in a chunk of the table of ops."""
         pass_ = ["process", "device", "launch_thread", "iteration"]
-        source, stage = (pl.col(name).cast(pl.String) for name in ("stage_source", "stage"))
-        is_exchange = (pl.col("kind").cast(pl.String) == "collective") & (stage == "WU")
-        exchanges = ops.filter(is_exchange).drop_nulls(pass_)
+        stage, source = pl.col("stage"), pl.col("stage_source")
+        exchanges = ops.filter(pl.col("kind") == "collective", stage == "WU").drop_nulls(pass_)
+        if exchanges.is_empty():
+            return
         last = exchanges.group_by(pass_).agg(exchanged=pl.col("launch_start").max())
         ended = last.filter(pl.col("iteration") < pl.col("iteration").max().over("process"))
-        by_thread = (stage == "BP") & source.is_in(["backward_thread", "structure"])
+        by_thread = (source == "backward_thread") | (source == "structure")
+        backward = ops.filter(stage == "BP", by_thread).select(*pass_, "launch_start", "name")
+        late = backward.join(ended, on=pass_).filter(pl.col("launch_start") > pl.col("exchanged"))
         is_product = pl.col("name").cast(pl.String).str.contains(_PRODUCT)
-        late = ops.filter(by_thread, is_product).join(ended, on=pass_)
-        late = late.filter(pl.col("launch_start") > pl.col("exchanged"))
         self._passes += ended.height
-        self._followed += late.select(pass_).n_unique()
+        self._followed += late.filter(is_product).select(pass_).n_unique()
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn if such products follow most passes."""
