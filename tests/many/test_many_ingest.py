@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,15 @@ def test_one_run_of_many_reports(ranks) -> None:
     again = tracekit.open("job")
     assert_same(again, run)
     assert again.breakdown("stage").height == 1
+
+
+def test_a_pipe_among_reports_is_refused(ranks, tmp_path) -> None:
+    """Nothing writes to it, so that whoever opens it waits."""
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    ingest = [sys.executable, "-m", "tracekit", "ingest", "--run", "job"]
+    files = [tmp_path / "pipe.sqlite", ranks[0]]
+    told = subprocess.run([*ingest, *files], capture_output=True, timeout=60, check=False)
+    assert (told.returncode, b"is not a regular file" in told.stderr) == (2, True)
 
 
 @pytest.mark.slow

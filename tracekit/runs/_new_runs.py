@@ -276,7 +276,6 @@ def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
     with Digests(request.files, request.progress) as digests:
         for number, path in enumerate(request.files):
             try:
-                sources.check_readable(path)
                 found[path] = digests.wait(number)
             except InputError as error:
                 failures.add(path, error)
@@ -414,9 +413,7 @@ class Digests:
 
     def __enter__(self) -> Self:
         self._pool = ThreadPoolExecutor(min(cores(), len(self._files)), "digest")
-        self._digests = [
-            self._pool.submit(file_digest, path, partial(self._note, path)) for path in self._files
-        ]
+        self._digests = [self._pool.submit(self._digest, path) for path in self._files]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -436,6 +433,10 @@ class Digests:
         digest = self._digests[number].result()
         self._progress(_STEP, sum(self._done.values()), self._size)
         return digest
+
+    def _digest(self, path: Path) -> str:
+        sources.check_readable(path)  # to open a pipe may take for ever
+        return file_digest(path, partial(self._note, path))
 
     def _note(self, path: Path, done: int) -> None:
         if not self._is_wanted:
