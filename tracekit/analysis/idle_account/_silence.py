@@ -35,26 +35,30 @@ def doubt_of_silence(trace: Trace) -> list[str]:
     """
     each = trace.parts(with_paths=True)
     parts = trace.sums_of_parts([partial(_of_part, part) for part in each])
-    lengths = pl.concat(part["silent"] for part in parts)["ns"]
-    silent, idle = int(lengths.sum()), int(pl.concat(part["idle"] for part in parts)["ns"].sum())
+    stretches = pl.concat(part["silent"] for part in parts)
+    silent = int((stretches["ns"] * stretches["gpus"]).sum())
+    idle = int(pl.concat(part["idle"] for part in parts)["ns"].sum())
     if silent <= _SAID * idle:
         return []
+    length = time_text(int(stretches["ns"].sum()))
     text = (
-        f"nothing of any kind was recorded in {count(lengths.len(), 'stretch')} of idle time, "
-        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was "
-        "busy or the recording paused there is unknown"
+        f"nothing of any kind was recorded in {count(stretches.height, 'stretch')} of idle time, "
+        f"{length} in all ({percent(silent / idle)} of it): whether the host was busy or the "
+        "recording paused there is unknown"
     )
     return [text]
 
 
 def _of_part(trace: Trace) -> Frames:
-    """Return lengths, ns, of silent stretches, and of all idle time, in a part of a run."""
+    """Return silent stretches (``ns``, and number of ``gpus`` idle in each) and idle time, ns."""
     pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
     of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
-    waits = of_host.select("start", "end").unique().filter(_LENGTH >= _LONG_NS)
-    waits = waits.top_k(_EXAMINED, by=_LENGTH)
+    waits = of_host.select("start", "end").filter(_LENGTH >= _LONG_NS)
+    silent = _silent(trace, waits.unique().top_k(_EXAMINED, by=_LENGTH))
+    within = (pl.col("start") >= pl.col("start_right")) & (pl.col("end") <= pl.col("end_right"))
+    idling = silent.join(waits, how="cross").filter(within)
     return {
-        "silent": _silent(trace, waits).select(ns=_LENGTH),
+        "silent": idling.group_by("start", "end").agg(gpus=pl.len()).select("gpus", ns=_LENGTH),
         "idle": pieces.select(ns=_LENGTH.sum()),
     }
 
