@@ -14,6 +14,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.comparison import compare
 from tracekit.model import Answer, Trace
+from tracekit.model._tables import ITERATIONS
 from tracekit.present import terminal
 
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -121,3 +122,12 @@ def test_a_verdict_is_told_exactly_where_the_interval_excludes_zero(found: Answe
         else:
             is_told = row["verdict"] in ("faster", "slower")
             assert is_told == (row["low_ns"] > 0 or row["high_ns"] < 0), row
+
+
+def test_a_comparison_of_whole_recordings_tells_of_no_steps() -> None:
+    a = _run(np.array([900, 300, 200, 100]), (0, 0, 0, 0), 6, 0)
+    found = compare(a, a.with_tables({"iterations": ITERATIONS.empty()}))
+    text = terminal(found.readable, found.meta, "t", width=120)
+    assert re.search(r"^ +recording  ", text, re.MULTILINE)
+    assert "A, whole recording on 1 GPU · B, whole recording on 1 GPU" in text
+    assert not re.search(r"^ +step  |between_steps|\d iteration", text, re.MULTILINE)

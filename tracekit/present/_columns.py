@@ -301,12 +301,13 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add a last row, the whole step, to a comparison of two runs by parts of the step."""
+    """Add a last row, the whole step (or recording), to a comparison of two runs by its parts."""
     step = meta.get("step")
     if not step or step["a_ns"] is None:
         return frame
     known = {name: step[name] for name in frame.columns if name in step and name != "p_value"}
-    total = pl.DataFrame({frame.columns[0]: "step", **known}, infer_schema_length=None)
+    whole = meta["per"].partition("/")[0]
+    total = pl.DataFrame({frame.columns[0]: whole, **known}, infer_schema_length=None)
     return pl.concat([frame, total], how="diagonal_relaxed")
 
 

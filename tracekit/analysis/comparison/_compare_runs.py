@@ -223,9 +223,9 @@ def compare(
     (table, parts), step = with_small((table, parts), step, least)
     odd = outlier_rows(found.traces, found.measured, steps)
     without = without_outliers(odd, step, steps)
+    of_steps = any(run.iterations for run in found.measured)
     first = headline(
-        parts, step, found.reasons, metric=metric, least=least, one_run=one_run,
-        of_steps=any(run.iterations for run in found.measured),
+        parts, step, found.reasons, metric=metric, least=least, one_run=one_run, of_steps=of_steps,
         few=min(len(run.iterations) for run in found.measured) < _FEW_STEPS,
         without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip
@@ -233,7 +233,7 @@ def compare(
         options, found, ([of_a], [of_b]), names,
         headline=first, step=step, notes=_notes(found, options.keys, steps, step, odd),
         method=_METHOD_OF_PHASES if options.keys == ("phase",) else METHOD,
-        rows=table, readable=_readable(table),
+        rows=table, readable=_readable(table, of_steps=of_steps),
         tables={
             "contributions": parts,
             "devices": _by_device(of_a, of_b),
@@ -286,11 +286,14 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
     )
 
 
-def _readable(table: pl.DataFrame) -> pl.DataFrame:
+def _readable(table: pl.DataFrame, *, of_steps: bool = True) -> pl.DataFrame:
     """Return the table as printed: without the columns of sums and of numbers of steps and devices.
 
     Time outside of steps is printed as a mean over devices; columns that are all 0 are left out.
+    Whole recordings have no row of time between steps.
     """
+    if not of_steps:
+        table = table.filter(pl.col(table.columns[0]).cast(pl.String) != "between_steps")
     outside = [name for name in OUTSIDE[:2] if name in table.columns]
     is_some = any(table[name].sum() for name in outside)
     means = [
@@ -527,9 +530,10 @@ def memory_side_by_side(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
 )
 def _comparison_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return the printed notes of a comparison: result, runs, and statistical method."""
+    numbers = {side: meta[f"{side.lower()}_iterations"] for side in "AB"}
     runs = [
         f"{' '.join(dict.fromkeys((side, text_of(name))))}, "
-        f"{count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
+        f"{count(numbers[side], 'iteration') if any(numbers.values()) else 'whole recording'} on "
         f"{count(meta[f'{side.lower()}_devices'], 'process' if 'basis' in meta else 'GPU')}"
         for side, name in zip("AB", meta["names"], strict=True)
     ]
