@@ -61,8 +61,8 @@ def test_evaluation_in_steps_of_some_runs_is_told() -> None:
         for gpus, time in ((1, 0.0), (2, None), (4, 20.0))
     ]
     sentence = (
-        "1 of 3 runs have evaluation in their steps, as 4 has, 1 have none, as 1: their steps are "
-        "compared all the same"
+        "steps of 1 of 3 runs (such as 4) contain evaluation, those of 1 (such as 1) do not: they "
+        "are compared all the same"
     )
     assert sentence in scaling(table(*rows)).meta["warnings"]
     assert sentence not in scaling(table(*rows[:2])).meta["warnings"]

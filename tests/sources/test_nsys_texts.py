@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import polars as pl
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_helpers import execute
 
-from tracekit.sources.nsys._ids import Strings, Texts
+from tracekit.sources.nsys._ids import Strings, Texts, positions
 from tracekit.sources.sqlite import SqliteFile
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
@@ -44,3 +45,14 @@ def test_texts_are_those_of_their_ids(
             wanted = [texts.get(number) if (number or 0) >= 0 else None for number in batch]
             wanted = [text[drop:] if text else None for text in wanted]
             assert found.of(ids).cast(pl.String).to_list() == wanted
+
+
+IDS = st.integers(-3, 9) | st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(known=st.sets(IDS, max_size=9), others=st.lists(IDS, max_size=9))
+def test_positions_are_those_among_sorted_ids(known: set[int], others: list[int]) -> None:
+    order, values = sorted(known), [*others, *known]
+    found = positions(np.array(values, np.int64), np.array(order, np.int64))
+    assert found.tolist() == [order.index(one) if one in known else -1 for one in values]

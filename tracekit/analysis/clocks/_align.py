@@ -240,7 +240,7 @@ class _Aligning:
         known.add(index, self._marks(index), self._calls(index).named, off)
 
     def _marks(self, index: int) -> set[object]:
-        """Return values of which two reports of one machine, or of one session, share one."""
+        """Return host, GPUs and session start of report `index`; those of a machine share one."""
         host, gpus = self._places[index]
         return {host, *gpus, self._rows[index].get("session_start")} - {None}
 

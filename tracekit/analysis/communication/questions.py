@@ -39,7 +39,7 @@ _LINK_KEYS = (
 
 
 class Run(model.Run, Protocol):
-    """What the commands need of a run: the `Traffic` between its GPUs."""
+    """A run that can compute the `Traffic` between its GPUs."""
 
     def traffic(
         self,

@@ -261,8 +261,8 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     if some.is_empty() or none.is_empty():
         return left_out
     evaluate = (
-        f"{some.len()} of {study.height} runs have evaluation in their steps, as {some[0]} has, "
-        f"{none.len()} have none, as {none[0]}: their steps are compared all the same"
+        f"steps of {some.len()} of {study.height} runs (such as {some[0]}) contain evaluation, "
+        f"those of {none.len()} (such as {none[0]}) do not: they are compared all the same"
     )
     return [*left_out, evaluate]
 
