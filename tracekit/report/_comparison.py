@@ -225,7 +225,7 @@ def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
 
 def _step(answer: Comparison) -> dict[str, Any]:
     """Return the last row of the table of contributions: the whole step, which is their sum."""
-    return {"step": answer.meta["step"]} if answer.meta.get("step") else {}
+    return {key: answer.meta[key] for key in ("step", "per")} if answer.meta.get("step") else {}
 
 
 def _change(row: Mapping[str, Any], widest: float) -> Bar:
