@@ -92,6 +92,11 @@ def _light(colour: str) -> float:
     return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), _linear(colour), strict=True))
 
 
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_light(one), _light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def _apart(one: str, other: str) -> float:
     """Return the distance of two colours in percent of Oklab, for the eyes that see it least."""
     cones = [[0.41222147, 0.53633254, 0.05144599], [0.2119035, 0.68069955, 0.10739696],
@@ -115,17 +120,21 @@ def _properties(page: str, *, dark: bool) -> dict[str, str]:
     )
 
 
-def test_causes_of_idle_time_are_seen_on_dark_pages() -> None:
-    """That the host launched late had a contrast of 1.5 with the page, and the profiler of 1.8."""
-    colours = _properties(view_page(""), dark=True)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_causes_of_idle_time_are_seen_on_pages(dark: bool) -> None:
+    """On dark ones a late launch had a contrast of 1.5, on light ones time between steps of 1.5."""
+    page = view_page("")
+    colours = _properties(page, dark=dark)
     causes = {cause: colours[cause] for cause in present.CAUSE_COLOURS}
-    page = _light(DARK["white"]) + 0.05
-    assert {cause: each for cause, each in causes.items() if _light(each) + 0.05 < 3 * page} == {}
+    for name in ("paper", "raised"):
+        behind = re.findall(rf"--{name}:([^;}}]+)", page)[dark]
+        assert {cause for cause, each in causes.items() if _contrast(each, behind) < 3} == set()
     pairs = itertools.combinations(causes, 2)
     near = {pair: _apart(*(causes[each] for each in pair)) for pair in pairs}
     assert {pair: apart for pair, apart in near.items() if apart < 2.9} == {}
-    stages = {**present.STAGE_COLOURS, "FP": "#3A9BDC"}.values()
-    lit = [each for cause, each in causes.items() if each != present.CAUSE_COLOURS[cause]]
+    stages = {**present.STAGE_COLOURS, **({"FP": "#3A9BDC"} if dark else {})}.values()
+    lit = [each for cause, each in causes.items()
+           if not dark or each != present.CAUSE_COLOURS[cause]]  # fmt: skip
     assert min(_apart(each, stage) for each in lit for stage in stages) > 2.5
 
 
@@ -133,8 +142,7 @@ def test_causes_of_idle_time_are_seen_on_dark_pages() -> None:
 def test_texts_on_causes_can_be_read(dark: bool) -> None:
     colours = _properties(view_page(""), dark=dark)
     for cause in present.CAUSE_COLOURS:
-        both = sorted(_light(colours[name]) for name in (cause, f"on-{cause}"))
-        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, cause
+        assert _contrast(colours[cause], colours[f"on-{cause}"]) >= 4.5, cause
 
 
 @pytest.mark.parametrize("dark", [{}, DARK], ids=["light", "dark"])
@@ -144,8 +152,7 @@ def test_lengths_are_readable_on_every_colour(dark: dict[str, str]) -> None:
     for colour in {*told.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values()}:
         named = {"white": "#FFFFFF", **dark}
         text = readable_on(colour)
-        both = sorted(_light(named.get(each, each)) for each in (text, colour))
-        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, colour
+        assert _contrast(*(named.get(each, each) for each in (text, colour))) >= 4.5, colour
 
 
 def test_more_is_seen_better_on_dark_pages() -> None:

@@ -32,37 +32,37 @@ KIND_COLOURS = {
 """Colour of each kind."""
 
 CAUSE_COLOURS = {
-    "input": "#DDAA33",
-    "between_steps": "#DDCC77",
+    "input": "#B28659",
+    "between_steps": "#8F7C5D",
     "host_delay": "#332288",
     "allocation": "#AA4499",
-    "loading": "#88CCEE",
-    "compiling": "#6699CC",
+    "loading": "#3091F2",
+    "compiling": "#8C85CC",
     "off_cpu": "#CC6677",
     "waiting_call": "#882255",
-    "launch_latency": "#44AA99",
+    "launch_latency": "#5B8C8C",
     "behind_weight_update": "#117733",
     "behind_collective": "#225555",
-    "behind_stage": "#999933",
+    "behind_stage": "#7A8C31",
     "profiler": "#663333",
-    "unexplained": "#BBBBBB",
+    "unexplained": "#666666",
 }
 """Colour of each cause of idle time."""
 
 DARK_COLOURS = {
     "#332288": "#7D71E3", "#882255": "#C49DC0", "#117733": "#B5B576", "#225555": "#628C96",
-    "#663333": "#B57F5B",
+    "#663333": "#B57F5B", "#B28659": "#E5C72E", "#3091F2": "#99CCFF", "#5B8C8C": "#ADD9BC",
+    "#666666": "#DDDDDD",
 }  # fmt: skip
-"""Colours that replace the darkest ones on dark pages: colour -> colour."""
+"""Colours that replace others on dark pages: colour -> colour."""
 
 PATH_COLOURS = {
     **{f"gpu, {stage}": colour for stage, colour in STAGE_COLOURS.items()},
     "gpu": "#56B4E9",
     "comm": "#AA4499",
-    "host": "#88CCEE",
-    **{cause: CAUSE_COLOURS[cause] for cause in ("input", "between_steps", "off_cpu")},
+    "host": CAUSE_COLOURS["loading"],
+    **{each: CAUSE_COLOURS[each] for each in ("input", "between_steps", "off_cpu", "unexplained")},
     "latency": "#882255",
-    "unexplained": "#CCCCCC",
 }
 """Colour of each part of a critical path: GPU work by stage, other time by cause."""
 
