@@ -115,6 +115,15 @@ class TestGaps:
             check(found(program), program)
             assert steps_of(found(program)) == [13] * 5
 
+    @pytest.mark.parametrize("update", [UPDATE, "m:plain/W m:times/W m:minus/W "])
+    def test_input_made_on_the_gpu_with_results_fetched_between_is_no_update(
+        self, update: str
+    ) -> None:
+        sampled = "m:sample/F m:unique/F m:d2h/F " * 2 + "m:gather_rows/F "
+        forward = sampled + FORWARD.removeprefix("m:h2d/I ")
+        program = Program().run(forward + BACKWARD + update, 5)
+        check(found(program), program)
+
     def test_a_fill_or_two_is_a_new_tensor(self) -> None:
         program = Program().run("m:h2d/I m:FillFunctor/F m:gemm/F m:relu/F " + BACKWARD + UPDATE, 5)
         check(found(program), program)

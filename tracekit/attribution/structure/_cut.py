@@ -84,9 +84,11 @@ def cut_gap(turns: Turns, number: int) -> Cut:
     if looked_up.size:
         high = low + int(looked_up[0])
         layer = f"first look-up at {high}"
-    at, why = _by_copies(lane, place, low, high)
-    if at is None and not updates.size:
+    at, why = _by_input(lane, place, low, high)
+    if at is None:
         low, high = _by_edges(turns, number, low, high)
+        at, why = _by_result(lane, place, low, high)
+    if at is None and not updates.size:
         for ask in (_by_drain, _by_pause):
             if at is None:
                 at, why = ask(turns, number, low, high)
@@ -246,8 +248,8 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
     return int((lane.kernel & ~lane.fill)[before].sum()) <= least_update(turns)
 
 
-def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut a gap at the first input copy in ops `low` to `high`, else after the last copy to host.
+def _by_input(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
+    """Cut a gap at the first input copy in ops `low` to `high`.
 
     A gap (`place`) is the ops between two backward passes. Returns the op at which to cut and the
     evidence; None and an empty text without such copies.
@@ -258,11 +260,16 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
         if found.size:
             at = low + int(found[0])
             return at, f"{name} at {at}"
-    fetched = np.flatnonzero(kind[low:high] == D2H)
-    if fetched.size:
-        at = low + int(fetched[-1]) + 1
-        return at, f"result fetched before {at}"
     return None, ""
+
+
+def _by_result(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
+    """Cut a gap after the last copy to the host in ops `low` to `high`; returns as `_by_input`."""
+    fetched = np.flatnonzero(lane.work.kind[place][low:high] == D2H)
+    if not fetched.size:
+        return None, ""
+    at = low + int(fetched[-1]) + 1
+    return at, f"result fetched before {at}"
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
