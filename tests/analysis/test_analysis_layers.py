@@ -180,6 +180,23 @@ def test_qualified_names_are_operators_and_ranges_of_libraries_too() -> None:
     assert [row[0] for row in _rows(builder.attributed())] == ["gather", "conv"]
 
 
+def test_a_range_inside_of_an_operator_is_no_layer() -> None:
+    """Else its forward pass were one layer, and its backward pass, joined by number, another."""
+    builder = TraceBuilder()
+    builder.range(0, 90, "forward")
+    builder.range(5, 60, "block 3")
+    _forward(builder, 10, "aten::mm", 1)
+    builder.range(11, 13, "launch")
+    builder.range(20, 50, "Checkpoint, seq = 2")
+    builder.range(22, 45, "linear")
+    _forward(builder, 25, "aten::add", 2)
+    builder.range(100, 140, "backward")
+    _backward(builder, 105, "MmBackward0", 1)
+    assert [row[:5] for row in _rows(builder.attributed())] == [
+        ("block 3", 1, 5, 2, 7), ("block 3 > linear", 1, 5, 0, 0)
+    ]  # fmt: skip
+
+
 def test_a_number_of_another_process_is_another_one() -> None:
     builder = TraceBuilder()
     for process in (0, 10):

@@ -118,10 +118,15 @@ def _ranges(trace: Trace) -> _Ranges:
     compiled(mark_around, parents.size)(parents, marks)
     around = pl.Series("around", marks, dtype=pl.Boolean)
     table = _with_sequences(table.drop("thread", "end", "parent"), parents).with_columns(around)
-    return _Ranges(
-        table.with_columns(module=~pl.col("operator") & ~pl.col("marker") & ~pl.col("around")),
-        parents,
-    )
+    ranges = _Ranges(table, parents)
+    # A range inside a numbered operator divides only its forward pass: it is a module only if it
+    # holds operators, each with a number to find its backward pass by.
+    numbered = pl.col("operator") & ~pl.col("marker") & pl.col("sequence").is_not_null()
+    is_part = ranges.innermost(numbered) >= 0
+    holds = table["operator"].to_numpy().copy()
+    compiled(mark_around, parents.size)(parents, holds)
+    is_other = ~pl.col("operator") & ~pl.col("marker") & ~pl.col("around")
+    return _Ranges(table.with_columns(module=is_other & pl.Series(holds | ~is_part)), parents)
 
 
 def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
