@@ -127,7 +127,7 @@ class TestReading:
         assert events.select("name", "start", "group_ranks").row(0) == ("first", 1001, "[0, 1]")
         assert events.select("name", "bytes").row(1) == (name, size)
 
-    @pytest.mark.parametrize("line", ['{"name": }', '{"name": "\\x"}', '{"a" 1}', "[" * 200_000])
+    @pytest.mark.parametrize("line", ['{"name": }', '{"a" 1}', "[" * 200_000])
     def test_an_event_that_is_no_json_is_named_by_its_place(self, line):
         first = '{"name": "first"}'
         with pytest.raises(DamagedTraceError) as caught:

@@ -548,6 +548,18 @@ class TestFiles:
         (tmp_path / "t.json").write_bytes(content)
         assert not is_kineto(tmp_path / "t.json")
 
+    @pytest.mark.parametrize("kernels", [2, 40_000], ids=["small", "scanned"])
+    def test_paths_of_windows_whose_backslashes_are_not_escaped(self, tmp_path, kernels):
+        r"""A string with an invalid escape escapes nothing: its ``\n`` is no line end."""
+        events = [kernel(r"C:|U|new|utf.py(1): f", 1, 1, 1), kernel(r"a\"b", 2, 1, 2)]
+        events += [kernel("usual", n, 1, n) for n in range(3, kernels)]
+        text = text_of(*events, traceName=r"C:|U|t.json", deviceProperties=[{"id": 0, "name": "A"}])
+        run = read(write(tmp_path / "t.json", text.replace("|", "\\")))
+        assert run.read("ops")["name"].cast(str)[:2].to_list() == [
+            r"C:\U\new\utf.py(1): f", r"a\"b",
+        ]  # fmt: skip
+        assert run.read("devices")["name"].to_list() == ["A"]
+
     def test_jaxs_chrome_trace_is_refused_with_what_to_give(self, tmp_path):
         """Its events have no category."""
         jax = {"ph": "X", "name": "fusion", "pid": 1, "tid": 13, "ts": 1, "dur": 2}

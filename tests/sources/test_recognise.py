@@ -134,6 +134,11 @@ class TestOtherTraces:
                 "packed with gzip, and in it JSON, but not a PyTorch trace (it has a, c)",
                 "nsys",
             ),
+            (
+                b'[\n{"ph": "X", "cat": "kernel", "name": "k", "args": {"stream": 7}}]',
+                "a list of Chrome events without the object",
+                "| jq -c '{traceEvents: .}' >",
+            ),
             (b"NVR\x00\x02\x00", "a report of Nsight Compute", "nsys profile"),
             (
                 b'==PROF== Connected\n"ID","Process ID","Process Name","Kernel Name"\n',

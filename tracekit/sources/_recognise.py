@@ -234,6 +234,11 @@ _JSON = (
         "a timeline of a pipeline-parallel job",
         "for what its stragglers cost: tracekit straggler-cost {path}",
     ),
+    _Other(
+        r'\A\s*\[\s*\{[^{}]*"ph"\s*:',
+        "a list of Chrome events without the object that PyTorch's profiler writes around it",
+        "put those of PyTorch into one: gzip -cdf {path} | jq -c '{{traceEvents: .}}' > trace.json",
+    ),
 )  # fmt: skip
 
 

@@ -10,8 +10,10 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -39,6 +41,9 @@ a row however short it is."""
 _QUOTE, _BACKSLASH, _COMMA, _NEWLINE, _BLANK = b'"\\,\n '
 _OPENING, _CLOSING = b"{[", b"}]"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*$')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
+_INVALID_ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE = re.compile(r'\\(["\\]?)')
 _AGAIN = "copy or record it again: the profiler, or the copy, did not finish"
 
 
@@ -117,15 +122,14 @@ class Document:
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
+        # Of invalid text no more than a name is lost.
+        decoded = text.decode("utf-8-sig", "replace")
         try:
-            # Of invalid text no more than a name is lost.
-            decoded = text.decode("utf-8-sig", "replace")
-            found = json.loads(decoded, strict=False, object_pairs_hook=first_of_each)
-        except (ValueError, RecursionError) as error:
+            return cast("dict[str, Any]", parsed(decoded, float))
+        except ValueError as error:
             raise DamagedTraceError(
                 f"{self.path} is cut short or corrupt around its events ({error})", _AGAIN
             ) from error
-        return cast("dict[str, Any]", found)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the text of all events, several complete events at a time.
@@ -250,6 +254,30 @@ class Document:
             ) from error
         except (OSError, zlib.error) as error:
             raise DamagedTraceError(f"{self.path} cannot be read ({error})", _AGAIN) from error
+
+
+def parsed(text: str, parse_float: Callable[[str], object]) -> Any:
+    """Parse JSON as PyTorch's profiler writes it; raise `ValueError` if it is no JSON.
+
+    On Windows the profiler wrote paths as they are. A string with an invalid escape was written
+    so: its backslashes are no escapes.
+    """
+    parse = partial(
+        json.loads, strict=False, parse_float=parse_float, object_pairs_hook=first_of_each
+    )
+    try:
+        with suppress(ValueError):
+            return parse(text)
+        return parse(_STRING.sub(_with_escapes, text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _with_escapes(string: re.Match[str]) -> str:
+    """Escape the backslashes of a JSON string that has an invalid escape; leave others alone."""
+    if _INVALID_ESCAPE.search(string[0]) is None:
+        return string[0]
+    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", string[0])
 
 
 def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

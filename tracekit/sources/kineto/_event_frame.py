@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.kineto import _document
-from tracekit.sources.kineto._document import Piece, first_of_each
+from tracekit.sources.kineto._document import Piece, parsed
 
 if TYPE_CHECKING:
     from tracekit.sources.kineto._scan import Scanner
@@ -185,10 +185,11 @@ def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
 
 def _read(line: str, at: int, path: Path) -> dict[str, Any]:
     try:
-        event = _parsed(line)
+        # The only floats that are left are those that are no number.
+        event = parsed(line, str)
     except ValueError:
         try:
-            event = _parsed(_NO_NUMBER.sub(r"\1NaN", line))
+            event = parsed(_NO_NUMBER.sub(r"\1NaN", line), str)
         except ValueError as error:
             raise DamagedTraceError(
                 f"{path} is corrupt: the event at byte {at:,} is not JSON ({error})",
@@ -206,14 +207,6 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
             for name in ARGUMENTS
         },
     }
-
-
-def _parsed(line: str) -> Any:
-    try:
-        # The only floats that are left are those that are no number.
-        return json.loads(line, strict=False, parse_float=str, object_pairs_hook=first_of_each)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def text_of(value: object) -> str | None:
