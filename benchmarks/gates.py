@@ -118,11 +118,11 @@ def page(pairs: int) -> str:
 
 _PAGE = """# How often `tracekit gate` decides wrongly
 
-`tracekit gate A B --step 5% --new-findings` fails if run B has steps more than 5 % longer than run
-A, or a finding that A does not have. Each line counts its decisions on {pairs} pairs of simulated
-AlexNet runs with different random seeds. Run B has an outlier: in one step, the job stalls for
-{outlier} times the length of that step. [verdicts.md](verdicts.md) tries the limit of 5 % on 2,000
-pairs of random step times.
+`tracekit gate A B --step 5% --new-findings` fails in two cases: the mean step of run B is more than
+5 % longer than that of run A, or B has a finding that A does not have. Each row counts what the
+command decides about {pairs} pairs of simulated AlexNet runs with different random seeds. Run B has
+an outlier: in one step, the job stalls for {outlier} times the length of that step.
+[verdicts.md](verdicts.md) tests the limit of 5 % on 2,000 pairs of random step times.
 `python benchmarks/gates.py docs/evidence/gate.md` writes this page.
 
 | steps per run | change in B | gate on step time: pass / fail / undecided |\

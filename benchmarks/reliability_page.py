@@ -11,8 +11,8 @@ Results = Mapping[str, Any]
 HEAD = """\
 # Reliability tests
 
-`benchmarks/reliability.py` writes this page. The script stops with an error at a wrong number, a traceback, a hang, a changed
-input file or a leftover file, so the tables count none of these. [store.md](../store.md) lists the guarantees of the store.
+`benchmarks/reliability.py` writes this page. The script stops with an error if it meets a wrong number, a traceback, a hang, a
+changed input file or a leftover file. So none of these occurred. [store.md](../store.md) lists the guarantees of the store.
 """
 MIB = 1 << 20
 
@@ -41,13 +41,16 @@ def _section(title: str, date: str, words: str) -> Iterator[str]:
 
 def _inputs(part: Results) -> Iterator[str]:
     words = (
-        "Small files of each format were copied and damaged, each copy in another way: flipped bits; cut or swapped pages; rows, columns"
-        " and tables that are changed, dropped, repeated or exchanged; wrong types; huge and negative numbers; ranges that cross,"
-        " end before they begin, or never end; invalid UTF-8; views, triggers and computed columns. Text files get damaged lines and cells;"
-        " matrices are damaged symmetrically, too.\n\nWhat tracekit reads from a damaged file is compared with independent readers"
-        " in plain Python (`tests/sources/plain_readers.py`, `plain_texts.py`): times, ids, sizes and names of ops, calls and ranges;"
-        " NVLinks, relations and NUMA nodes; ranks, rings, trees, connections and calls of NCCL. `not compared` counts"
-        " files that the plain reader cannot read unambiguously, such as JSON with a repeated key."
+        "Small files of each format were copied, and each copy was damaged in a random way:\n\n"
+        "- in files: flipped bits, cut or swapped pages, invalid UTF-8;\n"
+        "- in databases: rows, columns and tables that are changed, dropped, repeated or exchanged; wrong types; views,"
+        " triggers and computed columns;\n"
+        "- in values: huge and negative numbers; ranges that cross, end before they begin, or never end;\n"
+        "- in text files: damaged lines and cells; in matrices, also the same damage in both halves.\n\n"
+        "tracekit reads a damaged file, and so does an independent reader in plain Python (`tests/sources/plain_readers.py`,"
+        " `plain_texts.py`). The script compares what both read: times, ids, sizes and names of ops, calls and ranges;"
+        " NVLinks, PCIe connections and NUMA nodes of GPUs; ranks, rings, trees, connections and calls of NCCL. `not compared`"
+        " counts files that the plain reader cannot read unambiguously, such as JSON with a repeated key."
     )
     yield from _section("Damaged files", part["date"], words)
     rows = [
@@ -84,10 +87,11 @@ def _tests(part: Results) -> Iterator[str]:
 def _kills(part: Results) -> Iterator[str]:
     words = (
         "`benchmarks/kills.py` kills a command (SIGKILL) at a random moment. The folders `runs/` and"
-        " `staging/` of tracekit's store also hold unrelated files. After each kill, the catalogue of runs is repaired if the kill left it incomplete."
-        " It lists exactly the runs that existed before or that the command had completed, all tables of these runs"
-        " can be read, and the unrelated files are unchanged. After every fifth kill, the command is repeated and succeeds, all files match"
-        " their checksums, and nothing is left over."
+        " `staging/` of tracekit's store also hold files that do not belong to tracekit. After each kill, the"
+        " script repairs the store (`tracekit runs check --repair`). It then checks that the store lists exactly the runs that"
+        " existed before the command or that the command had completed, that all tables of these runs can be read, and that"
+        " the other files are unchanged. After every fifth kill, it repeats the command, and checks that it succeeds, that all files match"
+        " their checksums, and that nothing is left over."
     )
     yield from _section("Kills", part["date"], words)
     rows = [(each["command"], each["ended"], each["times"]) for each in part["moments"]]
@@ -96,10 +100,10 @@ def _kills(part: Results) -> Iterator[str]:
 
 def _interrupts(part: Results) -> Iterator[str]:
     words = (
-        "`benchmarks/interrupts.py` sends SIGINT to a command and its child processes, as Ctrl-C does on a terminal, at a random moment"
-        " from its first line of code on. Every command that had not finished printed one line, `tracekit: interrupted`,"
-        " and ended with exit code 130. Nothing was left in the store's `staging/` and no half-written page anywhere;"
-        " all tables of all listed runs could be read. At the end, each command was repeated and succeeded."
+        "`benchmarks/interrupts.py` sends SIGINT to a command and its child processes, as Ctrl-C does on a terminal. The moment is"
+        " random, after the command's first line of code. Each command that had not finished printed one line, `tracekit:"
+        " interrupted`, and ended with exit code 130. No files were left in the store's `staging/`, and no page was half"
+        " written. All tables of all listed runs could be read. At the end, each command was repeated and succeeded."
         " `tests/recording/test_recording_perform.py` tests interrupts of a recording, moment by moment."
     )
     yield from _section("Interrupts", part["date"], words)
@@ -135,9 +139,10 @@ def _long(part: Results) -> Iterator[str]:
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "The table gives the share of branches and lines of `tracekit/` that the tests execute, including processes they start: commands, workers of an executor, annotated"
-        " programs. Code that runs only compiled, or in an isolated Python (the supervisor of a recording), counts as not"
-        " executed. The tests of the training programs, of most of the documentation and those marked nightly were not run."
+        "The table gives the share of branches and lines of `tracekit/` that the tests execute. Processes that tests start count,"
+        " too: commands, worker processes, annotated programs. Two kinds of code count as not executed although tests run them:"
+        " code compiled by Numba, and the process that supervises a recording. Not run were the tests of `workloads/`, most tests of"
+        " the documentation, and tests marked `nightly`."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
@@ -148,11 +153,13 @@ def _coverage(part: Results) -> Iterator[str]:
 def _mutants(part: Results) -> Iterator[str]:
     tried = sum(sum(each.values()) for each in part["rooms"].values())
     words = (
-        f"To see whether the tests detect errors, `benchmarks/mutants.py` changes one operator, number, condition or method of the code at a time. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were"
-        f" drawn at random (seed {part['seed']}) and {tried:,} tried. Each ran against the tests of the packages that execute the changed line, and"
-        " of the packages beside them. A failing test counts only if it passes without the change, after the same tests. Changes that"
-        " cannot affect any answer are listed with the reason in `benchmarks/equivalent_mutants.toml`. The"
-        " score is the detected share of all other changes. Changes for which a test was added after this run count as detected."
+        "To see whether the tests detect errors, `benchmarks/mutants.py` changes one operator, number, condition or method of"
+        f" the code at a time, and runs tests. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were drawn at"
+        f" random (seed {part['seed']}) and {tried:,} tried. For each change, the tests of those packages ran that execute the"
+        " changed line, and of the packages beside them. A change is *detected* if a test fails that passes without the"
+        " change.\n\nThe *score* is the share of detected changes. Changes that cannot affect any answer do not count in it;"
+        " `benchmarks/equivalent_mutants.toml` lists them with the reason. Changes for which a test was added after this run"
+        " count as detected."
     )
     yield from _section("Mutants", part["date"], words)
     rows = [_scored(room, found) for room, found in sorted(part["rooms"].items())]

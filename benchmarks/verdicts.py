@@ -250,10 +250,10 @@ def evidence(steps: list[Trial]) -> str:
 
 _PAGE = """# How often verdicts on two runs are wrong
 
-`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from one random
-process (for example independent steps, or a drift), and compares the runs as `tracekit compare`
-does ([method](../compare.md#what-can-be-shown)). The verdict `unknown` means that the
-steps drift. The method was tuned on other seeds.
+`python benchmarks/verdicts.py docs` draws the step times of two runs, A and B, from the same random
+process, for example independent steps or a drift. It compares the runs as `tracekit compare` does
+([method](../compare.md#what-can-be-shown)), and counts how often the verdict is wrong. The verdict
+`unknown` means that the steps drift. The method was developed with other random seeds.
 
 ## The mean step
 
@@ -269,17 +269,21 @@ Each cell gives percentages of {pairs} pairs, without cold steps (`--skip auto`)
 
 ## The typical step
 
-The table is about the median step. Each cell gives three percentages of {few} pairs of runs:
-`unknown` for equal runs / false alarms for equal runs / power at 3 % (verdict `slower` for a run
-B that is 3 % slower). Cold steps at the beginning are kept.
+This table is about the change of the median step. Slow (*cold*) steps at the beginning count, too.
+Each cell gives percentages of {few} pairs of runs, in this order:
+
+- verdict `unknown`, for equal runs
+- false alarms (`faster` or `slower`), for equal runs
+- power at 3 %: verdict `slower`, for a B that is 3 % slower
 
 {typical}
 
 ## A limit of 5 %, with an outlier
 
-`tracekit gate` decides whether the mean step of run B exceeds that of run A by more than 5 %. Each
-cell gives the percentages of {pairs} pairs of runs that it calls within the limit / above it /
-unknown. Steps are independent (sd 2 %), and one step of B takes 7 times as long.
+`tracekit gate` decides whether the mean step of run B exceeds that of run A by more than 5 %. Step
+times vary independently (standard deviation 2 %), and one step of B takes 7 times as long as the
+others. Each cell gives percentages of {pairs} pairs of runs, by the decision: within the limit /
+above the limit / unknown.
 
 {limits}
 """
