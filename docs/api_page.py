@@ -16,16 +16,18 @@ from tracekit.support.schemas import Json
 _REGISTERED = app  # each command says what it writes as it is registered
 _HEAD = """# Python
 
-`tracekit.open(path_or_name)` returns a run. Each of its methods below returns rows, a polars frame;
-`run.x.answer(...)` takes the same and returns the whole answer: `rows`, `meta`, `warnings`,
-`figure()`, `to_json()`, `to_pandas()`. `help(run.x)` shows the same. `where`, `sort` and `top`
-choose rows as on the [command line](commands.md). Questions about several runs are
-functions of `tracekit`: pass the runs, or `where=` with labels that select them. Questions about
-other files are functions that take their paths.
+`tracekit.open(path_or_name)` returns a run. A method such as `run.breakdown(...)` returns the rows
+of its table as a polars frame. `run.breakdown.answer(...)` takes the same arguments and returns an
+answer with `rows`, `meta`, `warnings`, `figure()`, `to_json()` and `to_pandas()`. `where`, `sort`
+and `top` choose rows as on the [command line](commands.md). `help(run.breakdown)` prints what this
+page says about a method.
 
-Columns *in some* answers are there where the options ask for them. **A null means unknown**, or
-what the column says of it, and never zero. Int64 stands for integers of any size, and a unit that
-has no name is a plain number. This page is written by `docs/generate.py`.
+Questions about several runs are functions of `tracekit`: pass the runs, or select them by labels
+(`where=`). Questions about other files are functions that take the paths of the files.
+
+Columns marked *in some* exist only with certain options. **A null means unknown**, unless the
+column gives it another meaning; it never means zero. `Int64` stands for integers of any size. A
+column without a unit is a plain number. `docs/generate.py` writes this page.
 """
 
 

@@ -11,9 +11,9 @@ from tracekit.cli import app
 
 _HEAD = """# Commands
 
-Every command with its arguments and options, as `--help` shows them. Those of the panels *Rows* and
-*Output* are shared by all commands that print a table, and stand here once. This page is written by
-`docs/generate.py`.
+This page lists every command with its arguments and options, as `--help` prints them. All commands
+that print a table share the options of the panels *Rows* and *Output*; the page lists these only
+once. `docs/generate.py` writes this page.
 """
 _SHARED = ("Rows", "Output")
 

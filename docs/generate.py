@@ -25,13 +25,15 @@ FOLDER = Path(__file__).parent
 
 _HEAD = """# Tables
 
-Every input becomes these tables; they are what `tracekit sql` queries, what `run.table(name)`
-returns, and what a store keeps as Parquet (`transfers`, `collectives` and `path_texts` excepted,
-which are worked out of the others when they are asked for). Times are nanoseconds since the start
-of the report's recording session, sizes are bytes, and a null means unknown. Two times of a report
-differ by at most 2^53 ns, and the rows of a table last at most 2^56 ns together
-([damaged data](evidence/inputs.md#how-data-are-treated)): their sums fit into Int64. This page is
-written by `docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
+tracekit reads every trace file (*report*) into these tables. `tracekit sql` queries them,
+`run.table(name)` returns them, and the store keeps them as Parquet. The tables `transfers`,
+`collectives` and `path_texts` are not stored: tracekit computes them from other tables on request.
+
+Times are nanoseconds since the start of the report's recording session, sizes are bytes, and a null
+means unknown. Two times of a report differ by at most 2^53 ns, and the durations of a table's rows
+add up to at most 2^56 ns, so sums fit into Int64;
+[other data](evidence/inputs.md#how-data-are-treated) are not read. `docs/generate.py` writes this
+page from the declarations in `tracekit/model/_tables.py`.
 
 A range refers to its path by number. `path_texts` has it in words:
 

@@ -118,8 +118,8 @@ def gate(
 ) -> Judged:
     """Check that B is no slower than A by more than a limit, and that it has no new findings.
 
-    Exits with 0 if all checks pass, 1 if one fails, and 3 if the data cannot decide. Outlier steps
-    are left out, and named.
+    The exit code is 0 if all checks pass, 1 if one fails, and 3 if the data cannot decide. Outlier
+    steps are left out; a note lists them.
     """
     if not against:
         if len(runs) != _TWO:
@@ -384,10 +384,10 @@ def compare(
 ) -> Judged:
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
-    The first line shows how much the step changed, whether the data show it, and which parts make
-    up the change. Kernels, ranges and others that only one run has are listed, too. Runs that are
-    not comparable get no verdict, but the reasons. A verdict on two recordings is about these two
-    alone; to compare programs, give several recordings of each (--against).
+    The first line shows how much the step changed, whether the change is significant, and which
+    parts of the step changed. Kernels and ranges of only one run are listed, too. If runs are not
+    comparable, the output gives the reasons instead of a verdict. A verdict on two recordings holds
+    for these two alone; to compare programs, give several recordings of each (--against).
     """
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):

@@ -163,8 +163,8 @@ def ingest(
 ) -> Judged:
     """Make a run of each trace file, or with --run one run of all of them.
 
-    Files are read, the stage of every op is found, and the result is stored. A file that is in the
-    store already, whatever its name, is not read again.
+    Reads the files, finds the stage of every op, and stores the result. If the store already has a
+    file of the same content, that file is not read again.
     """
     options = {
         "labels": label or {},

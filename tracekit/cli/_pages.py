@@ -82,8 +82,8 @@ def export(
 ) -> None:
     """Write a run for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-    There are tracks of each GPU's steps, stages, idle time by cause, streams and sampled counters,
-    and of each thread's ranges and launches, with arrows from a launch to its op.
+    The timeline has tracks for each GPU (steps, stages, idle time by cause, streams, counters) and
+    for each thread (ranges, launches). Arrows lead from a launch to its kernel or copy.
     """
     with allowing(memory):
         opened = open_run(run, store)

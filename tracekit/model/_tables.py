@@ -212,8 +212,8 @@ THREADS = Table(
 
 DEVICES = Table(
     "devices",
-    "One row per physical GPU that a report names or that ran an op. A GPU that several reports "
-    "saw is one row: it is known by its UUID, else by its host and PCI bus location.",
+    "One row per physical GPU that a report names or that ran an op. Several reports of one GPU "
+    "share a row: tracekit recognises the GPU by UUID, else by host and PCI bus location.",
     (
         _key(
             "device",
@@ -454,8 +454,8 @@ OPINIONS = Table(
 
 DEVICE_SUMS = Table(
     "device_sums",
-    "What the ops of each device add up to: all of them, those of each stage, and those of each "
-    "source of stages. A run of several reports has none where two saw one device, or a clock "
+    "Sums over the ops of each device: a row for all ops, one per stage, and one per source of "
+    "stages. A run has no rows if two of its reports recorded the same device, or if a clock "
     "drifts or was reset.",
     (
         _REPORT,
@@ -477,9 +477,9 @@ DEVICE_SUMS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of MPI and of UCX, per stretch of time that the profiler itself took, and of "
-    "100 us or more, per call in which a thread waits or starts a process and per stretch off the "
-    "CPU; and one per sample of a call stack, which has no length.",
+    "One row per event on the host: a call of MPI or UCX; time that the profiler took; a sample of "
+    "a call stack (without a length); and, from 100 us on, a system call in which a thread waits "
+    "or starts a process, and time in which a thread is off the CPU.",
     (
         _REPORT,
         _key("process", "process that made it"),
@@ -547,8 +547,8 @@ MEMORY = Table(
 
 SYNCS = Table(
     "syncs",
-    "One row per wait for GPU work that was recorded beside the call that waits, which is in "
-    "`calls` too (of the same process and correlation id): times of both must not be added.",
+    "One row per wait for GPU work. The call that waits is also in `calls`, with the same process "
+    "and correlation id, so do not add the times of both.",
     (
         _REPORT,
         _key("process", "process that waits"),

@@ -301,8 +301,8 @@ def collectives(
 ) -> "Answer":
     """List collectives by operation, size and communicator: latency, bandwidth, waiting, skew.
 
-    A bandwidth is algorithm bandwidth (bytes over time) or bus bandwidth (as nccl-tests defines
-    it). Where only one participant is in the run its time includes waiting, and the row is marked.
+    Lists algorithm bandwidth (bytes / time) and bus bandwidth (as nccl-tests defines it). If only
+    one rank of a collective was recorded, its time includes waiting, and the row is marked.
     """
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)

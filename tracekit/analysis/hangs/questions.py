@@ -88,8 +88,8 @@ def _exit_code(answer: "Answer") -> int:
 def hang(dumps: Any = (), *, run: OfRanks = None, **_: Unpack[ChosenRows]) -> "Answer":
     """Explain why a job hangs: which rank is missing at which collective.
 
-    Pickles are read without running code in them. Exit code 0: nothing is wrong; 1: a cause is
-    named; 3: ranks wait, and the cause is unknown. docs/hang.md explains the method.
+    Dumps that are pickles are read without running code in them. The exit code is 0 if nothing is
+    wrong, 1 if a cause is found, and 3 if ranks wait and the cause is unknown (docs/hang.md).
     """
     from tracekit.analysis.hangs import find_hang, find_hang_in_run
 

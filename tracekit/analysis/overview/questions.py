@@ -116,8 +116,8 @@ def info(
 ) -> "Answer":
     """Show the contents of a run, the questions it can answer, and how to record missing data.
 
-    A command can answer `none` if work of its kind was recorded, and none ran. docs/needs.md lists
-    the data of each recorder, and docs/clocks.md the evidence for clocks.
+    `none` means that the recorder looks for a command's data (such as collectives), but the program
+    had none. docs/needs.md lists the data of each recorder; docs/clocks.md explains clocks.
     """
     from tracekit.analysis.clocks import clock_evidence
     from tracekit.analysis.overview._features import features

@@ -458,9 +458,9 @@ def memory(
 ) -> "Answer":
     """List the memory in use on each GPU before and during training, or a table from it.
 
-    The memory is known from recorded allocations (`nsys profile --cuda-memory-usage=true`), samples
-    of nvidia-smi, or both. Without RUN: the runs with the labels of --where, else the run that was
-    ingested last.
+    The data are recorded allocations (`nsys profile --cuda-memory-usage=true`), samples of
+    nvidia-smi, or both. Without RUN, --where chooses runs by their labels; without both, the run
+    that was ingested last is used.
     """
     from tracekit.analysis.studies._memory_points import memory_rows
 
