@@ -41,7 +41,7 @@ def test_numbered_ranges() -> None:
         "step {}", "Step {}", "step_{}", "step#{}", "step: {}", "train step {}", "training_step {}",
         "iteration {}", "iter {}", "iter={}", "Iteration-{}", "[step {}]", "ProfilerStep#{}",
         "epoch 3, step {}", "global_step {}", "step {}/100", "Warm-up Step {}", "batch {}",
-        "mini-batch {}", "batch_{}", "train_step_{}", "step {}, seq = 3",
+        "mini-batch {}", "batch_{}", "train_step_{}", "step {}, seq = 3", "video batch {}",
         "train#step_num={}#", "Batch [{}]", "step({})", "Iter[{}/200]",
         "loss_fn#step_num={}#", "forward#_r=1,step_num={}#",
     ]  # fmt: skip
@@ -109,7 +109,8 @@ def test_ranges_that_are_no_steps() -> None:
     names = [
         "optimizer step {}", "forward step {}", "eval step {}", "validation batch {}", "steps {}",
         "timestep {}", "step 0.{}", "epoch {}", "layer {}", "data copy in {}", "test iteration {}",
-        "load batch {}", "minibatches {}", "literal {}", None,
+        "load batch {}", "minibatches {}", "literal {}", "micro batch {}", "train/micro-batch {}",
+        "Micro_Batch_{}", None,
     ]  # fmt: skip
     found = _each_named(*([name and name.format(number) for number in (1, 2)] for name in names))
     assert {name: own for name, own in zip(names, found, strict=True) if own} == {}
@@ -434,6 +435,27 @@ def test_steps_that_ranges_do_not_mark_are_told(marked: range, told: str) -> Non
     assert [text.partition(" ops")[0] for text in said] == [
         f"ranges do not mark every step: {told}"
     ] * bool(told)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("every", "told"), [(1, []), (4, ["weights are updated in 5 of 17 steps that ranges mark"])]
+)
+def test_steps_without_an_update_are_told(every: int, told: list[str], *, inside: bool) -> None:
+    """Ranges of micro-batches, whatever their name, of which four make a step."""
+    builder = TraceBuilder()
+    for step in range(20):
+        begin = 1000 * step
+        builder.range(begin, begin + (900 if inside else 300), f"step {step}")
+        builder.range(begin + 10, begin + 90, "forward")
+        builder.range(begin + 110, begin + 190, "backward")
+        builder.op("f", begin + 20)
+        builder.op("b", begin + 120)
+        if step % every == every - 1:
+            builder.range(begin + 310, begin + 390, "optimizer")
+            builder.op("adam", begin + 320)
+    said = [text for text in builder.judged().warnings if "updated" in text]
+    assert [text.partition(":")[0] for text in said] == told
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tracekit.attribution._iterations import (
     Opening,
     Shared,
     Unmarked,
+    Updated,
     cuts,
     find_iterations,
     training_threads,
@@ -128,7 +129,8 @@ def attribute_recording(
     step()
     known = Known(
         nesting, found.teams, found.windows, autograd, roles.table, launches.by_thread,
-        roles.processes_of, found.iterations["process"].unique(), counted,
+        roles.processes_of, found.iterations["process"].unique(),
+        found.iterations.filter(pl.col("name").is_null())["process"].unique(), counted,
         roles_by_name(counted, rules),
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)
@@ -424,8 +426,8 @@ def _attribute_ops(
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
     doubts = (
-        Unmarked(found.iterations), Shared(found.iterations), Doubtful(), Compressed(), Split(),
-        jumps,
+        Unmarked(found.iterations), Updated(found.iterations), Shared(found.iterations), Doubtful(),
+        Compressed(), Split(), jumps,
     )  # fmt: skip
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
@@ -487,6 +489,8 @@ def _attributed(
     )
     if verdicts.counts_steps:
         known = pl.select(pl.coalesce(known, verdicts.iteration(raw, by_structure))).to_series()
+    if verdicts.serves:
+        known = known.set(raw["process"].is_in(verdicts.serves), None)
     found = (
         *staged.columns(again), known.alias("iteration"), *_launched(calls, launch),
         _or_null(pl.Series("range", where)).cast(pl.Int64),
@@ -520,7 +524,8 @@ def _iterations(found: _Steps, verdicts: Verdicts, passed: _Passed, roles: _Role
         found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )
     by_structure = verdicts.structures.iterations(verdicts.counts_steps, roles.reports)
-    return pl.concat([by_ranges, by_structure], how="diagonal_relaxed").sort(
+    of_training = by_ranges.filter(~pl.col("process").is_in(verdicts.serves))
+    return pl.concat([of_training, by_structure], how="diagonal_relaxed").sort(
         "process", "start", maintain_order=True
     )
 

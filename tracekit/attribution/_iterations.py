@@ -329,6 +329,9 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     return counted.with_columns(**{name: one.over("process") for name, one in found.items()})
 
 
+_UPDATED = 0.5
+"""Largest share of steps with an update at which the others may be parts of a step: skipped updates
+of mixed precision are fewer."""
 _UNMARKED = 0.1
 """Least share of backward ops, outside and inside of marked steps, from which unmarked steps are
 assumed between the marked ones."""
@@ -476,6 +479,43 @@ class Unmarked:
                 f"{STEPS_UNMARKED}: {outside:,} of {ops:,} ops of backward passes ran "
                 "between those they mark; numbers per step may cover two steps or more"
             )
+
+
+class Updated:
+    """Counts the steps marked by ranges in which, or after which, weights are updated."""
+
+    def __init__(self, iterations: pl.DataFrame) -> None:
+        self._steps = iterations.select("process", "start", step="start").sort("start")
+        self._found: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Note the steps in a chunk of the table of ops that are the last before an update."""
+        if self._steps.is_empty():
+            return
+        is_update = (pl.col("stage") == "WU") & (pl.col("kind") == "compute")
+        launched = ops.filter(is_update).select("process", start="launch_start").drop_nulls()
+        last = launched.sort("start").join_asof(
+            self._steps, on="start", by="process", check_sortedness=False
+        )
+        self._found.append(last.select("process", "step").drop_nulls().unique())
+
+    def warnings(self, _: pl.DataFrame) -> Iterator[str]:
+        """Warn of processes whose weights are updated only after some of the steps."""
+        if not self._found:
+            return
+        of_process = pl.concat(self._found).unique().group_by("process")
+        updated = of_process.agg(pl.len(), first=pl.min("step"), last=pl.max("step"))
+        between = self._steps.join(updated, on="process").filter(
+            pl.col("step").is_between("first", "last")
+        )
+        counts = between.group_by("process").agg(pl.first("len"), steps=pl.len()).sort("process")
+        for _, count, steps in counts.rows():
+            if count <= _UPDATED * steps:
+                yield (
+                    f"weights are updated in {count:,} of {steps:,} steps that ranges mark: the "
+                    "others may be parts of a step, such as micro-batches; `--iteration REGEX` "
+                    "names other ranges"
+                )
 
 
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:

@@ -55,6 +55,8 @@ class Known:
         ``process, report`` of all processes in the recording; a report is a trace file.
     named
         Processes whose iterations (training steps) are marked by ranges.
+    repeats
+        Those of them whose iterations are known only by the repetition of forward ranges.
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles
@@ -69,6 +71,7 @@ class Known:
     by_thread: Array
     processes: pl.DataFrame
     named: pl.Series
+    repeats: pl.Series
     counted: pl.DataFrame
     roles: Array
 
@@ -148,6 +151,9 @@ class Verdicts:
         Processes whose stages are taken from structure, at least where ranges give none.
     counts_steps
         Processes whose iterations (training steps) are taken from structure.
+    serves
+        Processes whose forward ranges are requests, and no steps, as they train nothing and another
+        process trains.
     with_work
         Processes with recorded GPU work.
     input_streams
@@ -166,6 +172,7 @@ class Verdicts:
     structures: Structures
     decides: Sequence[int]
     counts_steps: Sequence[int]
+    serves: Sequence[int]
     with_work: pl.Series
     input_streams: pl.DataFrame
     relayed: Array
@@ -254,6 +261,8 @@ class Verdicts:
         """
         if process in self.counts_steps:
             return self.structures.of[process].reading
+        if process in self.serves:
+            return "its forward ranges are requests, and no steps, as another process trains"
         no_steps = "`--step` finds none: ranges name the steps, or the order of launches shows none"
         return None if self.reading is None else no_steps
 
@@ -325,6 +334,7 @@ def judge_all(
         # beside one that trains, its requests are no steps of the run.
         and (process in trains or not (trains or process in spoken_of))
     ]
+    serves = sorted({*known.repeats} - trains) if trains & {*known.named, *counts_steps} else []
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
     filled = _filled(ops, launches, known, structures, claimed, rules)
@@ -333,7 +343,7 @@ def judge_all(
     decides += filled.filter("fills")["process"].unique().sort().to_list()
     places = find_places(ops, launches, (known.counted, known.roles), evidence, structures, rules)
     return Verdicts(
-        evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
+        evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps, serves,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
         find_relayed(ops, launches, known.autograd), places, rules.step,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 import pytest
-from trace_builder import default_rules
+from trace_builder import TraceBuilder, default_rules
 from training_kinds import APART, KINDS, held_apart, simulate
 from training_later import LATER
 from training_outcomes import TOLERATED, builder_of, outcome_of, trace_of
@@ -191,3 +191,30 @@ def test_requests_beside_a_training_process_are_no_steps() -> None:
     trace = attribute(builder.trace(), default_rules())
     assert trace.read("verdicts")["verdict"].to_list() == ["training", "unknown"]
     assert trace.read("iterations")["process"].unique().to_list() == [0]
+
+
+def test_forward_ranges_of_requests_beside_a_training_process_are_no_steps() -> None:
+    """Its 49 requests were the steps of a run that trains for 10 steps without ranges."""
+    simulated = simulate("clipping_many", "threads")
+    builder = builder_of(simulated)
+    for at in range(1_000_000, max(op["end"] for op in simulated.ops), 237_000):
+        row = {"thread": 10, "stream": 9, "context": 1}
+        for n, name in enumerate(("ampere_sgemm_128x64_nn", "relu_kernel") * 3):
+            begin = at + 14_000 + 30_000 * n
+            builder.op(name, at + 8_000 * (n + 1), start=begin, end=begin + 29_000, **row)
+        builder.range(at + 1_000, at + 60_000, "forward", thread=10)
+    trace = attribute(builder.trace(), default_rules())
+    assert trace.read("verdicts")["verdict"].to_list() == ["training", "inference"]
+    assert trace.read("iterations").select("process", "source").unique().rows() == [
+        (0, "structure")
+    ]
+    assert trace.read("ops").filter(process=1)["iteration"].null_count() > 0
+    assert any("its forward ranges are requests" in text for text in trace.warnings)
+
+
+def test_forward_ranges_of_a_server_alone_are_its_steps() -> None:
+    builder = TraceBuilder()
+    for at in range(0, 1_000_000, 100_000):
+        builder.op("ampere_sgemm_128x64_nn", at + 10, start=at + 5_000, end=at + 60_000)
+        builder.range(at, at + 100, "forward")
+    assert attribute(builder.trace(), default_rules()).read("iterations").height == 10
