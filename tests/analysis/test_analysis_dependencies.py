@@ -817,6 +817,26 @@ def test_short_waits_after_each_other_in_a_step_are_one() -> None:
     assert path.get("input", 0) <= 8 * 1_050 * US
 
 
+def test_a_silent_loader_beside_work_of_the_gpu_may_wait_for_room() -> None:
+    """A loader's thread launches for 60 us of each step of 2 ms; what it does else is unknown."""
+    b = TraceBuilder()
+    for step in range(8):
+        at = 2_000 * step
+        b.iteration(step, at * US, (at + 1_990) * US, source="ranges")
+        decoded = {"thread": 1, "stream": 20, "stage": "IO", "iteration": step}
+        for call in range(6):
+            until = 14 if call < 5 else 250
+            _op(b, "decode", at + 10 * call, at + 10 * call + 6, at + 10 * call + until, **decoded)
+        _call(b, "cudaStreamWaitEvent", (at + 70) * US, (at + 72) * US)
+        _op(b, "gemm", at + 75, at + 301, at + 2_000, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 80) * US, (at + 2_003) * US)
+    trace = _linked(b)
+    silent = _path(trace)["input"]
+    assert silent > 10_000 * US
+    assert _ask(critical_path, trace).meta["input_beside_ns"] > 0.8 * silent
+    assert "in which GPUs work and a loader" in _said(trace)
+
+
 def test_a_thread_of_the_process_that_loads_may_be_the_loader_that_gets_faster() -> None:
     """It works, or rests, for 180 us before each copy, behind which the stream works on."""
     b = TraceBuilder()

@@ -107,19 +107,20 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         ``iteration, cause, stage, rank``, `keys`, ``segments`` (number), ``path_ns``, and ``begun``
         (start of the first, ns).
     spans
-        ``kind, process, start, end`` of intervals in which the host makes no calls (kind ``host``),
-        or in which a data loader is inferred to work (kinds ``loader`` and ``pace``).
+        ``cause, process, start, end`` of intervals in which the host makes no calls (cause
+        ``host``), or in which a data loader is inferred to work (``input``).
     """
     columns = [name for name in ("device", "name", "link") if name in keys]
     groups = ["step", "cause", "stage", "process", *columns]
     of_host = (pl.col("kind") == "host") & (pl.col("cause") == "host")
-    inferred = pl.col("kind").is_in(["loader", "pace"]) & (pl.col("cause") == "input")
+    silent = pl.col("kind").is_in(["loader", "pace", "host", "handover"])
+    inferred = silent & (pl.col("cause") == "input")
     found, spans = [], []
     for parts in _parts(job, columns):
         found.append(parts.group_by(groups).agg(
             segments=pl.len().cast(pl.Int64), path_ns=_LENGTH.sum(), begun=pl.col("start").min()
         ))  # fmt: skip
-        spans.append(parts.filter(of_host | inferred).select("kind", "process", "start", "end"))
+        spans.append(parts.filter(of_host | inferred).select("cause", "process", "start", "end"))
     sums = pl.concat(found).group_by(groups).agg(
         pl.col("segments", "path_ns").sum(), pl.col("begun").min()
     )  # fmt: skip
@@ -257,8 +258,8 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
     doubt = job.found.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.moments.ops.select(pl.col("called").mean()).item()
     busy = merged_in_batches(job.trace["ops"], ["process"])
-    untold, some = _beside_work(job, spans.filter(kind="host"), busy)
-    beside = _loaded_beside(job, spans.filter(pl.col("kind") != "host"), busy)
+    untold, some = _beside_work(job, spans.filter(cause="host"), busy)
+    beside = _loaded_beside(job, spans.filter(cause="input"), busy)
     may_wait = untold > LEAST * int(lengths.sum())
     unseen = (
         f"{percent(untold / max(int(lengths.sum()), 1))} of these steps, counted as host, may wait "
