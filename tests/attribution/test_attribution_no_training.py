@@ -92,6 +92,18 @@ def test_kernels_of_inference_are_forward_and_copies_are_not() -> None:
     assert found["offloaded weights 0 0"] == found["sampled 0"] == UNKNOWN
 
 
+@pytest.mark.parametrize("lacking", [0, 30])
+def test_work_from_before_the_recording_is_launched_before_all_others(lacking: int) -> None:
+    """The host is passes ahead of the GPU: this work starts while later passes are launched."""
+    builder = TraceBuilder()
+    size = 20
+    for op in range(6 * size):
+        name = "cutlass_gemm" if op % 5 == 0 else f"elementwise_{chr(ord('a') + op % size)}"
+        launch, start = 100 * op, 100 * op + 3_050
+        builder.op(name, launch if op >= lacking else None, start=start, end=start + 90)
+    assert builder.judged().read("verdicts").select("period", "repeats").rows() == [(size, 6.0)]
+
+
 def test_where_it_is_not_known_whether_a_network_trains_nothing_is_forward() -> None:
     builder = TraceBuilder()
     for n in range(20):

@@ -220,14 +220,26 @@ class _Apart:
             rows.append(self._spool.read(number, rows=slice(first, end)))
             height, left = height + end - first, left - (end - first)
             if height >= size or not left:
-                # Of calls that begin together the ops are taken in the order in which they start.
-                yield pl.concat([*done.open, *rows]).sort("launch", "start", "op"), not left
+                yield _in_order(pl.concat([*done.open, *rows])), not left
                 rows, height = [], 0
 
     def drop(self) -> None:
         """Drop the spilled ops."""
         for number in range(len(self._spool)):
             self._spool.drop(number)
+
+
+def _in_order(ops: pl.DataFrame) -> pl.DataFrame:
+    """Sort ops by launch, those of one call by start.
+
+    An op without a call was launched no later than the next op on its stream. If it was launched
+    before the recording began, it may start while the host launches work of later steps.
+    """
+    if (ops["thread"] < 0).any():
+        later = pl.col("launch").cum_min(reverse=True).over("device", "context", "stream")
+        launch = pl.when(pl.col("thread") < 0).then(later).otherwise("launch")
+        ops = ops.sort("start").with_columns(launch=launch)
+    return ops.sort("launch", "start", "op")
 
 
 class _Names:
