@@ -132,7 +132,29 @@ def test_a_run_without_steps_is_one_window() -> None:
     b.op("gemm", 2, start=30, end=50)
     row = data_stalls(b.trace()).row(0, named=True)
     assert (row["iterations"], row["window_ns"], row["kernel_ns"]) == (0, 40, 30)
-    assert (row["data_stall_ns"], row["rests_on"]) == (0, None)
+
+
+def test_waits_are_unknown_where_nothing_tells_them_from_others() -> None:
+    """They were 0 ns in a recording that has no launches, or no sign of input."""
+    without_launches, without_input = TraceBuilder(), TraceBuilder()
+    without_launches.op("copy", start=1, end=10, kind="h2d", stage="IO")
+    without_launches.op("gemm", start=20, end=30)
+    without_input.op("gemm", 1, start=10, end=20)
+    for trace in (without_launches.trace(), without_input.trace()):
+        row = data_stalls(trace).row(0, named=True)
+        assert row["idle_ns"] is not None
+        assert [row[name] for name in ("wait_ns", "data_stall_ns", "other_idle_ns")] == [None] * 3
+        assert (row["data_stall_share"], row["rests_on"]) == (None, None)
+        of_run = stalls_of_run(data_stalls(trace))
+        assert (of_run["wait_ns"], of_run["data_stall_share"]) == (None, None)
+
+
+def test_no_wait_in_a_recording_that_shows_input_is_none() -> None:
+    b = TraceBuilder()
+    b.op("copy", 0, start=1, end=10, kind="h2d", stage="IO")
+    b.op("gemm", 1, start=10, end=20)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["wait_ns"], row["data_stall_ns"], row["rests_on"]) == (0, 9, None)
 
 
 def test_a_run_without_gpu_work_stalls_no_gpu() -> None:
@@ -155,6 +177,9 @@ def test_before_and_after() -> None:
     assert before["data_stall_share"] == pytest.approx(0.58)
     table = before_and_after([before, {**before, "window_ns": 50 * MS}])
     assert table["speedup"].to_list() == [1, 2]
+    # A whole recording is no step.
+    table = before_and_after([before, {**before, "iterations": 0}])
+    assert table["speedup"].to_list() == [1, None]
 
 
 SPAN = st.tuples(st.integers(0, 60), st.integers(1, 20))
@@ -189,7 +214,7 @@ def test_times_are_those_of_a_count_by_the_nanosecond(
     assert row["idle_ns"] == len(moments) - len(everything)
     assert row["input_ns"] == len(covered(("h2d",)) - kernels - covered(("p2p",)))
     causes = dict(idle(b.trace()).rows.select("cause", "idle_ns").rows())
-    assert row["wait_ns"] == causes.get("input", 0)
+    assert row["wait_ns"] == (causes.get("input", 0) if waits else None)
 
 
 def test_a_cold_step_does_not_count() -> None:

@@ -45,6 +45,7 @@ COUNTERS = {
     "difference_bytes": [300, None, -30_000], "difference_share": [0.3, None, -0.2308],
 }  # fmt: skip
 NETWORK, MEANWHILE = "Most across the network: ", "meanwhile GPUs compute nothing for "
+STALLED = "GPUs wait for input, or copy it while no kernel runs, for"
 NICS = {
     "host": ["a", None], "nic": ["mlx5_0", None], "direction": ["out", "in"],
     "bytes": [3_000, 4_000], "utilisation": [0.5, None], "exposed_share": [None, 0.2],
@@ -226,13 +227,19 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "Most in training: 4 GB (vgg, batch 16, GPU 0)"),
         ("memory", {"gpu": [0], "training_bytes": [None]}, {}, None),
         ("stalls", {"data_stall_ns": [1, None], "window_ns": [4, 4]}, {},
-         "GPUs wait for input, or copy it, for 25.0 % of their window"),
+         f"{STALLED} 25.0 % of their window"),
         ("stalls", {"run": ["a", "b"], "data_stall_ns": [1, 2], "window_ns": [4, 4]}, {},
-         "GPUs wait for input, or copy it, for 50.0 % of their window in b, the most"),
-        ("stalls", {"data_stall_ns": [0], "window_ns": [4], "rests_on": [None]}, {},
-         "No waiting for input is recorded; copying input takes 0.0 % of GPUs' window"),
+         f"{STALLED} 50.0 % of their window in b, the most"),
+        ("stalls", {"data_stall_ns": [1], "window_ns": [4], "rests_on": [None]},
+         {"sum_over": "3 steps of each GPU"},
+         ("GPUs are not known to wait for input in 3 steps of each GPU; they copy input while no "
+          "kernel runs for 25.0 % of their window")),
+        ("stalls", {"data_stall_ns": [None], "window_ns": [4], "wait_ns": [None]}, {},
+         "Whether GPUs wait for input is not recorded"),
+        ("stalls", {"run": ["a"], "data_stall_ns": [None], "window_ns": [4], "wait_ns": [None]}, {},
+         "Whether GPUs wait for input is not recorded"),
         ("stalls", {"data_stall_ns": [1, 0], "window_ns": [2, 2], "rests_on": ["ranges", None]},
-         {}, "GPUs wait for input, or copy it, for 25.0 % of their window"),
+         {}, f"{STALLED} 25.0 % of their window"),
         ("info", {"command": ["a", "b", None], "available": ["yes", "no", "yes"]}, {},
          "1 of 2 features have all that they need"),
         ("sql", {"n": [1]}, {}, None),

@@ -61,7 +61,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
     Times are sums over the steps that are not skipped or cut; in a run without iterations, over
     the time from a device's first to its last op. Waiting for input is idle time with the cause
-    ``input``, as in `tracekit.analysis.idle_time.idle`.
+    ``input``, as in `tracekit.analysis.idle_time.idle`; null where no launch, or nothing that
+    relates to input, was recorded.
 
     Parameters
     ----------
@@ -133,9 +134,10 @@ def _layer() -> pl.Expr:
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, wait_ns, rests_on``: idle time caused by input, and its evidence.
 
-    No rows if nothing that relates to input was recorded, which saves the costly search for causes.
+    No rows if the recording cannot tell waits for input from others.
     """
-    if not _shows_input(trace):
+    launched = trace["ops"].filter(pl.col("launch_start").is_not_null()).head(1).collect()
+    if launched.is_empty() or not _shows_input(trace):
         nothing = windows.clear().select(_OWNER)
         return nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
     counting = windows.with_columns(iteration=pl.col("counts").cast(pl.Int64))
@@ -143,9 +145,14 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     on_input = found.filter(pl.col("cause") == "input", pl.col("iteration") == 1)
     each = on_input.group_by(*_OWNER, "rests_on").agg(wait_ns=pl.col("idle_ns").sum())
     by_length = each.sort("wait_ns", "rests_on", descending=[True, False])
-    return by_length.group_by(_OWNER, maintain_order=True).agg(
+    waiting = by_length.group_by(_OWNER, maintain_order=True).agg(
         pl.col("wait_ns").sum(), pl.col("rests_on").cast(pl.String).str.join(", ")
     )
+    return (
+        windows.select(_OWNER).unique()
+        .join(waiting, on=_OWNER, how="left")
+        .with_columns(pl.col("wait_ns").fill_null(0))
+    )  # fmt: skip
 
 
 def _table(
@@ -168,7 +175,7 @@ def _table(
         .join(kernels, on=_OWNER, how="left")
         .join(waits, on=_OWNER, how="left")
         .join(outside, on=_OWNER, how="left")
-        .with_columns(pl.col("busy", "wait_ns", "input_ns", "kernel_ns").fill_null(0))
+        .with_columns(pl.col("busy", "input_ns", "kernel_ns").fill_null(0))
         .with_columns(
             idle_ns=window - pl.col("busy"),
             data_stall_ns=pl.col("wait_ns") + pl.col("input_ns"),
@@ -189,26 +196,35 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
     Without steps, times are of the whole time from the first to the last op of a device.
     """
     steps = table.select((pl.col("iterations").clip(1)).sum()).item()
-    sums = table.select(pl.col(_SUMS).sum()).row(0, named=True)
+    every = pl.col(_SUMS)
+    sums = table.select(pl.when(every.null_count() == 0).then(every.sum())).row(0, named=True)
     window = sums["window_ns"]
     return {
         "devices": table.height,
         "iterations": table["iterations"].max(),
-        **{name: value / steps for name, value in sums.items()},
-        "utilisation": sums["kernel_ns"] / window if window else None,
-        "data_stall_share": sums["data_stall_ns"] / window if window else None,
+        **{name: None if value is None else value / steps for name, value in sums.items()},
+        "utilisation": _share(sums["kernel_ns"], window),
+        "data_stall_share": _share(sums["data_stall_ns"], window),
     }
+
+
+def _share(part: float | None, window: float) -> float | None:
+    return None if part is None or not window else part / window
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return a table of the rows with ``speedup``: first row's ``window_ns`` over the row's own.
+
+    It is null where one of them is of steps, and the other of a whole recording.
 
     Returns
     -------
     The columns of the rows, and ``speedup``.
     """
     table = pl.DataFrame(list(rows), infer_schema_length=None)
-    return table.with_columns(speedup=pl.col("window_ns").first() / pl.col("window_ns"))
+    has_steps = pl.col("iterations") > 0
+    speedup = pl.col("window_ns").first() / pl.col("window_ns")
+    return table.with_columns(speedup=pl.when(has_steps == has_steps.first()).then(speedup))
 
 
 def differential_stalls(preloaded: float, cached: float, cold: float) -> pl.DataFrame:
@@ -433,7 +449,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
     """Return the parts of the figure's bars, ns; ``other copies`` is the rest of the step."""
-    rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
+    rest = pl.col("window_ns") - pl.sum_horizontal("kernel_ns", "input_ns", "idle_ns")
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})
 
@@ -484,22 +500,24 @@ def _steps(number: int) -> str:
 
 
 @first_line("stalls")
-def _first_of_stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _first_of_stalls(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
         return None
     known = rows.drop_nulls(["data_stall_ns", "window_ns"])
     of = ""
     if "run" in rows.columns:  # of several, which have no window together
         known = known.sort(pl.col("data_stall_ns") / pl.col("window_ns")).tail(1)
-        of = f" in {text_of(known['run'].item())}, the most"
+        of = "".join(f" in {text_of(run)}, the most" for run in known["run"])
+    if "wait_ns" in rows.columns and rows["wait_ns"].is_null().all():
+        return "Whether GPUs wait for input is not recorded"
     window = float(known["window_ns"].sum())
     if not window:
         return None
     share = percent(float(known["data_stall_ns"].sum()) / window)
     if "rests_on" in rows.columns and rows["rests_on"].is_null().all():
-        # What a recording does not show is no time without waiting.
-        return f"No waiting for input is recorded; copying input takes {share} of GPUs' window"
-    return f"GPUs wait for input, or copy it, for {share} of their window{of}"
+        copies = f"they copy input while no kernel runs for {share} of their window"
+        return f"GPUs are not known to wait for input in {meta['sum_over']}; {copies}"
+    return f"GPUs wait for input, or copy it while no kernel runs, for {share} of their window{of}"
 
 
 @first_line("bubbles")

@@ -39,7 +39,8 @@ _STALLS = Json(
         "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
         "kernel_ns?": "number or null: Time of the window in which a kernel runs, ns.",
         "idle_ns?": "number or null: Time of the window in which nothing runs, ns.",
-        "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns.",
+        "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns; null where "
+        "no launch, or nothing that relates to input, was recorded.",
         "input_ns?": "number or null: Time in which input is copied (to the GPU, outside of `BP` "
         "and `WU`) and no kernel and no copy between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
