@@ -35,6 +35,24 @@ def test_an_export_is_called_as_its_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.json", b"{"), ("a.json.gz", b"\x1f\x8b"), ("a.pftrace", b"\n")]
+)
+def test_an_export_has_the_format_of_its_ending(tmp_path: Path, name: str, begins: bytes) -> None:
+    """A file that ended in .json held Perfetto's protobuf."""
+    assert tracekit("export", "ddp", "--iterations", "1:1", "-o", tmp_path / name).exit_code == 0
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+@pytest.mark.usefixtures("stored")
+def test_an_export_is_no_table(tmp_path: Path) -> None:
+    refused = tracekit("export", "ddp", "-o", tmp_path / "a.csv")
+    assert refused.exit_code == 2
+    assert "export writes timelines, and no .csv files" in refused.stderr
+    assert not (tmp_path / "a.csv").exists()
+
+
+@pytest.mark.usefixtures("stored")
 def test_a_figure_is_named(tmp_path: Path) -> None:
     path = tmp_path / "stages.json"
     done = tracekit("breakdown", "ddp", "--by", "device,stage", "--figure", path)

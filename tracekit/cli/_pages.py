@@ -16,6 +16,7 @@ from tracekit.cli._options import (
     open_run,
 )
 from tracekit.cli._output import Format, Target
+from tracekit.errors import UsageError
 from tracekit.support.memory import allowing, keep_small
 from tracekit.support.questions import Folder, Option, Steps
 
@@ -55,17 +56,17 @@ def report(
 
 
 _ENDINGS = {"perfetto": ".pftrace", "chrome": ".json"}
+_OF_TABLES = (".csv", ".parquet", ".md", ".html")
 
 
-@action(
-    "tracekit export mnist --iterations 10:12", "tracekit export mnist --to chrome -o mnist.json"
-)
+@action("tracekit export mnist --iterations 10:12", "tracekit export mnist -o mnist.json")
 def export(
     run: RunArgument = LATEST,
     *,
     to: Annotated[
-        Literal["perfetto", "chrome"], Option("Perfetto's protobuf, or Chrome's JSON.")
-    ] = "perfetto",
+        Literal["perfetto", "chrome"] | None,
+        Option("Perfetto's protobuf, or Chrome's JSON. Default: by --output, else perfetto."),
+    ] = None,
     iterations: Annotated[tuple[int, int] | None, get_args(Steps)[1]] = None,
     output: Annotated[
         Path | None,
@@ -85,6 +86,13 @@ def export(
     The timeline has tracks for each GPU (steps, stages, idle time by cause, streams, counters) and
     for each thread (ranges, launches). Arrows lead from a launch to its kernel or copy.
     """
+    ending = Path((output or Path()).name.removesuffix(".gz")).suffix
+    if ending in _OF_TABLES:
+        raise UsageError(
+            f"export writes timelines, and no {ending} files",
+            "for tables: tracekit sql RUN QUERY -o FILE",
+        )
+    to = to or ("chrome" if ending == _ENDINGS["chrome"] else "perfetto")
     with allowing(memory):
         opened = open_run(run, store)
         path = output or Path(f"{opened.name}{_ENDINGS[to]}")
