@@ -1223,7 +1223,7 @@ def _priced(rule: str, trace: Trace) -> Price | None:
 def test_prices_of_launches_and_of_kernels_by_their_names() -> None:
     launches = _priced("launch_bound", _launching())
     assert launches == Price("--host 2x", 79_200.0, 80_800.0)
-    assert launches.text == "`tracekit whatif --host 2x`: a step of 0.079 to 0.081 ms"
+    assert launches.text == "a step of 0.079 to 0.081 ms"
     # No kernel of this run is named as FP32 products are.
     assert _priced("fp32_products", _launching()) is None
     for rule in ("fp32_products", "layout_transposes", "unfused_elementwise"):

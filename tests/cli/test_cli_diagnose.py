@@ -118,9 +118,11 @@ def test_no_replay_is_named_of_several_clocks(clocks: int) -> None:
     own = trace.read("processes").with_columns(report=pl.col("process").cast(pl.Int32))
     told = {"report": [0, 1], "clock": ["0", str(clocks - 1)], "file": "", "format": "", "size": 0}
     reports = TABLES["reports"].conform(pl.DataFrame(told))
-    run: Any = SimpleNamespace(trace=trace.with_tables({"processes": own, "reports": reports}))
+    tables = trace.with_tables({"processes": own, "reports": reports})
+    run: Any = SimpleNamespace(trace=tables, name="two nodes")
     named = _replays(run, ["launch_bound"], run, price=False)
-    assert named == ({"launch_bound": "`tracekit whatif --host 2x`"} if clocks == 1 else {})
+    told = {"launch_bound": "`tracekit whatif 'two nodes' --host 2x`"}
+    assert named == (told if clocks == 1 else {})
 
 
 @pytest.mark.slow
@@ -129,9 +131,11 @@ def test_a_finding_names_the_replay_that_prices_it(store: Path) -> None:
     assert CliRunner().invoke(app, ["ingest", path, "--store", str(store)]).exit_code == 0
     asked = ("input_bound", "--format", "json", "--only", "input_bound,launch_bound")
     named = {row["rule"]: row["whatif"] for row in json.loads(_asked(store, *asked).stdout)["rows"]}
-    assert named["input_bound"] == "`tracekit whatif --loader inf`"
+    assert named["input_bound"] == "`tracekit whatif input_bound --loader inf`"
     (row,) = json.loads(_asked(store, *asked[:-1], "input_bound", "--price").stdout)["rows"]
     words = ["whatif", "input_bound", "--loader", "inf", "--format", "json", "--store", str(store)]
     replayed = json.loads(CliRunner().invoke(app, words).stdout)["rows"][-1]
     low, high = (f"{replayed[end] / 1e6:,.3f}" for end in ("low_ns", "high_ns"))
-    assert row["whatif"] == f"`tracekit whatif --loader inf`: a step of {low} to {high} ms"
+    assert row["whatif"] == (
+        f"`tracekit whatif input_bound --loader inf`: a step of {low} to {high} ms"
+    )

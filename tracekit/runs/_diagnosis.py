@@ -1,5 +1,6 @@
 """The question `diagnose`: avoidable time of a run, and its causes."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Unpack, cast
@@ -173,11 +174,14 @@ def _replays(
         require_one_clock(run.trace)
     except MissingDataError:
         return {}
-    named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
+    command = f"tracekit whatif {shlex.quote(run.name)}"
+    named = {rule: f"`{command} {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
     if not price:
         return named
     priced = {rule: price_of(rule, run.trace, traffic) for rule in named}
-    return {rule: found.text for rule, found in priced.items() if found is not None}
+    return {
+        rule: f"{named[rule]}: {found.text}" for rule, found in priced.items() if found is not None
+    }
 
 
 def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":

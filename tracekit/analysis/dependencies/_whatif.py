@@ -545,11 +545,10 @@ class Price:
 
     @property
     def text(self) -> str:
-        """The `whatif` command, and the predicted range of a step, in words."""
-        command = f"`tracekit whatif {self.options}`"
+        """The predicted range of a step, in words."""
         if self.low_ns is None or self.high_ns is None:
-            return f"{command}: too wide a range to say"
-        return f"{command}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
+            return "too wide a range to say"
+        return f"a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
