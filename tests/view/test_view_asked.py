@@ -650,6 +650,18 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
     assert len(seen) > 6
 
 
+def test_steps_are_found_once_and_not_at_each_click(
+    runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, find = [], step_detail.step_spans
+    monkeypatch.setattr(step_detail, "step_spans", lambda trace: found.append(1) or find(trace))
+    asked = AskedRuns(runs[:1])
+    for op in ("0", "9"):
+        asked.waited({"run": "0", "op": op})
+    asked.steps({"run": "0"})
+    assert len(found) == 1
+
+
 def test_launches_are_those_of_the_ops_in_sight(
     runs: list[tracekit.Run], client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

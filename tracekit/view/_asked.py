@@ -140,7 +140,7 @@ class AskedRuns:
 
     def steps(self, query: Query) -> dict[str, Any]:
         """Return starts and ends of steps on the GPUs, and which steps are outliers."""
-        spans = step_detail.step_spans(self._seen(query).run.trace).drop_nulls("iteration")
+        spans = self._seen(query).steps.drop_nulls("iteration")
         lengths = step_detail.step_lengths(spans)
         edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
         rows = edges.sort("iteration").with_columns(step_ns=lengths["step_ns"])
@@ -161,8 +161,8 @@ class AskedRuns:
 
         Without steps the whole run is searched.
         """
-        run = self._seen(query).run
-        answer, spans = run.diagnose.answer(), step_detail.step_spans(run.trace)
+        seen = self._seen(query)
+        run, spans, answer = seen.run, seen.steps, seen.run.diagnose.answer()
         lengths = step_detail.step_lengths(spans.drop_nulls("iteration"))
         step = step_detail.slowest_step(lengths)
         step_spans = spans.filter(pl.col("iteration").eq_missing(step))
@@ -184,7 +184,7 @@ class AskedRuns:
     def timeline(self, query: Query) -> dict[str, str]:
         """Return the steps in an interval (without steps the run) as a file for Perfetto."""
         seen, (start, end) = self._seen(query), _stretch(query)
-        steps = step_detail.step_spans(seen.run.trace).drop_nulls("iteration")
+        steps = seen.steps.drop_nulls("iteration")
         inside = pl.min_horizontal("end", end) - pl.max_horizontal("start", start)
         length = pl.min_horizontal(pl.col("end") - pl.col("start"), end - start)
         # Around one step, the edges of its neighbours are in sight.
@@ -343,6 +343,11 @@ class _Seen:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
         self._near: _Near | None = None
 
+    @property
+    def steps(self) -> pl.DataFrame:
+        """Start and end of each step on each GPU; see `step_detail.step_spans`."""
+        return self.run.trace.once(step_detail.step_spans)
+
     def op(self, number: int) -> pl.DataFrame:
         """Return the row of an op; no row if there is none."""
         return self.run.trace.rows("ops", pl.Series([number]), _SHOWN)
@@ -365,8 +370,7 @@ class _Seen:
 
         If the op is outside of steps: all tables of a short run, else None.
         """
-        trace, step = self.run.trace, op["iteration"][0]
-        steps = step_detail.step_spans(trace)
+        trace, steps, step = self.run.trace, self.steps, op["iteration"][0]
         if step in steps["iteration"].drop_nulls().to_list():
             return step_detail.around_steps(trace, steps, step, step)
         return None if trace.height("ops") > _LONG_RUN else trace
