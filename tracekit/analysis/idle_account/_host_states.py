@@ -27,12 +27,17 @@ BLOCKING_COPY = "copy from the host that it waits for"
 """Names of copies in which the host waits."""
 _NUMBER_BYTES = 64
 _LINKING = r"^cuLink(Create|Add|Complete)"
+QUEUED_NS = 100_000
+"""Time after launch above which a queued op waits for something else, and length above which a
+launching call (a launch takes a few us) must have loaded code, ns."""
 _OFF = "off the CPU"
 _LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
 _LOCK_NS = (4_900_000, 5_500_000)
 """Length of waits for CPython's lock, ns: a thread asks every 5 ms (`sys.getswitchinterval`)."""
 _LONG_AGO = -(1 << 62)
 _NAME = pl.col("name").cast(pl.String)
+_IS_WAIT = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
+_IS_OF_CODE = _NAME.str.contains(f"{_LINKING}|{_LOADING}")
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -68,14 +73,14 @@ def waits(trace: Trace) -> pl.DataFrame:
     (from memory that is not pinned, the host copies first); and calls that the profiler marks as
     waiting.
     """
-    calls = trace["calls"]
-    waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
-    by_name = calls.filter(_is_named(trace, waiting))
+    by_name = trace.once(_telling_calls).lazy().filter(_is_named(trace, _IS_WAIT))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
-    ).drop_nulls("correlation").unique()  # fmt: skip
+    ).drop_nulls("correlation").unique().collect()  # fmt: skip
     asking = _is_named(trace, _NAME.str.contains("Query"))  # they return at once
-    by_records = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
+    by_records = trace["calls"].filter(
+        pl.col("correlation").is_in(waited["correlation"].unique().implode()), ~asking
+    ).join(waited.lazy(), on=["process", "correlation"], how="semi")  # fmt: skip
     is_copy = pl.col("copy_kind").is_not_null()
     takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
@@ -100,33 +105,38 @@ def _copy_name() -> pl.Expr:
 
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name`` (times in ns): calls that allocate or free memory."""
-    calls = trace["calls"]
-    found = calls.filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
-    return found.select("thread", "start", "end", _NAME).collect()
+    found = trace.once(_telling_calls).filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
+    return found.select("thread", "start", "end", _NAME)
 
 
-def loads(trace: Trace, least: int) -> pl.DataFrame:
+def loads(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls that load GPU code, and launches that do so.
 
-    Parameters
-    ----------
-    trace
-        The run.
-    least
-        Length in ns above which a launching call must have loaded code (a launch takes a few us),
-        if what it launches starts as late after its begin, or is not known.
+    A launching call longer than `QUEUED_NS` must have loaded code if what it launches starts as
+    late after its begin, or is not known.
     """
-    calls = trace["calls"].select("thread", "start", "end", "name")
-    is_long = pl.col("end") - pl.col("start") > least
-    known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING))).collect()
-    at_first = _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST))
-    launches = calls.filter(is_long & at_first).collect()
+    calls = trace.once(_telling_calls).select("thread", "start", "end", "name")
+    known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING)))
+    launches = calls.filter(_is_long_launch(trace))
     prompt = trace["ops"].filter(
         pl.col("launch_start").is_in(launches["start"].implode()),
-        pl.col("start") - pl.col("launch_start") <= least,
+        pl.col("start") - pl.col("launch_start") <= QUEUED_NS,
     ).select(thread="launch_thread", start="launch_start").collect()  # fmt: skip
     loaded = launches.join(prompt, on=["thread", "start"], how="anti")
     return pl.concat([known, loaded]).with_columns(_NAME)
+
+
+def _telling_calls(trace: Trace) -> pl.DataFrame:
+    """Return the calls whose names tell what a thread does, and launches that may load code."""
+    telling = _IS_WAIT | _IS_OF_CODE | _NAME.str.contains(_ALLOCATING)
+    columns = ("process", "thread", "start", "end", "name")
+    is_one = _is_named(trace, telling) | _is_long_launch(trace)
+    return trace["calls"].filter(is_one).select(columns).collect()
+
+
+def _is_long_launch(trace: Trace) -> pl.Expr:
+    is_long = pl.col("end") - pl.col("start") > QUEUED_NS
+    return is_long & _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST))
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
@@ -223,9 +233,8 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     asleep
         ``thread, start, end``: sleeps of all threads.
     """
-    calls = trace["calls"]
-    made = calls.filter(_is_named(trace, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
-    built = made.select("process", "start", "end", name=_NAME).collect()
+    made = trace.once(_telling_calls).filter(_is_named(trace, _IS_OF_CODE))
+    built = made.select("process", "start", "end", name=_NAME)
     if built.is_empty():
         return gaps.select("pair", "start", "end", name=pl.lit(None, pl.String)).clear()
     is_link = pl.col("name").str.contains(_LINKING)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.idle_account._host_states import (
+    QUEUED_NS,
     allocations,
     compilations,
     in_ranges,
@@ -78,8 +79,6 @@ _SOURCE = pl.Enum(
 """Recorded evidence of each cause; that of input, sleep and steps depends on the piece."""
 FEW_GAPS = 50_000
 """Number of gaps up to which all GPUs are processed together, which is faster."""
-QUEUED_NS = 100_000
-"""Time after launch above which a queued op waits for something else, ns."""
 _SHORT = 5
 _SHORT_NS = 1_000_000
 """Least ratio of a wait to time between steps that it hides, and longest such time, ns."""
@@ -276,7 +275,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
     return {
         "profiler": profiling(trace),
         "allocation": trace.once(allocations),
-        "loading": loads(trace, QUEUED_NS),
+        "loading": loads(trace),
         "waiting": trace.once(waits),
         "collective": messages(trace, is_collective=True),
         "message": messages(trace, is_collective=False),
