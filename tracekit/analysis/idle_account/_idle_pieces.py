@@ -153,24 +153,44 @@ def _kept(_: Trace) -> list[tuple[pl.DataFrame, OwnPieces]]:
 def _explained_gaps(trace: Trace, gaps: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
     pairs = pairs_of(trace, gaps)
     gaps = with_pairs(gaps, pairs)
-    waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
     last = waiting_for_end(gaps, ending)
-    hosts = _of_hosts(trace, gaps, pairs)
     holding = holders(trace, gaps).join(last, on="gap", how="anti")
-    behind, rest = [], []
-    for group in _apart(gaps):  # what other GPUs hold up is named for all groups together
-        pieces = _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
-        known = pieces.join(holding, on="gap", how="left", maintain_order="left")
-        until = pl.min_horizontal("held_until", "end")
-        behind.append(known.filter(_is_held()).with_columns(end=until))
-        start = pl.when(_is_held()).then(until).otherwise("start")
-        rest.append(_explained(known.with_columns(start=start).filter(_LENGTH > 0)))
-    waits = pl.concat(behind)
+    pieces = _by_hosts(trace, gaps, pairs)
+    known = pieces.join(holding, on="gap", how="left", maintain_order="left")
+    until = pl.min_horizontal("held_until", "end")
+    waits = known.filter(_is_held()).with_columns(end=until)
+    start = pl.when(_is_held()).then(until).otherwise("start")
+    rest = _explained(known.with_columns(start=start).filter(_LENGTH > 0))
     named = waits.with_columns(behind=None) if waits.is_empty() else named_behind(trace, waits)
-    found = pl.concat([*rest, _explained(_behind(named))])
-    is_ordered = named.is_empty() and found["gap"].is_sorted()
-    pieces = found if is_ordered else found.sort("gap", "start")
-    return OwnPieces(gaps, pieces, last, _ending_blocks(trace, named, ending))
+    found = pl.concat([rest, _explained(_behind(named))]).sort("gap", "start")
+    return OwnPieces(gaps, found, last, _ending_blocks(trace, named, ending))
+
+
+def _by_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Split gaps into intervals with one cause each, as far as their own hosts show it.
+
+    The host explains gaps between ops alone, so that they are explained once for all windows.
+    """
+    is_between, kept = pl.col("after").is_not_null(), trace.once(_kept_between)
+    numbers = gaps.filter(is_between).select("gap", "pair")
+    between = gaps.filter(is_between).drop("gap", "pair")
+    if not kept or not kept[0][0].equals(between):
+        numbered = gaps.filter(is_between).drop("gap").with_row_index("gap")
+        waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
+        hosts = _of_hosts(trace, numbered, pairs)
+        kept[:] = [(between, pl.concat(
+            _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
+            for group in _apart(numbered)
+        ))]  # fmt: skip
+    pieces = kept[0][1]
+    known = pieces.with_columns(numbers[pieces["gap"]])
+    behind = _without_host(_phases(gaps.filter(~is_between)))
+    return pl.concat([known, behind.select(known.columns)]).sort("gap", "start")
+
+
+def _kept_between(_: Trace) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Return a list, empty at first, in which `_by_hosts` caches gaps and their intervals."""
+    return []
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
@@ -317,13 +337,18 @@ def _by_host(
     named = pieces.with_columns(cause=_cause()).select(
         *phases.columns, "cause", rests_on=_rests_on(), detail=_detail()
     )
-    later = phases.filter(~of_host).with_columns(
-        cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch_latency"))
-        .otherwise(pl.lit("unexplained")).cast(_CAUSE),
-        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("API calls")).cast(_SOURCE),
+    return pl.concat([named, _without_host(phases.filter(~of_host))]).sort("gap", "start")
+
+
+def _without_host(phases: pl.DataFrame) -> pl.DataFrame:
+    """Add the cause of idle time after the launching call, or without one (`unexplained`)."""
+    is_queued = pl.col("phase") == "queued"
+    cause = pl.when(is_queued).then(pl.lit("launch_latency")).otherwise(pl.lit("unexplained"))
+    return phases.with_columns(
+        cause=cause.cast(_CAUSE),
+        rests_on=pl.when(is_queued).then(pl.lit("API calls")).cast(_SOURCE),
         detail=pl.lit(None, pl.String),
-    )  # fmt: skip
-    return pl.concat([named, later]).sort("gap", "start")
+    )
 
 
 _IS_ASLEEP = pl.col("off_cpu").is_not_null() | pl.col("sleep").is_not_null()
