@@ -34,8 +34,8 @@ PUBLIC = {
     "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.step_detail": """
-        around around_steps details driving_threads exposed_communication idle_spans median_step
-        ops_inside ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
+        StepWork around around_steps details driving_threads idle_spans median_step
+        ops_inside ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans work_in_steps
     """,
     "tracekit.analysis.communication": """
         KEYS Traffic collective_calls collectives communicators latency
@@ -161,7 +161,7 @@ PUBLIC = {
         iterations_in kept_sums latest launch_groups layered_lengths
         median_lengths named_ranges numbered_alike on_host parse_iterations parse_ranks
         range_layers range_paths run_windows shown some_steps sorting split
-        step_windows sum_up torn union_length with_path_texts with_steps within
+        step_windows sum_in sum_up torn union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """

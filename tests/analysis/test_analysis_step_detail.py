@@ -40,7 +40,7 @@ def test_a_run_without_steps_is_one_span() -> None:
 
 def test_communication_is_exposed_while_nothing_else_runs() -> None:
     trace = _two_steps().trace()
-    found = step_detail.exposed_communication(trace, step_detail.step_spans(trace))
+    found = step_detail.work_in_steps(trace, step_detail.step_spans(trace)).communication
     # By hand: the collective runs from 40 to 80 and 140 to 185, hidden until 60 and 160; the copies
     # run alone for 5 ns each.
     assert found.rows() == [(0, 0, 0, 100, 45, 25), (0, 0, 1, 85, 50, 30)]
@@ -48,7 +48,7 @@ def test_communication_is_exposed_while_nothing_else_runs() -> None:
 
 def test_exposed_and_idle_and_work_make_up_the_step() -> None:
     trace = _two_steps().trace()
-    found = step_detail.exposed_communication(trace, step_detail.step_spans(trace))
+    found = step_detail.work_in_steps(trace, step_detail.step_spans(trace)).communication
     work, idle = pl.Series([50, 50]), pl.Series([25, 5])
     assert (found["exposed_ns"] + work + idle).to_list() == found["step_ns"].to_list()
 

@@ -167,7 +167,7 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
     }  # fmt: skip
     facts = tracekit.study([hostile_run]).row(0, named=True)
     spans = Subject(_Library(), (hostile_run,)).close.usual
-    found = step_detail.exposed_communication(hostile_run.trace, spans).sum()
+    found = step_detail.work_in_steps(hostile_run.trace, spans).communication.sum()
     assert list(tiles) == [
         "step_ns", "busy_share", "communication_share", "idle_ns", "images_per_s"
     ]  # fmt: skip

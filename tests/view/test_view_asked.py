@@ -363,7 +363,7 @@ def test_exposed_time_of_gpus_is_that_of_breakdown(
         lanes = lanes_of(run)
         table = run.breakdown(by="device,stage")
         spans = step_detail.whole_spans(run.trace).with_columns(iteration=pl.lit(None, pl.Int64))
-        alone = step_detail.exposed_communication(run.trace, spans)
+        alone = step_detail.work_in_steps(run.trace, spans).communication
         for pixels in (1, 100_000):
             drawn = lanes.drawn(*lanes.edges, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         with_steps,
         within,
     )
-    from tracekit.engine._stream import Named, Receivers, Summed, hand_out, sum_up
+    from tracekit.engine._stream import Named, Receivers, Summed, hand_out, sum_in, sum_up
     from tracekit.engine._windows import (
         chosen_windows,
         cut,

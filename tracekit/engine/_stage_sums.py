@@ -129,11 +129,18 @@ class StageTally:
         adds 1 to the number of ops, at its first piece (`is_first`).
     of_stages_alone
         Whether to add up stages only: sources and launches are not read.
+    values
+        Possible values of ``stage``, in order of precedence, and of ``stage_source``, if other
+        classes of ops are in these columns.
     """
 
-    def __init__(self, *, of_pieces: bool = False, of_stages_alone: bool = False) -> None:
+    def __init__(
+        self, *, of_pieces: bool = False, of_stages_alone: bool = False,
+        values: tuple[pl.Series, pl.Series] = (_STAGES, _SOURCES),
+    ) -> None:  # fmt: skip
         self._of_pieces = of_pieces
         self._of_stages_alone = of_stages_alone
+        self._stages, self._sources = values
         self.begin(None)
 
     @property
@@ -146,8 +153,7 @@ class StageTally:
     def begin(self, windows: pl.DataFrame | None) -> None:
         """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
         self._lines = LinesInWindows(windows)
-        self._reached = _nowhere(self._lines.count)
-        self._sums = _nothing(self._lines.cut.begins.size)
+        self._reached, self._sums = self._nothing()
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Add up ops; return False if the ops of a device or process are not ordered by start."""
@@ -173,8 +179,21 @@ class StageTally:
 
     def _make_room(self) -> None:
         if self._lines.count > len(self._reached.stages):
-            self._reached = extended(self._reached, _nowhere(self._lines.count))
-            self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
+            reached, sums = self._nothing()
+            self._reached = extended(self._reached, reached)
+            self._sums = extended(self._sums, sums)
+
+    def _nothing(self) -> tuple[Reached, Sums]:
+        """Return the state before the first op, and sums of zero, for the known windows."""
+        windows, stages, sources = (
+            self._lines.cut.begins.size,
+            len(self._stages),
+            len(self._sources),
+        )
+        of_window, of_stage, of_source = windows, (windows, stages), (windows, sources)
+        shapes = (of_window, of_window, *[of_stage] * 3, *[of_source] * 2)
+        reached = (np.full((self._lines.count, each), -_EVER) for each in (stages, sources))
+        return Reached(*reached), Sums(*(np.zeros(shape, np.int64) for shape in shapes))
 
     def sums(self) -> StageSums:
         """Return the windows (intervals) with sums by stage, in total, and by ``stage_source``."""
@@ -194,7 +213,7 @@ class StageTally:
         return pl.DataFrame(
             {
                 "window": self._lines.window_of(window),
-                "stage": _STAGES.gather(stage),
+                "stage": self._stages.gather(stage),
                 "ops": ops[window, stage],
                 "busy_ns": busy[window, stage],
                 "exposed_ns": exposed[window, stage],
@@ -229,21 +248,8 @@ class StageTally:
         return pl.DataFrame(
             {
                 "window": self._lines.window_of(window),
-                "stage_source": _SOURCES.gather(source),
+                "stage_source": self._sources.gather(source),
                 "ops": ops[window, source],
                 "busy_ns": busy[window, source],
             }
         )
-
-
-def _nowhere(lines: int) -> Reached:
-    return Reached(
-        stages=np.full((lines, len(STAGES)), -_EVER),
-        sources=np.full((lines, len(STAGE_SOURCES)), -_EVER),
-    )
-
-
-def _nothing(windows: int) -> Sums:
-    stages, sources = (windows, len(STAGES)), (windows, len(STAGE_SOURCES))
-    shapes = (windows, windows, stages, stages, stages, sources, sources)
-    return Sums(*(np.zeros(shape, np.int64) for shape in shapes))

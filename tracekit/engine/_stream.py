@@ -342,6 +342,12 @@ def _summed(
     )
 
 
+def sum_in(trace: Trace, sweep: Sweep, windows: pl.DataFrame) -> Any:
+    """Add up the ops of a run in given time windows: ``window, process, device, start, end``."""
+    _in_order(trace, Receivers(sweeps=[sweep]), windows, None)
+    return sweep.sums()
+
+
 @dataclass(frozen=True)
 class _SumsOfPart:
     """Adds up the ops of one part of a run, into frames small enough to send between processes."""

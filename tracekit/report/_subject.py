@@ -144,9 +144,9 @@ class Close:
         return self.run.traffic()
 
     @cached_property
-    def communication(self) -> pl.DataFrame:
-        """Exposed communication of steps; see `step_detail.exposed_communication`."""
-        return step_detail.exposed_communication(self.run.trace, self.usual)
+    def work(self) -> step_detail.StepWork:
+        """Work in steps by kind, and its exposed communication; see `step_detail.work_in_steps`."""
+        return step_detail.work_in_steps(self.run.trace, self.usual)
 
     @cached_property
     def idle(self) -> Answer:

@@ -105,8 +105,7 @@ def _without_longest(subject: Subject) -> Iterator[str]:
 
 def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
     """Name the passes in the run: inference has forward passes only."""
-    stages = subject.run.trace["ops"].select(pl.col("stage").cast(pl.String).unique()).collect()
-    has_backward = facts["basis"] == "host" or "BP" in stages["stage"]
+    has_backward = facts["basis"] == "host" or "BP" in subject.run.breakdown(by="stage")["stage"]
     return "the forward and backward passes" if has_backward else "the forward pass"
 
 
@@ -185,13 +184,8 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
 
 def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
     """Return ``kind, busy_ns, share``: busy time by kind of op, and its share of step time."""
-    spans = subject.close.usual.drop_nulls("iteration")
-    whole = float((spans["end"] - spans["start"]).sum())
-    inside = subject.run.breakdown(by="kind,iteration").filter(
-        pl.col("iteration").is_in(spans["iteration"].unique().implode())
-    )
-    kinds: pl.DataFrame = inside.group_by("kind").agg(pl.col("busy_ns").sum())
-    return kinds.with_columns(share=pl.col("busy_ns") / whole)
+    kinds, steps = subject.close.work
+    return kinds.with_columns(share=pl.col("busy_ns") / float(steps["step_ns"].sum()))
 
 
 def _does(kinds: pl.DataFrame) -> str:
@@ -202,7 +196,7 @@ def _does(kinds: pl.DataFrame) -> str:
 
 
 def _communication(subject: Subject, of: str = "of a step") -> Tile:
-    found = subject.close.communication
+    found = subject.close.work.communication
     exposed, all_of_it, whole = (
         float(found[name].sum()) for name in ("exposed_ns", "communication_ns", "step_ns")
     )
@@ -249,7 +243,7 @@ def _without_steps(subject: Subject) -> Markup:
     is_host = "ops" not in answer.rows.columns
     number = answer.meta.get("devices") or answer.meta.get("processes") or 1
     found, does = (
-        subject.close.communication,
+        subject.close.work.communication,
         "" if is_host else _does(subject.run.breakdown(by="kind")),
     )
     where = count(number, "process" if is_host else "GPU")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls, read_calls
 from tracekit.analysis.idle_account import idle_pieces, loading_threads, merged
 from tracekit.engine import (
+    StageSums,
+    StageTally,
     cut,
     inside_steps,
-    layered_lengths,
     numbered_alike,
     range_layers,
     step_windows,
+    sum_in,
 )
-from tracekit.model import COLLECTIVE_CALLS, Trace, path_texts, with_clocks
-from tracekit.support.batches import at_least_one
+from tracekit.model import COLLECTIVE_CALLS, KINDS, Trace, path_texts, with_clocks
 
 __all__ = [
+    "StepWork",
     "around",
     "around_steps",
     "details",
     "driving_threads",
-    "exposed_communication",
     "idle_spans",
     "median_step",
     "ops_inside",
@@ -32,12 +35,16 @@ __all__ = [
     "step_lengths",
     "step_spans",
     "whole_spans",
+    "work_in_steps",
 ]
 
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
 _KINDS = ("collective", "p2p", "staged")
 _LAYER = pl.Enum(["work", "communication"])
+_WORK_FIRST = pl.Series(sorted(KINDS, key=_KINDS.__contains__))
+_WORK_FIRST = _WORK_FIRST.cast(pl.Enum(_WORK_FIRST))
+"""Kinds of ops, those that are communication last: the rest hides it."""
 _EVER = -(1 << 62), 1 << 62
 """Times before and after all that is recorded, ns."""
 _OPS = ("process", "device", "start", "end")
@@ -346,30 +353,43 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the time in which only communication runs on a GPU, step by step.
+class StepWork(NamedTuple):
+    """Work of GPUs in steps.
 
-    Communication means kernels of collectives, and copies between GPUs, direct or through the host.
-    It is exposed while no other op runs on its GPU. `spans` are steps on GPUs, from `step_spans`.
-
-    Returns
-    -------
-    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per span;
-    ops that overlap in time count once.
+    Parameters
+    ----------
+    kinds
+        ``kind, busy_ns``: busy time by kind of op, summed over all steps and GPUs.
+    communication
+        ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per step on a
+        GPU. Communication means kernels of collectives, and copies between GPUs, direct or through
+        the host. It is exposed while no other op runs on its GPU.
     """
-    layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication", _LAYER))
-    ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work", _LAYER)))
-    windows = spans.select(*_STEP, "start", "end", counts=pl.lit(value=True))
-    ordered = windows.sort("process", "device", "start")
-    # Merged first, few of the many ops have to be cut.
-    pieces = pl.concat(
-        inside_steps(merged(batch, [*_OWNER, "layer"]), ordered) for batch in at_least_one(ops)
-    )
-    numbered = ordered.with_row_index("window")
-    lengths = layered_lengths(pieces, "layer", _LAYER.categories.to_list(), ("window",))
-    found = lengths.filter(layer="communication").select(
-        "window", "exposed_ns", communication_ns="busy_ns"
-    )
-    return numbered.join(found, on="window", how="left", maintain_order="left").select(
-        *_STEP, _LENGTH.alias("step_ns"), pl.col("communication_ns", "exposed_ns").fill_null(0)
-    )
+
+    kinds: pl.DataFrame
+    communication: pl.DataFrame
+
+
+def work_in_steps(trace: Trace, spans: pl.DataFrame) -> StepWork:
+    """Return the busy time in steps by kind of op, and the communication of each step.
+
+    `spans` are steps on GPUs, from `step_spans`. Ops that overlap in time count once.
+    """
+    is_communication = pl.col("kind").is_in(_KINDS)
+    layer = pl.when(is_communication).then(pl.lit("communication", _LAYER))
+    ops = trace["ops"].select(
+        *_OPS, stage=pl.col("kind").cast(_WORK_FIRST.dtype), launch_thread=pl.lit(None, pl.Int32),
+        stage_source=layer.otherwise(pl.lit("work", _LAYER)),
+    )  # fmt: skip
+    ordered = spans.sort("process", "device", "start").with_row_index("window")
+    tally = StageTally(values=(_WORK_FIRST, _LAYER.categories.cast(_LAYER)))
+    sums: StageSums = sum_in(trace.with_lazy({"ops": ops}), tally, ordered)
+    kinds = sums.stages.group_by(kind="stage").agg(pl.col("busy_ns").sum())
+    of_communication = sums.stages.filter(pl.col("stage").is_in(_KINDS))
+    exposed = of_communication.group_by("window").agg(pl.col("exposed_ns").sum())
+    busy = sums.sources.filter(stage_source="communication")
+    steps = ordered
+    for found in (busy.select("window", communication_ns="busy_ns"), exposed):
+        steps = steps.join(found, on="window", how="left", maintain_order="left")
+    lengths = pl.col("communication_ns", "exposed_ns").fill_null(0)
+    return StepWork(kinds, steps.select(*_STEP, _LENGTH.alias("step_ns"), lengths))
