@@ -152,6 +152,14 @@ class TestGaps:
         assert _same_pass(turns, longer, 1, len(FORWARD.split()))
         assert not _same_pass(turns, longer, 1, 0)
 
+    def test_passes_alone_before_each_step_are_none_of_its_update_at_the_start_either(self) -> None:
+        """A recording that begins with generation, as each gap after an update does."""
+        generated = "m:h2d/M " + "m:embedding_gemv/M m:paged_attention/M m:argmax/M m:d2h/M " * 4
+        program = Program().run(generated + STEP, 5)
+        structure = found(program)
+        check(structure, program)
+        assert structure.cut_begin == 0
+
     def test_evaluation_before_training(self) -> None:
         program = Program().run(EVALUATION, 2).run(STEP, 5)
         check(found(program), program)

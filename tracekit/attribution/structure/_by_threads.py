@@ -138,21 +138,24 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     if in_hooks(turns):
         stage[lane.optimizer & (stage == BP)] = WU
     _lead(lane, stage, fronts, turns.stop)
-    tail = _update_at_start(turns, parts)
-    stage[fronts[0] - tail : fronts[0]] = WU
+    tail = _gap_at_start(turns, parts)
+    alone = slice(fronts[0] - min(tail, parts.cut.at - parts.cut.head), fronts[0])
+    fronts[0] -= tail
+    stage[fronts[0] : alone.start] = WU
     partial = 0 if fed else _forward_at_end(turns, parts)
     stage[heads[last] : heads[last] + partial] = FP
     _lead(lane, stage, heads[-1:], heads[-1:] + partial)
     heads[last] += partial
-    fronts[0] -= tail
     if pipeline:
         put(heads[1:-1], fronts[1:-1], FP, after[1:-1])
     else:
         _evaluate(turns, parts, stage, heads, fronts)
+    usual_front = int(fronts[parts.template])
+    stage[alone] = stage[usual_front - (alone.stop - alone.start) : usual_front]
     stage[turns.stop[last] - fed : turns.stop[last]] = IO
     copied = lane.batch & (lane.work.kind == H2D)
     stage[(stage == FP) & (copied | _prepares(lane, copied, stage))] = IO
-    return _Stages(stage, step, bool(tail), bool(partial))
+    return _Stages(stage, step, fronts[0] < alone.start, bool(partial))
 
 
 def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
@@ -200,8 +203,12 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
     return max(0, lengths[1] - lengths[0])
 
 
-def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Count the ops at the start of the recording that end an update cut off there."""
+def _gap_at_start(turns: Turns, parts: Parts) -> int:
+    """Count the ops before the recording's first forward pass with which the usual gap ends, too.
+
+    The usual gap (between two backward passes) is an update, and passes without a backward pass if
+    any, before its forward pass.
+    """
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
