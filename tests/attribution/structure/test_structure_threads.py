@@ -154,8 +154,15 @@ class TestGaps:
 
     def test_passes_alone_before_each_step_are_none_of_its_update_at_the_start_either(self) -> None:
         """A recording that begins with generation, as each gap after an update does."""
-        generated = "m:h2d/M " + "m:embedding_gemv/M m:paged_attention/M m:argmax/M m:d2h/M " * 4
-        program = Program().run(generated + STEP, 5)
+        layers = ("gemm_a", "gemm_b", "attention", "gemm_c")
+        forward = "m:h2d/I " + "".join(f"m:{each}/F " for each in layers) + "m:softmax/F "
+        backward = "b:softmax_backward/B " + "".join(
+            f"b:{each}_dx/B b:{each}_dw/B " for each in reversed(layers)
+        )
+        generated = "m:h2d/M " + "m:gemv/M m:paged/M m:argmax/M m:d2h/M " * 9
+        scored = forward.replace("/I", "/M").replace("/F", "/M") + "m:d2h/M "
+        step = generated + scored + (forward + backward) * 3 + UPDATE
+        program = Program().run(step, 5)
         structure = found(program)
         check(structure, program)
         assert structure.cut_begin == 0
