@@ -281,3 +281,9 @@ def test_notes_of_ranges_and_layers() -> None:
 def test_columns_of_one_label_are_named_once() -> None:
     """Of ``bound_ns`` and ``bound`` a footer said "bound, bound"."""
     assert unknown_note(["flops", "bound", "bound"]) == ["unknown or none: flops, bound"]
+
+
+def test_a_share_just_below_one_is_not_all() -> None:
+    """A table said 100.0 where the line below it says >99.9 %."""
+    (column,) = shown(pl.DataFrame({"share": [0.99952, 1.0, 0.9994, None, 1e-5]}))
+    assert column.texts == [">99.9", "100.0", "99.9", "-", "<0.1"]

@@ -74,6 +74,9 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("flops", {"operator": ["mm"]}, {"step_flops": 1.4e11, "mfu": 0.25, "known_share": 1.0},
          ("A step computes 140 GFLOP on a GPU, 25.0 % of the peak (MFU); operators of 100.0 % of "
          "its kernel time are known")),
+        ("flops", {"operator": ["mm"]}, {"step_flops": 6e7, "mfu": 2.557e-4, "known_share": 0.2},
+         ("A step computes at least 60 MFLOP on a GPU, 0.026 % of the peak (MFU); operators of "
+         "20.0 % of its kernel time are known")),
         ("flops", {"operator": ["mm"]}, {"step_flops": None}, None),
         ("roofline", {"operator": ["mm", "relu"], "step_headroom_ns": [MS, None]},
          {"step_headroom_ns": MS + 900},
@@ -175,6 +178,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
             ("Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 collective kernels are of unknown "
              "size"),
         ),
+        ("links", LINKS | {"utilisation": [0.5] * 2}, {"origin": "assumed"},
+         "Most bytes: GPU1 → GPU0, 2 kB, at 50.0 % of its assumed peak while it is busy"),
         ("links", {"bytes": [1], "host": ["a"], "nic": [None]}, {}, None),
         ("links", NICS, {},
          f"{NETWORK}4 kB, received by NICs of an unnamed host; {MEANWHILE}20.0 % of the time"),

@@ -200,6 +200,21 @@ def test_of_ranges_busy_time_stays_where_little_fits() -> None:
     assert "left out to fit 80 columns: style, launching, self_busy_ns" in found
 
 
+def test_what_a_first_line_is_about_stays_where_little_fits() -> None:
+    """80 columns had no time of operators, and no number of the calls that come most often."""
+    times = {f"{name}_ns": [1_000_000] for name in ("kernel", "min", "median", "max", "headroom")}
+    of_names = {"tensor_core_ns": [1_000_000], "tensor_core_unknown_ns": [1_000_000]}
+    rates = {"flops": [1e12], "bytes": [1e9], "flops_per_byte": [1e3], "achieved_flops_s": [1e12]}
+    bound = {"bound": ["memory"], "bound_share": [0.5], "step_headroom_ns": [1_000], "share": [0.5]}
+    roofline = {"operator": ["convolution_backward"], **times, **of_names, **rates, **bound}
+    names = "participants", "ranks", "count", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s"
+    calls = {"bytes": [2**20], "duration_p50_ns": [1_000], "wait_ns": [1], "evidence": ["measured"]}
+    collectives = {"collective": ["all_reduce"], **{name: [8] for name in names}, **calls}
+    for rows, width, name in ((roofline, 80, "kernel"), (collectives, 60, "count")):
+        found = terminal(pl.DataFrame(rows), {}, width=width)
+        assert name in lines(found)[0].split() + lines(found)[1].split()
+
+
 def test_verdicts_are_told_where_not_all_processes_train() -> None:
     training = {"verdict": {"training": 2}}
     assert notes({"verdicts": {"a": training, "b": training, "old": {}}}) == []

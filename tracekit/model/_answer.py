@@ -434,13 +434,13 @@ _SPARE = (
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
     "dependencies", "segments", "slack_p50_ns",
-    "chance_share", "late_ns", "last", "outside_steps_ns", "flops", "recomputed_flops", "kernel_ns",
-    "unknown", "bound_ns", "tensor_core_unknown_ns", "headroom_ns", "achieved_flops_s",
-    "flops_per_byte",
+    "chance_share", "late_ns", "last", "outside_steps_ns", "flops", "recomputed_flops", "unknown",
+    "bound_ns", "tensor_core_unknown_ns", "headroom_ns", "flops_per_byte", "achieved_flops_s",
+    "achieved_gb_s", "tensor_core_ns", "algorithm_bandwidth_gb_s", "ranks", "kernel_ns",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
-    "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
+    "count", "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_ns", "data_stall_share",

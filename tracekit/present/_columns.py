@@ -24,6 +24,7 @@ from tracekit.support.wording import (
     Number,
     decimals,
     message_size,
+    percent,
     printable,
     scaled,
     text_of,
@@ -164,7 +165,8 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     if _FLOPS.search(name):
         return _shown_flops(name, label, values)
     if _SHARE.search(name) and series.dtype.is_float():
-        return ShownColumn(name, label, scaled(values, 0.01, 1), "%")
+        texts = [NULL if value is None else percent(value).removesuffix(" %") for value in values]
+        return ShownColumn(name, label, texts, "%")
     texts = [
         NULL if value is None else _number(value, grouped=not special.names) for value in values
     ]

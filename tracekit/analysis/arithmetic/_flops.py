@@ -39,6 +39,8 @@ from tracekit.support.wording import (
 
 _OF_STEPS = {"iteration", "device"}
 STEP = ["process", "device", "iteration"]
+_SMALL = 1e-3
+"""Share of the peak below which it is shown with two digits."""
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
@@ -444,11 +446,16 @@ def _first_of_flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return "FLOPs are not known of any operator"
     if not meta.get("step_flops"):
         return None
-    share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
+    share = "" if meta.get("mfu") is None else f", {_of_peak(meta['mfu'])} of the peak (MFU)"
     known = f"; operators of {percent(meta['known_share'])} of its kernel time are known"
     divisor, unit = unit_of(meta["step_flops"], FLOP_UNITS)
     flops = f"{_least(meta)}{meta['step_flops'] / divisor:,.4g} {unit}"
     return f"A step computes {flops} on a GPU{share}{known}"
+
+
+def _of_peak(share: float) -> str:
+    """Return a share of the peak as percent, with two digits: ``at least <0.1 %`` says nothing."""
+    return percent(share) if share >= _SMALL else f"{100 * share:.2g} %"
 
 
 def _least(meta: Mapping[str, Any]) -> str:
@@ -478,7 +485,7 @@ def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | Non
 def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: FLOPs of a step, share of the peak (MFU), and how much is known."""
     least = _least(meta)
-    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {least}{percent(meta['mfu'])}"
+    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {least}{_of_peak(meta['mfu'])}"
     known = f"FLOPs known of {_of_kernels(meta['known_share'])}"
     step = "no steps"
     if meta["steps"]:
@@ -487,7 +494,7 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     if meta["step_recomputed_flops"]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
     if meta["hfu"] != meta["mfu"]:
-        mfu += f", HFU {least}{percent(meta['hfu'])}"
+        mfu += f", HFU {least}{_of_peak(meta['hfu'])}"
     return [f"{step} · {mfu} · {known}", *_peak_notes(meta)]
 
 

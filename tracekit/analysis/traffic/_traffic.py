@@ -697,7 +697,8 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if most is None:
         return None
     share = most["utilisation"]
-    full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
+    peak = "assumed peak" if meta.get("origin") == "assumed" else "peak"
+    full = "" if share is None else f", at {percent(share)} of its {peak} while it is busy"
     text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
     unknown = meta.get("collectives_of_unknown_size")
     if not unknown:
