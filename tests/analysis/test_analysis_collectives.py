@@ -676,3 +676,16 @@ def test_sizes_that_a_recorder_has_not_are_not_to_be_traced_by_options_of_nsys(k
     reports = TABLES["reports"].conform(pl.DataFrame([report]))
     why = why_unsized(TraceBuilder().trace().with_tables({"reports": reports}))
     assert "records no sizes" in why
+
+
+def test_of_a_pytorch_that_records_sizes_it_is_not_said_that_it_records_none() -> None:
+    """It was said of 5 calls before the recording began, where the sizes of 12 are known."""
+    report = {"report": 0, "file": "a", "size": 1, "format": "PyTorch Kineto JSON"}
+    reports = TABLES["reports"].conform(pl.DataFrame([report]))
+    b = TraceBuilder()
+    assert "this PyTorch did not record them" in why_unsized(
+        b.trace().with_tables({"reports": reports})
+    )
+    b.range(0, 9, "ncclAllReduce", domain="NCCL", payload='{"Message size [bytes]": 4}')
+    why = why_unsized(b.trace().with_tables({"reports": reports}))
+    assert why == "their calls (perhaps before recording began) or number of ranks are not known"

@@ -142,7 +142,9 @@ def test_an_op_of_unknown_launch_is_not_explained() -> None:
     b.op("b", start=40, end=50)
     found = idle(b.trace())
     assert dict(found.rows.select("cause", "idle_ns").rows()) == {"unexplained": 30}
-    assert found.meta["missing"][0].startswith("calls that launch ops")
+    # A command is marked as one only without words that are none of it.
+    assert found.meta["missing"][0].startswith("calls that launch ops: ")
+    assert "`" not in found.meta["missing"][0]
 
 
 def test_the_host_between_steps_and_in_a_loader() -> None:

@@ -405,8 +405,6 @@ def unsized_of_others(calls: pl.DataFrame) -> list[str]:
 def why_unsized(trace: Trace) -> str:
     """Return a sentence: why the sizes of NCCL calls are unknown, and how to record them."""
     formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
-    if len(formats) == 1 and formats[0] in _UNSIZED:
-        return _UNSIZED[formats[0]]
     calls, payloads = (
         excerpt(trace)
         .ranges.filter(pl.col("domain") == "NCCL")
@@ -414,6 +412,8 @@ def why_unsized(trace: Trace) -> str:
         .collect()
         .row(0)
     )
+    if not payloads and len(formats) == 1 and formats[0] in _UNSIZED:
+        return _UNSIZED[formats[0]]
     if not calls:
         return "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
     if not payloads:
@@ -421,7 +421,7 @@ def why_unsized(trace: Trace) -> str:
             "NCCL's ranges have no payload; export with `nsys export --include-blobs=true` "
             "(NCCL 2.16 or later)"
         )
-    return "their calls or number of ranks are not known"
+    return "their calls (perhaps before recording began) or number of ranks are not known"
 
 
 # -- libraries of collective kernels, and their algorithm if they implement only one

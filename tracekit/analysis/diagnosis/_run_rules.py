@@ -197,7 +197,7 @@ def _unexplained(facts: Facts) -> tuple[str, str] | None:
     what = f"{duration(lost)} of idle time {facts.per} is not explained, {facts.share(lost)}"
     launches = how_to_record(facts.trace, "launching calls")
     return what, (
-        f"Where launching calls are missing, record them: `{launches}`. What an op that was "
+        f"Where launching calls are missing, record them: {launches}. What an op that was "
         f"launched long before waited for: {how_to_see_waits(facts.trace)}."
     )
 

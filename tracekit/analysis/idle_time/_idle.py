@@ -293,7 +293,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, l
     texts = []
     if not queued.all():
         how = how_to_record(trace, "launching calls")
-        texts.append(f"calls that launch ops: `{how}` records those made while it records")
+        texts.append(f"calls that launch ops: {how} (records those made while it runs)")
     if queued.any():
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
