@@ -54,10 +54,7 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return warnings on stages, made again from the tables that attribution stored.
-
-    Empty if there are none.
-    """
+    """Return warnings on stages, made again from stored tables; empty if there are none."""
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 

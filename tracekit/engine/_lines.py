@@ -106,7 +106,7 @@ def _with_room(pairs: Pairs) -> Pairs:
 
 @inner
 def place_of(first: int, last: int, pairs: Pairs) -> int:
-    """Return the slot of a pair in the hash table, or the free slot for it."""
+    """Return the slot of a pair (`first`, `last`) in the hash table, or the free slot for it."""
     mask = len(pairs.slots) - 1
     factors = pairs.factors
     mixed = first * factors[0] + (last & _LOW) * factors[1] + ((last >> 32) & _LOW) * factors[2]
@@ -262,7 +262,7 @@ class LinesInWindows:
 
 
 def _endless(count: int) -> Windows:
-    """Return one window (time interval) without bounds for each line (device or process)."""
+    """Return one window (interval) without bounds for each of `count` lines (device, process)."""
     return Windows(np.arange(count + 1), np.full(count, -_EVER), np.full(count, _EVER))
 
 

@@ -156,10 +156,7 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Count devices that share their PCI address with another device of the host.
-
-    MIG slices do not count.
-    """
+    """Count devices, without MIG slices, that share a PCI address with another of the host."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
@@ -420,8 +417,8 @@ def _matched(
 ) -> tuple[dict[int, int], bool]:
     """Return device -> GPU with the same value of `key` (``uuid`` or ``pci_bus``).
 
-    Also returned: whether both run and machine have any such value. `plain` brings a value into one
-    notation, or returns None.
+    The second result is whether both run and machine have any such value. `plain` brings a value
+    into one notation, or returns None if it is invalid.
     """
     nodes = machine.graph.nodes(data=key)
     places = {plain(value): number_of(node) for node, value in nodes if node.startswith("GPU")}

@@ -343,7 +343,7 @@ class Machine:
         return self._routes[key]
 
     def relays(self, src: int, dst: int) -> list[Relay]:
-        """Return the relays between two GPUs (GPUs joined to both by NVLink), best first.
+        """Return relays between GPUs `src` and `dst` (GPUs joined to both by NVLink), best first.
 
         Empty if the two have a direct NVLink.
         """
@@ -422,7 +422,8 @@ class Machine:
     def _by_memory(self, way: list[str]) -> list[str]:
         """Return a path from a GPU to a NIC through the host memory that is nearest to the GPU.
 
-        `way` is the direct path; it is returned if no other is known.
+        `way` is the direct path from the GPU to the NIC, by node names; it is returned if no path
+        through host memory is known.
         """
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])

@@ -66,10 +66,7 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name for a communicator of this member whose log lines have no commId.
-
-        It is ``host:pid:pointer``.
-        """
+        """Name ``host:pid:pointer`` for a communicator whose log lines have no commId."""
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
@@ -195,7 +192,10 @@ def _lower(table: pl.DataFrame) -> pl.DataFrame:
 def _communicators(
     members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 ) -> tuple[list[str], list[str]]:
-    """Return the name of each member's (rank's) communicator, and warnings on ambiguous members."""
+    """Return the name of each member's communicator, and warnings on ambiguous members.
+
+    A member is a rank of a communicator.
+    """
     known = [name for name in Member._fields if name in members.columns]
     rows = [
         Member(**{name: row[name] for name in known}, split=(row["splits"], row["color"]))
@@ -386,8 +386,9 @@ def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the log lines that show for which communicator a thread works from then on.
 
-    Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
-    CALL; ``marked`` is the member (rank of a communicator) that the line is about.
+    Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE for lines of an
+    Init, CALL for lines of a collective call; ``marked`` is the member (rank of a communicator)
+    that the line is about.
     """
     columns = ["line", *_THREAD, "stage", pl.col("member").alias("marked")]
     called = calls.with_columns(stage=pl.lit("CALL"))

@@ -205,8 +205,9 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
     """Return the connections between ranks with their communicator, and warnings.
 
-    ``ring``: whether a connection is part of a ring. Since NCCL 2.8 a thread's "Connected" line
-    tells it for the connections that the thread made since its previous one; null without one.
+    ``ring`` is whether a connection is part of a ring, else of a tree. Since NCCL 2.8, a thread
+    prints a "Connected" line for the connections that it made since the line before, which tells
+    this; null without such a line.
     """
     keys = ["host", "pid", "tid"]
     ranks = pl.col("from_rank", "to_rank")
@@ -418,9 +419,9 @@ def _ring(
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
-    """Return what is wrong with a printed ring of `size` ranks (0: unknown); empty if nothing.
+    """Return what is wrong with a printed ring of `size` ranks; empty if nothing.
 
-    `cut`: whether the log line was cut at NCCL's limit.
+    A `size` of 0 means unknown. `cut` is whether the log line was cut at NCCL's limit.
     """
     if len(set(ranks)) < len(ranks):
         return "visits a rank twice"
@@ -578,7 +579,7 @@ def _collective(name: pl.Expr) -> pl.Expr:
 
 
 def _choice(column: str, names: tuple[str, ...]) -> pl.Expr:
-    """Translate a column of algorithms or protocols, NCCL's names or numbers, to `names`.
+    """Translate a column of algorithms or protocols from NCCL's names or numbers to `names`.
 
     Unknown ones give null.
     """

@@ -267,9 +267,9 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Test whether to make a link of the entry `one`-`other`, as GPUs list their links twice.
+    """Return whether an entry `one`-`other` becomes a link, since GPUs list common links twice.
 
-    Of two GPUs the entry of the lower one counts.
+    It is True if `other` is no GPU; of the two entries of two GPUs, for that of the lower number.
 
     Raises
     ------

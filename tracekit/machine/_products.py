@@ -237,7 +237,7 @@ def _is_on_a_board(product: str) -> bool:
 def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
     """Return warnings that GPUs of these products match no preset, so only PCIe links are assumed.
 
-    `boards` names boards that have such GPUs, but more of them.
+    `boards` names the boards with more GPUs of these products than given.
     """
     if len(products) == 1:
         return ()

@@ -440,8 +440,8 @@ def _nvlinks(matrix: Matrix, active: Mapping[str, int], warnings: list[str]) -> 
 def _could_be_switched(rows: Mapping[str, Sequence[int]]) -> int | None:
     """Return the NVLinks per GPU if all of them could lead to an NVSwitch, else None.
 
-    That is so for more than two GPUs if each pair has the same number (in `rows`), and some GPU
-    product has this number of NVLinks in total.
+    They could for more than two GPUs, if each pair has the same number (`rows`: the numbers by
+    GPU), and some GPU product has this number of NVLinks in total.
     """
     counts = {count for row in rows.values() for count in row}
     every = all(len(row) == len(rows) - 1 for row in rows.values())

@@ -196,7 +196,7 @@ def _check(
 
 
 def _parts(rings: Sequence[Ring], *, bidirectional: bool) -> Iterator[tuple[Ring, Fraction]]:
-    """Yield each ring, in one or both directions, with the share of the data that it carries."""
+    """Yield each ring (`bidirectional`: and its reverse), with the share of the data it carries."""
     widths = [ring.bricks or 0 for ring in rings]
     if not all(widths):
         widths = [1] * len(rings)
@@ -234,10 +234,11 @@ def _over_trees(trees: Sequence[_Tree]) -> Iterator[Edge]:
 
 
 def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield the bytes between each two GPUs, for algorithms with direct stores and reads.
+    """Yield the bytes between each two GPUs, for algorithms in which GPUs access each other.
 
-    With a one-shot algorithm a GPU sends all its data to each other GPU. With a two-shot algorithm
-    it first sends each other GPU a part of its input, then the part that it has reduced.
+    With a one-shot algorithm, a GPU sends all its data to each other GPU. With a two-shot
+    algorithm, it first sends each other GPU a share of its input, then the share of the result that
+    it has reduced.
     """
     parts = {"one_shot": Fraction(1), "two_shot": Fraction(2, len(gpus))}
     share = parts.get(algorithm, Fraction(1, len(gpus)))
@@ -439,9 +440,9 @@ class _Search:
                     return
 
     def _bound(self, left: Bricks) -> int:
-        """Return an upper bound of the NVLinks (`left`: unused ones) that further rings can use.
+        """Return an upper bound of the NVLinks that further rings can use; `left` are the unused.
 
-        Each ring takes two per GPU.
+        Each ring takes two NVLinks per GPU.
         """
         return min(
             sum(width for pair, width in left.items() if gpu in pair) // 2 for gpu in self.members

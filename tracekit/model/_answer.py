@@ -298,10 +298,11 @@ def _column(name: str, rows: pl.DataFrame) -> str:
 
 
 def _shown(name: str, typed: str, rows: pl.DataFrame) -> str:
-    """Return the column that a condition or an order refers to, which a user named by `typed`.
+    """Return the column that a condition or a sort order compares, for a name that a user typed.
 
-    `name` is the column of the sums (``window_ns``). A printed table may show their means over GPUs
-    in a column without the unit (``window``): if the user typed that name, means are meant.
+    `name` is the column of sums over GPUs (``window_ns``), `typed` what the user wrote. A printed
+    table may show means in a column without the unit (``window``): if the user wrote that, the
+    column of means is returned.
     """
     return _SHOWN + name if name != typed and _SHOWN + name in rows.columns else name
 

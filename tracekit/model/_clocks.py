@@ -83,7 +83,7 @@ class Clock:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:
-        """Return the clock correction in a row of the table `reports`: of trace file `index`."""
+        """Return the clock correction of trace file `index` from its row of the table `reports`."""
         if row.get("clock") is None:
             return cls(f"report {index}")
         known = row["clock_p5"] is not None and row["clock_p95"] is not None

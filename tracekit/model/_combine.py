@@ -165,9 +165,10 @@ class _Changes:
 
 
 def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
-    """Return time and further offset, ns, of a clock's jump `number`; zeros if there is none.
+    """Return jump `number` of a clock: the file's time at the jump, and the further offset, ns.
 
-    They are pairs of column name and value.
+    They are (column name, value) pairs, such as ``at0`` and ``by0``; the values are 0 without a
+    jump.
     """
     at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
     return [(f"at{number}", at), (f"by{number}", by)]
@@ -338,8 +339,8 @@ class _CombinedTables(LaterTables):
         """Return the run's stored sums by device, from those of its files; empty if not usable.
 
         They are not usable if a trace file with ops has no sums, if a clock's drift changes
-        durations, or if a device occurs in several files, since its busy time is not the sum of
-        theirs.
+        durations, or if a device occurs in several files: its ops there may overlap, so busy times
+        cannot be added.
         """
         none = TABLES["device_sums"].empty()
         if not self._changes.keeps_lengths or any(

@@ -206,7 +206,8 @@ class Trace:
         of_all
             Whether the value is the same whatever time span or steps the run is limited to.
         reads
-            The only tables that `work` reads: traces that have the same ones share the value.
+            Names of all tables that `work` reads, to share the value with traces in which only
+            other tables are replaced; empty not to share it.
         """
         known = self._known_of_all if of_all else self._known
         if reads:
@@ -303,7 +304,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace whose tables of these names are replaced by `tables`, with some rows only.
+        """Return a trace in which `tables`, with some of their rows, replace those of equal names.
 
         Values that `once` has cached with `of_all` stay, as they are of the whole run.
         """
@@ -603,7 +604,7 @@ def _write(frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None) 
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
-    """Replace a table of a folder by `frame`; it was written as one part, or none without rows."""
+    """Overwrite a table in a folder by `frame`; the table must have at most one file (part)."""
     parts = _parts(folder)[name]
     if not parts and frame.is_empty():
         return

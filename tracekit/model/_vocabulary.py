@@ -1,4 +1,4 @@
-"""Values of columns that are stored as enumerations, each named in one place."""
+"""Enumerated texts that columns may contain, such as stages and kinds of ops."""
 
 from __future__ import annotations
 

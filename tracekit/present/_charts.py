@@ -139,7 +139,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:
-    """Return error bars from column `low` to column `high`; None if these have no values."""
+    """Return error bars from columns `low` to `high` times `factor`; None if these are empty."""
     if not {low, high} <= {*rows.columns} or not rows[low].count():
         return None
     above, below = (
@@ -158,7 +158,7 @@ def not_shown(hidden: int, noun: str) -> list[str]:
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:
-    """Return the distinct values of a column: integers sorted, others in the table's order."""
+    """Return the distinct values of a column: sorted if integers, else in the table's order."""
     values = table[key].unique(maintain_order=True)
     return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
 
@@ -442,7 +442,7 @@ def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float
 def intervals(
     spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Draw whiskers: each of `spans` has a position across the bars and two ends along the bars."""
+    """Draw whiskers; `spans`: position across bars, two ends along them. `upright`: vertical."""
     across = [at for place, *_ in spans for at in (place, place, None)]
     along = [end for _, *ends in spans for end in (*ends, None)]
     line = {"color": INK, "width": 1.2}
@@ -454,7 +454,7 @@ def intervals(
 
 
 def _named_across(rows: Rows) -> dict[str, Any]:
-    """Return the settings of a horizontal axis with the names of upright bars, equally spaced."""
+    """Return the settings of a horizontal axis with the names of vertical bars, equally spaced."""
     every = -(-len(rows.rows) // _MOST_TICKS)
     named = [row for place, row in enumerate(rows.rows)
              if place % every == 0 or not row.label.isdigit()]  # fmt: skip
@@ -468,7 +468,7 @@ def _write_ends(
     figure: go.Figure, rows: Rows, lengths: Sequence[float], ends: Sequence[str],
     upright: str | None,
 ) -> None:  # fmt: skip
-    """Write each bar's length beyond its end, unless the texts would touch each other."""
+    """Write each bar's length beyond its end, unless the texts of `upright` bars would touch."""
     if upright and _LETTERS * max(map(len, ends), default=0) * len(ends) > _WIDTH - 2 * _LEFT:
         return
     look = {"showarrow": False, "font": {"size": 12}, "bgcolor": "white", "borderpad": 0}

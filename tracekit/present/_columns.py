@@ -106,7 +106,7 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
 
 
 def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Drop columns of nulls, except the first column; return the rest, and the dropped labels."""
+    """Drop columns with only nulls, except the first; return the rest, and the dropped labels."""
     unknown = [each for each in columns[1:] if each.texts and {*each.texts} <= {NULL, ""}]
     return [each for each in columns if each not in unknown], [each.label for each in unknown]
 
@@ -183,7 +183,8 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
 def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
     """Choose one unit for all time columns that readers compare, such as all statistics.
 
-    It suits the largest value in these columns; in tables by message size, the median.
+    It suits the largest value in these columns; in tables by message size, the median of the
+    values.
     """
     by_size = any(traits(name).exact for name in frame.columns)
     typical = _median if by_size else _largest
@@ -314,7 +315,7 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add a row for the median step: of both runs, and its change; it is no sum of other rows."""
+    """Add a row for the median step of both runs, and its change; it is no sum of other rows."""
     step = meta["step"]
     if step.get("shift_low_ns") is None:
         return frame
@@ -334,7 +335,7 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
     """Add, before the last row (the total), a row with the rounding error of the displayed sum.
 
-    The other rows are displayed as computed, and never as zero unless they are zero.
+    With it, the displayed rows add up to the displayed total.
     """
     quantum = scale.divisor / 10**scale.decimals
     shown_as = [(pl.col(name) / quantum).round() for name in ("a_ns", "b_ns")]
@@ -348,7 +349,7 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
 def _blank_below(texts: list[str], height: int, parts: list[bool]) -> list[str]:
     """Blank the null cells of rows that `with_parts` or `with_totals` added.
 
-    `parts` is whether `with_parts` added a row; rows from `height` on are those of `with_totals`.
+    `parts` marks the rows that `with_parts` added; those from row `height` on are of `with_totals`.
     """
     may_be = [*parts, *(True for _ in texts[height:])]
     return [

@@ -201,7 +201,7 @@ def _step_labels(
 
 
 def _change_text(delta: float | None, before: float, unit: tuple[int, str], decimals: int) -> str:
-    """Return a change as text, and below it the change in percent of `before`, the time in A."""
+    """Return the change `delta` as text, below it in percent of `before`, the time in A."""
     if delta is None:
         return "?"
     absolute = signed(delta / unit[0], decimals)

@@ -237,9 +237,10 @@ def to_junit(answer: Answer) -> str:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Return the outcome of a check as stated; of a finding `fail` if it is worse, else `pass`.
+    """Return the outcome of a check as stated, or `fail` for a finding that is new or has grown.
 
-    It is worse if it is new or has grown, or if there is no base run.
+    Without a base run, each finding is a `fail`; a finding that is neither new nor has grown is a
+    `pass`.
     """
     is_worse = row.get("state") in (None, *_WORSE)
     return str(row.get("outcome") or ("fail" if is_worse else "pass"))

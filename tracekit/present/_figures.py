@@ -155,7 +155,7 @@ def figure_layout(
 
 
 def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
-    """Break a text into at most `most` lines that fit into a figure; cut the rest."""
+    """Break a text of font `size` into at most `most` lines for `width` pixels; cut the rest."""
     letters = int((width - 2 * _EDGE) / (_LETTER * size))
     fitting = shorten(printable(text), most * letters - most)
     return [figure_text(line) for line in wrap(fitting, letters)[:most]]
@@ -210,7 +210,7 @@ def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], i
     labels
         Plain texts.
     each
-        Pixels available for each label; if one needs more, all are rotated.
+        Pixels available for each label; all labels are rotated if one needs more.
     """
     steep = text_width(labels) + 8 > each
     fitting = [shorten(printable(label), _STEEP_LETTERS) for label in labels] if steep else labels

@@ -293,7 +293,7 @@ def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
 def _missing_notes(
     devices: Sequence[int], recorded: Collection[int] | None, unplaced: int
 ) -> list[str]:
-    """Return notes on traffic that may be missing from the figure."""
+    """Return notes on traffic missing from the figure: of `unplaced` collectives, of other GPUs."""
     lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
     notes = {
         f"{len(lost)} GPUs were not recorded: their traffic is unknown": bool(lost),
@@ -406,7 +406,7 @@ def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) -> go.Bar:
-    """Return the bars of all tracks, darker with a higher utilisation."""
+    """Return the bars of all tracks (full height: `top`), darker with a higher utilisation."""
     used = spans.filter(pl.col("utilisation") > 0)
     share = used["utilisation"].clip(0, 1)
     hatches = {
@@ -468,7 +468,7 @@ def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
-    """Return the utilisation by hardware counters as a line, interrupted where none was sampled."""
+    """Return the utilisation by counters as a line (full height: `top`), with gaps if unsampled."""
     known = spans.filter(pl.col("counted").is_not_null())
     x: list[float | None] = []
     y: list[float | None] = []
@@ -600,7 +600,7 @@ def _axis(number: int, title: str, most: float) -> dict[str, Any]:
 
 
 def _sizes(rows: pl.DataFrame, axis: str, divisor: int) -> list[go.Bar]:
-    """Return bars of bytes, labelled with size and utilisation."""
+    """Return bars of bytes in units of `divisor`, labelled with size and utilisation."""
     look: dict[str, Any] = {"orientation": "h", "xaxis": axis, "showlegend": False}
     bars = []
     for is_known in (True, False):

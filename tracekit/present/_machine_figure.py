@@ -141,7 +141,7 @@ class _Flow(NamedTuple):
 
 
 def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
-    """Return a value of a row, or its bound if the value is unknown."""
+    """Return the value `name` of a row or, if it is unknown, the value of its bound `bound`."""
     return row.get(bound) if row[name] is None else row[name]
 
 
@@ -166,7 +166,7 @@ def _directions(wire: Wire) -> list[tuple[str, str]]:
 
 
 def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
-    """Return the line for one direction of traffic, beside the wire that joins two boxes."""
+    """Return the line for traffic beside a wire between boxes, onward (`is_onward`) or back."""
     points = wire.points if is_onward else wire.points[::-1]
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
@@ -204,7 +204,10 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 def _wire_traces(
     wires: Sequence[Wire], flows: Sequence[_Flow], unplaced: int, *, is_plain: bool
 ) -> list[go.Scatter]:
-    """Return lines for all wires without traffic in both directions, a trace per type and width."""
+    """Return the lines of wires that lack traffic in a direction, one trace per type and width.
+
+    A wire is the links between two boxes.
+    """
     alike: dict[tuple[str, float], list[Wire]] = {}
     for wire in wires:
         alike.setdefault((_label(wire), _width(wire)), []).append(wire)

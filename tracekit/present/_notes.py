@@ -90,7 +90,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return lines ``key: value`` for meta entries without a sentence; short ones share a line."""
+    """Return lines ``key: value`` for meta entries that no function words, joined if short."""
     texts = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()

@@ -224,7 +224,7 @@ def _cell(placed: Placed, text: str) -> list[Span]:
 
 
 def _bars(frame: pl.DataFrame, room: int) -> list[Span]:
-    """Return one bar per row, as long as its share; empty if bars do not fit."""
+    """Return one bar per row, as long as its share of `room` cells; empty if bars do not fit."""
     if "share" not in frame.columns or room < _SHORTEST_BAR:
         return []
     bars = [_bar((share or 0.0) * min(room, _LONGEST_BAR)) for share in frame["share"].to_list()]

@@ -126,7 +126,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
 
 
 def _blank(stages: int, length: float) -> go.Bar:
-    """Return a pale background over the step, seen where no stage works (bubbles)."""
+    """Return a pale background for a step of this `length`, seen where no stage works (bubbles)."""
     return go.Bar(
         x=[length] * stages, y=list(range(stages)), orientation="h", name="bubble",
         showlegend=True, marker={"color": IDLE_COLOUR}, hoverinfo="skip",

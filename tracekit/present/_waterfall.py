@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 def stage_order(stages: Sequence[str]) -> list[str]:
-    """Return stages in the order of stacking, each once; last is the time without a stage."""
+    """Return stages in the order of stacking, each once; the time without a stage comes last."""
     names = (*_ORDER, None, *_LAST)
     rank = {stage: place for place, stage in enumerate(names)}
     return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
@@ -97,7 +97,7 @@ def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
 def reaches_of(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return for each stage the lowest and highest step time that its bar or interval reaches."""
+    """Return for each stage the lowest and the highest step time that its bar or whisker covers."""
     ends = [
         (*level, *(level[0] + end for end in (part.low, part.high) if end is not None))
         for part, level in zip(parts, levels, strict=True)

@@ -134,10 +134,7 @@ def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
 
 
 def _timed(plan: Plan, folder: Path) -> Plan:
-    """Return a plan that also measures the times of the program and its steps.
-
-    All its files are in `folder`.
-    """
+    """Return a plan, with files in `folder`, that also times the program and its steps."""
     watch = (sys.executable, "-I", "-S", _stopwatch.__file__, str(folder))
     at = plan.launch.local_rank_at
     launch = replace(

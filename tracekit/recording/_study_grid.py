@@ -279,10 +279,7 @@ def _arguments(
 def _left_out(
     entry: Mapping[str, Sequence[Value]], grid: Mapping[str, Sequence[Value]]
 ) -> dict[str, tuple[Value, ...]]:
-    """Check an entry of a study's `without` (combinations of options to leave out).
-
-    Returns option -> values.
-    """
+    """Check an entry of a study's `without` (excluded combinations); return option -> values."""
     for key, values in entry.items():
         if not isinstance(values, list) or not values or not set(values) <= set(grid.get(key, ())):
             raise ValueError(f"without has values of {key!r} that are not in the grid")

@@ -243,7 +243,7 @@ def _change(row: Mapping[str, Any], widest: float) -> Bar:
 
 
 def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:
-    """Return a segment of a bar, for the change from `start` to `end`; no change is its centre."""
+    """Return a segment of a bar, for the change from `start` to `end`, in a range of ± `widest`."""
     left, width = 50 + 50 * start / widest, 50 * (end - start) / widest
     return Piece(round(left, 3), round(width, 3), look, title)
 

@@ -143,7 +143,7 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 
 def _because(cause: str, rests_on: str | None) -> str:
-    """Return an idle cause in words, with its name in tables; as uncertain if it is inferred."""
+    """Return an idle cause in words, with its name, and a doubt if evidence `rests_on` is weak."""
     words = CAUSES[cause]
     doubt = doubt_of_waiting(rests_on)
     words = words if cause in words else f"{words} ({cause})"
@@ -221,7 +221,7 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
 
 
 def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT001
-    """Name the largest cause of idle time of a recording without steps, `window` ns long."""
+    """Name the largest cause of idle time in a recording of `window` ns; none for host times."""
     if is_host:
         return ""
     causes = subject.close.idle.rows.filter(pl.col("idle_ns") > 0).sort(-pl.col("idle_ns"))

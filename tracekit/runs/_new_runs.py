@@ -101,7 +101,7 @@ def check(request: Request) -> None:
 
 
 def check_workers(processes: int | None, dask: str | None) -> None:
-    """Raise `UsageError` for an impossible number of processes, or for processes with a cluster."""
+    """Raise `UsageError` for an impossible number of processes, or for processes with `dask`."""
     if processes is not None and processes < 1:
         raise UsageError(f"{processes} processes cannot work", "give 1 or more")
     if processes is not None and dask is not None:
@@ -111,10 +111,7 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Ingest the files of a request as a run, unless the store has it.
-
-    Returns the run, and whether it is new.
-    """
+    """Ingest a request's files as a run unless the store has it; return it, and if it is new."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.

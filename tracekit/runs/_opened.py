@@ -304,10 +304,7 @@ class OpenedRun:
     def export(
         self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
     ) -> None:
-        """Write a trace file of the run, or of some of its steps, for Perfetto or Chrome.
-
-        See `tracekit.export.export`.
-        """
+        """Write the run, or some of its steps, for Perfetto or Chrome; see `tracekit.export`."""
         from tracekit.export import export
 
         self.require_memory("export", iterations=iterations)

@@ -39,10 +39,7 @@ class _Library:
 
 
 def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> str:
-    """Return an HTML page on one run, on its change since the run `against`, or on several runs.
-
-    See `tracekit.report`.
-    """
+    """Return an HTML page on runs, or on a run's change since `against`; see `tracekit.report`."""
     for run in runs if against is None else (*runs, against):
         run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

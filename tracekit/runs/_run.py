@@ -36,10 +36,7 @@ def sql(run: OpenedRun, /, query: str) -> model.Answer:
 
 
 class Run(OpenedRun, DeclaredQuestions):
-    """A run of a store, with all questions (analyses) as methods.
-
-    Create it with `open` or `ingest`.
-    """
+    """A run of a store, with all questions as methods; create it with `open` or `ingest`."""
 
     sql = RunQuestion(sql)
 

@@ -102,7 +102,7 @@ def read_report(
 def export_report(
     path: Path, folder: Path, tool: str | None = None, progress: Progress = lambda *_: None
 ) -> Path:
-    """Export the tables that tracekit reads to an SQLite file in `folder`; return its path.
+    """Export an nsys report to SQLite in `folder`, by the nsys `tool` if given; return its path.
 
     Raises
     ------

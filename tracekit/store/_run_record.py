@@ -89,13 +89,7 @@ def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
 
 
 def check_name(name: str) -> None:
-    """Raise `UsageError` if `name` is not a valid name of a run.
-
-    Raises
-    ------
-    UsageError
-        If the name is invalid; the message has the reason.
-    """
+    """Raise `UsageError` with the reason if `name` is not a valid name of a run."""
     fault = _fault(name)
     if fault is not None:
         raise UsageError(f"the run name {name!r} {fault}", "choose another name")

@@ -640,7 +640,7 @@ class Store:
             return faults(self._folders.runs / entry.folder, len(entry.record.files))
 
     def _sweep(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove leftover folders; folders that cannot be removed now stay until the next time."""
+        """Remove leftovers, or list them (`dry_run`); those that cannot be removed stay for now."""
         with suppress(StoreError), file_errors(self.root):
             identity = self._catalogue.identity()
 

@@ -21,7 +21,7 @@ def inner(part: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def plain(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `loop` to run uncompiled, on memory views in place of arrays (three times as fast)."""
+    """Return `loop` to run uncompiled, on memory views: three times as fast as on NumPy arrays."""
     return lambda *arguments: loop(*map(_viewed, arguments))
 
 

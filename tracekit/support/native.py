@@ -343,7 +343,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return what a loop's machine code depends on: sources of modules, and constants it uses."""
+    """Return what a loop's machine code depends on, as bytes: module sources, and constants."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:

@@ -345,7 +345,10 @@ class Declaration:
         return [] if self.judge is None else _options(inspect.signature(self.judge))
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
-        """Return the signature of a method of one run (`of_one`), or of a function of several."""
+        """Return the signature of a method of one run (`of_one`), or of a function of several.
+
+        `returns` is the return type, as text.
+        """
         known = ("references", *self.apart) if of_one and self.is_of_runs else ()
         parameters = [
             each.replace(annotation=get_args(each.annotation)[0])
@@ -355,7 +358,7 @@ class Declaration:
         return self.signature.replace(parameters=parameters, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
-        """Return the docstring: description, parameters, and columns of the rows."""
+        """Return the docstring: description, parameters, `returns` (return type), and columns."""
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [

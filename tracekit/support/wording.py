@@ -153,7 +153,7 @@ def pad(text: str, width: int, *, right: bool) -> str:
 
 
 def pad_each(texts: Sequence[str], width: int, *, right: bool) -> list[str]:
-    """Fill each text with spaces to `width` terminal cells, as `pad` does."""
+    """Fill each text to `width` terminal cells with spaces, on the left if `right`."""
     if not "".join(texts).isascii():
         return [pad(text, width, right=right) for text in texts]
     return [text.rjust(width) if right else text.ljust(width) for text in texts]
@@ -312,8 +312,8 @@ def first_line(command: str) -> Callable[[F], F]:
 def note(*keys: str) -> Callable[[F], F]:
     """Return a decorator that registers a function: a value in meta -> notes below the table.
 
-    Meta is the facts about an answer's table, by name; `keys` are those whose values the function
-    words.
+    Meta is the facts about an answer's table, by name. The function is called with the value of
+    each of `keys` in it.
     """
     return partial(_declare, NOTES, keys)
 

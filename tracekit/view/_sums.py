@@ -266,7 +266,7 @@ def _columns(
 
 
 def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFrame:
-    """Read the sums by name and kind of op from cached bytes."""
+    """Read the sums by name and kind of op from cached bytes; none may have over `most` ops."""
     height = _integers([header["kernels"]], 1)[0]
     texts = pl.Series([None, *header["names"]], dtype=pl.Categorical)
     bounds = {"name": len(texts) - 1, "kind": len(KINDS) - 1, "part": _MOST_PARTS, "ops": most}
@@ -285,7 +285,7 @@ def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFra
 def _few(
     read: Unpacked, header: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
-    """Read the spans of those lanes that have few from cached bytes."""
+    """Read the spans of lanes that have few from cached bytes; times are relative to `first`."""
     height = _integers([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")

@@ -256,7 +256,10 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Return why the steps' FLOPs utilisations (MFU, HFU) are unknown; None if they are known."""
+    """Return why the steps' MFU and HFU (share of peak FLOPs) are unknown; None if they are known.
+
+    `ideal` is the time, ns, of the known FLOPs at the peak rate; `steps` the number of steps.
+    """
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)
@@ -305,7 +308,8 @@ def roofline(
 ) -> Answer:
     """Return the answer of `roofline`: least possible operator times, and kernel time beyond.
 
-    Options (`peak` in FLOP/s, `memory_bandwidth` in bytes/s and others) are those of the command.
+    Options (`peak` in FLOP/s, `memory_bandwidth` in bytes/s, `skip`, `attention`) are the
+    command's.
     """
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = memory_bandwidths(trace, memory_bandwidth)

@@ -307,8 +307,8 @@ def _measured(
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:
     """Return metadata ``recomputed``: forward ops that activation checkpointing repeats during BP.
 
-    It holds their number and busy time, ns, for each group of the keys `by`; without any it is
-    empty.
+    It holds their number and busy time, ns, per group of the keys `by`, after the first `skip`
+    steps; without any it is empty.
     """
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
@@ -323,15 +323,15 @@ def _runs_again(trace: Trace) -> bool:
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return a run's metadata by stage (total, idle, coverage), for a breakdown by other keys."""
+    """Return metadata by stage (total, idle, coverage), after `skip`, for a table by other keys."""
     work = work_of(trace, ("stage",))
     return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Return ``per`` (step and GPU) if times are means of steps, else ``sum_over`` (all GPUs).
+    """Return ``per`` (step and GPU) if times are means over steps, else ``sum_over`` (all GPUs).
 
-    GPUs are processes where times are the host's. `is_of_steps` is whether times are means of
+    For times of the host, processes take the place of GPUs. `is_of_steps`: times are means over
     steps.
     """
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
@@ -357,7 +357,7 @@ def _readable(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
-    """Return a breakdown's metadata: total and idle time, sources of stages, verdict."""
+    """Return metadata after the first `skip` steps: total and idle time, stage sources, verdict."""
     stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -553,9 +553,9 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return percentile -> name of its column, such as ``p95``; ``iteration_p95`` by ``mean_ns``.
+    """Return percentile -> name of its column over steps, such as ``p95``.
 
-    That is where the table has ``mean_ns``: there ``p95`` is of the durations of kernels.
+    In a table with ``mean_ns``, ``p95`` is of durations of kernels; then it is ``iteration_p95``.
     """
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}

@@ -119,7 +119,7 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Return an aggregation: whether matched calls overlap, within the error of files' clocks, ns.
+    """Return an aggregation: whether matched calls overlap; clocks may be off `between_clocks` ns.
 
     The ends of a send and its receive may differ by at most the shorter call: in a pipeline,
     messages of other neighbours overlap them too. Calls of a collective must overlap, unless it is

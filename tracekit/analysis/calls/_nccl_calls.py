@@ -281,7 +281,11 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop NCCL calls recorded twice: ranges without number in groups that have numbered ones."""
+    """Drop NCCL calls that were recorded twice.
+
+    Of a ``ncclGroup`` in which some ranges have a sequence number, those without are the
+    duplicates.
+    """
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()

@@ -104,7 +104,10 @@ class _Aligned:
         self._best: dict[object, list[tuple[float, int, int]]] = defaultdict(list)
 
     def add(self, index: int, places: Iterable[object], named: frozenset[str], off: float) -> None:
-        """Add a report: its places, its communicators, the largest possible error of its clock."""
+        """Add a report: its `places`, its communicators, and the largest error of its clock, `off`.
+
+        Places identify its machine: host, GPUs and session start (see `_Aligning._marks`).
+        """
         if named not in self._best:
             for name in named:
                 self._sets[name].append(named)
@@ -123,9 +126,9 @@ class _Aligned:
     def near(self, places: Iterable[object], named: frozenset[str]) -> list[int]:
         """Return reports, among them the `_MOST_TRIES` nearest to one at `places` (`_nearest`).
 
-        Of reports with the same communicators, and elsewhere, those with the best known clocks are
-        nearest. Communicators in few sets come first: a report without any of those seen shares at
-        most the others, so that it is none of the nearest if enough reports share more.
+        A report is the nearer the more of the communicators `named` it shares; of equals, the one
+        whose clock is known best is nearer. Communicators that few reports use are searched first,
+        until so many reports are found that no other one can share more.
         """
         names = sorted(named, key=lambda name: -len(self._sets[name]))
         seen: set[frozenset[str]] = set()
@@ -240,7 +243,10 @@ class _Aligning:
         known.add(index, self._marks(index), self._calls(index).named, off)
 
     def _marks(self, index: int) -> set[object]:
-        """Return host, GPUs and session start of report `index`; those of a machine share one."""
+        """Return what identifies the machine of report `index`: its host, GPUs and session start.
+
+        Two reports of one machine have at least one of these in common.
+        """
         host, gpus = self._places[index]
         return {host, *gpus, self._rows[index].get("session_start")} - {None}
 
@@ -368,7 +374,7 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Test a clock correction, not derived from calls, against matched calls and messages.
+        """Test the correction `clock` of report `one` to `other` by matched calls and messages.
 
         The bound of its error uses only certain matches; None if nothing was matched.
         """

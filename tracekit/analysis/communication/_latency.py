@@ -255,7 +255,7 @@ def _calls(
     log: NcclLog | None,
     sizes: Mapping[str, int] | None,
 ) -> pl.DataFrame:
-    """Return a row per participant of each collective, and a row per MPI message."""
+    """Return a row per participant of a collective and a row per MPI message, of one `library`."""
     if library is not None:
         _check("library", library, _LIBRARIES)
     if isinstance(calls, pl.DataFrame):

@@ -451,7 +451,10 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Return why records are missing: `elsewhere` is how many another rank has, `nowhere` none."""
+    """Return why records are missing, in words.
+
+    `elsewhere` is the number of missing records that another rank has, `nowhere` of those none has.
+    """
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings keep 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"

@@ -114,7 +114,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
 
 
 def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") -> float | None:
-    """Return the mean (or median) step time of a recording, ns per device; None without steps."""
+    """Return mean (or median: `metric`) step, ns per device, after `skip`; None without steps."""
     if trace["iterations"].head(1).collect().is_empty():
         return None
     found = per_iteration(trace, ("stage",), skip=skip)

@@ -264,7 +264,7 @@ def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFram
 
 
 def steps_of_run(trace: Trace, run: str, *, skip: Skip = 0) -> pl.DataFrame:
-    """Return the length of each step of a run and whether it is an outlier, as `step_rows` does."""
+    """Return each step's length after `skip`, and whether it is an outlier, as `step_rows` does."""
     if trace["iterations"].head(1).collect().is_empty():
         return STEPS.to_frame()
     return step_rows(per_iteration(trace, ("stage",), skip=skip), run)

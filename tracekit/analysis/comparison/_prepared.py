@@ -104,7 +104,7 @@ class Asked:
         cls, by: str | Sequence[str], skip: Skip, metric: Metric, least: float | None,
         *, match_names: bool, anyway: bool,
     ) -> Asked:  # fmt: skip
-        """Check the options; `UsageError` for an invalid key, metric or least change."""
+        """Check and return the options; `UsageError` for an invalid key, metric or least change."""
         keys = parse_compare_keys(by)
         check_metric(metric)
         if least is not None and not (math.isfinite(least) and least > 0):
@@ -496,7 +496,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs in which many annotated steps have no GPU work: it may be cut off."""
+    """Return notes on runs with many annotated steps without GPU work: it may not be recorded."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

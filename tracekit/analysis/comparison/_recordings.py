@@ -390,7 +390,7 @@ def _step(
     *,
     has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the change of each part (stage, idle time) of the step, and of the whole step."""
+    """Return the change of the step and of its parts, with verdicts if `has_verdict`."""
     of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(

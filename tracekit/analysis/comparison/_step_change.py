@@ -249,7 +249,7 @@ def contributions(
 
 
 def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
-    """Return the change (b - a) of the mean and of the typical (median) step, with intervals."""
+    """Return the change (b - a) of the mean and median step with intervals, if wanted verdicts."""
     a, b = (each[np.newaxis, :] for each in steps.lengths)
     of_a, of_b = (np.full(1, number) for number in steps.devices)
     shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)
@@ -271,7 +271,7 @@ def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
 def _typical(
     a: Numbers, b: Numbers, devices: tuple[int, int], *, has_verdict: bool
 ) -> dict[str, Any]:
-    """Return the median difference of all pairs of steps (b - a), its interval and verdict."""
+    """Return the median of all pairs' differences (b - a), its interval and a wanted verdict."""
     if not all(has_typical(steps) for steps in (a, b)):
         ends = dict.fromkeys(("shift_ns", "shift_low_ns", "shift_high_ns"))
         return {**ends, "shift_verdict": UNKNOWN if has_verdict else None}

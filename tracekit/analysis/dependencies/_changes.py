@@ -56,7 +56,7 @@ class Bucket:
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the recorded length, which this change keeps."""
+        """Return the recorded length, which this change keeps for both bounds."""
         return pl.col("weight")
 
 
@@ -193,7 +193,7 @@ class Speed:
         return kernels & _has_name(f"(?i){self.name}")
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the new time of the chosen kernels."""
+        """Return the new time of the chosen kernels, the same for both bounds."""
         return _divided(pl.col("weight"), self.factor)
 
 
@@ -339,7 +339,7 @@ class NoSync:
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return a negative length, by which the edges delay nothing."""
+        """Return a negative length, by which the edges delay nothing, for both bounds."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
@@ -358,7 +358,7 @@ class Overlap:
         )
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return a negative length, by which the edges delay nothing."""
+        """Return a negative length, by which the edges delay nothing, for both bounds."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 

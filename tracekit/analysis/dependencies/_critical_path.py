@@ -62,7 +62,7 @@ def critical_path(
     iterations: tuple[int, int] | None,
     kernels: int | None,
 ) -> Answer:
-    """Sum up the critical paths of steps by `keys`; `questions.py` lists options and columns."""
+    """Sum up the critical paths of steps by `keys`, or of `kernels`; options are the command's."""
     job = job_of(trace, traffic, skip, iterations)
     columns = ["name" if key == "kernel" else key for key in keys]
     sums, spans = _summed(job, columns)

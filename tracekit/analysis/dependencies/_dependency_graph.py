@@ -529,7 +529,7 @@ def _fitted(net: Net) -> tuple[Array, int]:
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
-    """Return the edges, a topological order of nodes, and whether the order contains all nodes.
+    """Return the edges, a topological order of `count` nodes, and whether it contains all nodes.
 
     If nodes of equal time form a cycle (coarse clocks), waits of length 0 among them are left out;
     the order of threads and streams has no cycles.
@@ -555,9 +555,9 @@ def _placed(source: Array, target: Array, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return the offset of each node's first edge, if edges are sorted by node; last, their number.
+    """Return the offset of the first edge of each of `count` nodes, in edges sorted by node.
 
-    `moments` contains the node of each edge, in any order.
+    A last element is the number of edges. `moments` contains the node of each edge, in any order.
     """
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(moments, minlength=count), out=first[1:])

@@ -238,10 +238,10 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add ``iteration``, and ``place``, ``number``: which of how many edges of the step like it.
+    """Add ``iteration``, ``place`` (an edge's position among alike edges of a step), ``number``.
 
-    Alike are edges of one process, device, kind and name of op or call. The iteration of a call is
-    that of its thread's next launched op.
+    ``number`` is how many alike edges the step has. Alike are edges of one process, device, kind
+    and name of op or call. The iteration of a call is that of its thread's next launched op.
     """
     moments = job.moments
     launched = moments.ops.drop_nulls("launch").unique("launch", keep="first").select(

@@ -125,7 +125,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     """Return nodes ``source, target``: an op, and the call that by its name waits for it.
 
-    Only calls are listed for which the profiler did not record what they wait for, in `syncs`.
+    Left out are calls in `syncs`, for which the profiler recorded what they wait for.
     """
     calls = moments.calls_named(SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
@@ -258,7 +258,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
 
 
 def _guessed_waits(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return nodes ``source, target``: waits between streams, guessed if none is in `syncs`.
+    """Return nodes ``source, target``: guessed waits between streams; none if `syncs` has any.
 
     The next op of the calling thread, and the next op of its process, are taken to wait for the
     last op that the process had launched on each other stream of that GPU, if they did start after

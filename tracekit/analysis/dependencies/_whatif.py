@@ -169,7 +169,11 @@ class _Replay:
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
-        """Test if the bounds, widened by relative `error`, are close enough to state one value."""
+        """Test whether one value can be stated: whether the bounds of the predicted step are close.
+
+        They are widened by the relative `error` of the unchanged replay first, and compared with
+        the `measured` step.
+        """
         width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
         return width <= WIDEST * measured.low_ns
 
@@ -552,7 +556,7 @@ class Price:
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
-    """Predict the step time after the remedy of a rule's finding; None if no replay can.
+    """Predict the step time after the remedy of a rule's finding; None if no replay simulates it.
 
     Parameters
     ----------

@@ -379,7 +379,7 @@ def counted_values(rows: pl.LazyFrame) -> pl.DataFrame:
 
 
 def quantile_of(values: pl.DataFrame, share: float) -> float | None:
-    """Return a quantile of `counted_values`: the nearest value, for 0.5 the median."""
+    """Return the quantile `share` (0.5: median) of `counted_values`, as the nearest value."""
     each = values.drop_nulls("length").group_by("length").agg(pl.col("number").sum())
     if each.is_empty():
         return None

@@ -290,7 +290,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return text: the verdicts, with its evidence if there is only one, and where work is cut."""
+    """Return text: the verdicts, the evidence if there is only one, and where GPU work is cut."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None

@@ -404,7 +404,8 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
     """Return problems: ranks that made fewer collective calls than others, by NCCL's RAS.
 
-    Counts of running ranks differ, too: the last two answers of RAS must be equal (nothing moves).
+    Ranks that run also have unequal counts. So there are problems only if the last two answers of
+    RAS are equal, which means that nothing runs.
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

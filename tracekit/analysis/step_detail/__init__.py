@@ -192,7 +192,7 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _layers(trace: Trace, ranges: pl.Series) -> pl.Series:
-    """Return the layer of each range; their forward passes are at most one step before."""
+    """Return the layer of each range; for backward, forward passes up to a step earlier count."""
     near = trace.rows("ranges", ranges, ["range", "start", "end"])
     first, last = _edges(near.filter(pl.col("range").is_in(ranges.implode())))
     begun = trace["iterations"].filter(pl.col("start") <= first).group_by("process")

@@ -275,7 +275,7 @@ def _values(
 
 
 def _idle(trace: Trace, steps: pl.Series, *, as_one: bool) -> pl.DataFrame:
-    """Sum the idle time of each iteration in `steps` by cause; ``count`` is the number of gaps."""
+    """Sum idle time by cause and step of `steps`, or overall (`as_one`); ``count``: gaps."""
     cut, by = idle_windows(trace, skip=0, per_iteration=not as_one), ["cause", "iteration"]
     found = idle_sums(trace, cut.with_columns(_counted(pl.col("iteration"), steps)), by)
     gaps = found.gaps.group_by(by).agg(count=pl.col("gaps").sum())
@@ -428,7 +428,7 @@ def in_one_account(
 
 
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
-    """Rename the hosts (machines) of runs to those of the first run; note the matches.
+    """Rename the hosts (machines) of runs to those of the first run; return notes on the matches.
 
     Hosts are matched in the order of their names if all runs have equally many hosts, and no host
     of the first run occurs in another run; else runs stay as they are.

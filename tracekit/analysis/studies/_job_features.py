@@ -266,9 +266,10 @@ def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
 
 
 def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | None:
-    """Return mean ``bytes`` per step and device of the rows in `steps`; None if any is unknown.
+    """Return the mean of ``bytes`` per step and device over the `rows` that lie in steps.
 
-    ``steps`` in that table is the number of steps of the process; `owners`, the number of devices.
+    None if any is unknown. The column ``steps`` of the table `steps` is the number of steps of the
+    row's process; `owners` is the number of devices.
     """
     inside = rows.join(steps, on=_KEY)
     if inside["bytes"].null_count():
@@ -293,7 +294,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return mean busy time, s, per step and device: of input, compute, memory and weights."""
+    """Return busy time, s, per step after `skip` and device: of input, compute, memory, weights."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))

@@ -127,7 +127,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 def _farthest(time_end: str, base_end: str) -> pl.Expr:
     """Return the overhead, %, of one end of the method's interval over one end of the baseline's.
 
-    Ends are ``low`` or ``high``; a time without an interval counts itself.
+    An end is ``low`` or ``high``; of a time without an interval, both ends are the time itself.
     """
     time, base = pl.col(f"time_{time_end}_ns"), pl.col(f"baseline_{base_end}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
@@ -137,7 +137,7 @@ def _farthest(time_end: str, base_end: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return the answer's metadata: numbers of runs compared and not compared, and the reasons."""
+    """Return metadata: runs compared and not compared, and why; `apart`: runs are not pooled."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -201,10 +201,7 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(name: str, end: str) -> pl.Expr:
-    """Return the minimum (`end` ``low``) or maximum of column `name` over pooled runs.
-
-    Null for a single run.
-    """
+    """Return the least (`end` ``low``) or greatest of `name` over pooled runs; null for one run."""
     value = pl.col(name).min() if end == "low" else pl.col(name).max()
     return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 

@@ -420,7 +420,7 @@ def _percentiles(found: Measured) -> dict[str, Any]:
 
 
 def _moved(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return communication method, number of GPUs, bytes per step between GPUs, and evidence."""
+    """Return method, number of GPUs, bytes between GPUs per step after `skip`, and evidence."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("method") == "p2p") | (pl.col("src_device") != pl.col("dst_device")),

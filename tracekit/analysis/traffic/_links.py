@@ -214,7 +214,7 @@ class _Sums:
         self._sums[name] = both.group_by(self._columns).agg(_TOTALS[name])
 
     def _add_exposed(self, cut: pl.DataFrame, computing: Computing, until: int) -> None:
-        """Add exposed time: that of transfers while their GPU computes nothing."""
+        """Add time of transfers while their GPU computes nothing; others follow from `until` on."""
         times = cut.select(*self._columns, "clock", "start", "end", device="end_device")
         parts = exposed_parts(times.unique(), computing)
         unknown = parts.select(*self._columns, is_unknown=pl.col("start").is_null())
@@ -236,7 +236,7 @@ class _Sums:
         ))  # fmt: skip
 
     def table(self, window_ns: int | None) -> pl.DataFrame:
-        """Return the table of `links`."""
+        """Return the table of `links`; shares are of `window_ns`."""
         sums = self._sums["sums"].with_columns(peak_gb_s=pl.col("peak") / _GB_S)
         for covered, name in ((self._busy, "busy_ns"), (self._sized, "sized_ns")):
             sums = self._joined(sums, covered.by_columns(self._columns, name))

@@ -455,10 +455,7 @@ class Traffic:
         return link_counters(self.trace, moved, self.machine, self.placed.place, self._hosts)
 
     def expected(self, parameters: int) -> dict[str, Any]:
-        """Compare the bytes moved per iteration with the bytes that training must exchange.
-
-        See `expected_traffic`.
-        """
+        """Compare moved bytes with those that training must exchange; see `expected_traffic`."""
         return expected_traffic(self.transfers, parameters, iterations_in(self.trace, 0))
 
     def meta(self) -> dict[str, Any]:

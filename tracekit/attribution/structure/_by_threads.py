@@ -82,7 +82,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
 
 
 def _reading(numbered: Numbered, reading: str | None) -> str | None:
-    """Return a sentence for the user: which definition of a step is in use (such as one update).
+    """Return a sentence: which definition of a step is in use; `reading` is the user's, or None.
 
     None if no other definition gives different steps, and the user did not choose a definition.
     """

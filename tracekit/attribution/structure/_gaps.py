@@ -183,11 +183,11 @@ def _cut_kind(
 
 
 def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
-    """Return the first input copy of a gap before op `front`: its forward pass begins there.
+    """Return the first input copy of gap `number` before op `front`: its forward pass begins there.
 
-    Returns `front` if there is no such copy; if the usual update contains input copies too; or if
-    the backward pass or the update copies data as large as a batch to the host, so that the host
-    may compute the update.
+    Returns `front` if there is no such copy; if the update of the usual gap, `template`, contains
+    input copies too; or if the backward pass or the update copies data as large as a batch to the
+    host, so that the host may compute the update.
     """
     work, first = turns.lane.work, int(turns.first[number])
     update = slice(turns.first[template], turns.first[template] + cut.head)
@@ -321,9 +321,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask the gaps between backward passes whose update has a kernel other than a fill.
-
-    Fills clear gradients.
-    """
+    """Mask gaps between backward passes whose update has more than fills (clearing gradients)."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

@@ -373,7 +373,7 @@ def _nests(codes: Array, weight: Array) -> Array:
 
 
 def _middle(table: Array, size: int) -> tuple[int, int]:
-    """Return the innermost pair of the nested pairs of equal launches with the largest weight.
+    """Return the innermost of the heaviest nested pairs of equal launches, among `size` launches.
 
     `table` has the largest weights, from `_nests`; the search goes inward from both ends.
     """

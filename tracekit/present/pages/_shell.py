@@ -131,7 +131,10 @@ def _digest(script: str) -> str:
 
 
 def _policy(digests: Sequence[str], *, asks: bool) -> str:
-    """Return a content security policy: only scripts with these digests run, nothing is loaded."""
+    """Return a content security policy: only scripts with these digests run, and nothing is loaded.
+
+    With `asks`, the page may send requests to its own server.
+    """
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "

@@ -42,10 +42,7 @@ def handle(agent: Mapping[str, Any]) -> int | None:
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return descriptions of GPUs, one row per process and GPU.
-
-    All processes describe the same machine.
-    """
+    """Return GPU descriptions, a row per process and GPU; all processes describe one machine."""
     rows = [_description(gpu) for each in processes for gpu in gpus(each.get("agents"))]
     schema = {
         "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,

@@ -124,7 +124,10 @@ def rowid_name(columns: Sequence[Column]) -> str | None:
 def record(
     columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
 ) -> Record | None:
-    """Return where columns are in a table's stored rows; None if only SQLite can decode them."""
+    """Return where columns are in a table's stored rows; None if only SQLite can decode them.
+
+    `key_has_index` is whether the primary key has an index of its own.
+    """
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
     names = [same_case(name) for name in wanted]

@@ -191,7 +191,7 @@ def _least_and_greatest(values: Array) -> tuple[Any, Any]:
 
 @inner
 def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int:  # noqa: FBT001
-    """Write into `room` each number's difference from the previous one; return the minimum."""
+    """Write differences from the previous number, of 32 bits if `is_narrow`; return the minimum."""
     least = np.int64(2**63 - 1)
     for row in range(now.size):
         delta = np.int64(now[row] - before[row])
