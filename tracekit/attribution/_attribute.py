@@ -426,8 +426,8 @@ def _attribute_ops(
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
     doubts = (
-        Unmarked(found.iterations), Updated(found.iterations), Shared(found.iterations), Doubtful(),
-        Compressed(), Split(), jumps,
+        Unmarked(found.iterations), Updated(found.iterations), Shared(verdicts.with_work),
+        Doubtful(), Compressed(), Split(), jumps,
     )  # fmt: skip
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)

@@ -408,8 +408,8 @@ class Opening:
 class Shared:
     """Finds GPUs on which several processes run steps in the same period."""
 
-    def __init__(self, iterations: pl.DataFrame) -> None:
-        self._may_be = iterations["process"].n_unique() > 1
+    def __init__(self, with_work: pl.Series) -> None:
+        self._may_be = with_work.len() > 1
         self._spans: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:

@@ -218,3 +218,18 @@ def test_forward_ranges_of_a_server_alone_are_its_steps() -> None:
         builder.op("ampere_sgemm_128x64_nn", at + 10, start=at + 5_000, end=at + 60_000)
         builder.range(at, at + 100, "forward")
     assert attribute(builder.trace(), default_rules()).read("iterations").height == 10
+
+
+def test_processes_whose_steps_structure_finds_on_one_gpu_are_told() -> None:
+    """Two trainings without ranges share a GPU: `diagnose` added up their steps without a word."""
+    simulated = simulate("clipping_many", "threads")
+    builder = builder_of(simulated)
+    threads = {thread: n for n, thread in enumerate(sorted({op["thread"] for op in simulated.ops}))}
+    for op in simulated.ops:
+        builder.op(
+            op["name"], op["launch"] + 500, thread=10 + threads[op["thread"]], kind=op["kind"],
+            start=op["start"] + 700, end=op["end"] + 700, stream=op["stream"], context=2,
+            launch_size=op["size"], bytes=op["bytes"],
+        )  # fmt: skip
+    said = attribute(builder.trace(), default_rules()).warnings
+    assert sum("2 processes run steps on device 0 in the same period" in text for text in said) == 1
