@@ -23,6 +23,8 @@ NAMES = {
     "RS": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)",
     "BC": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096>)",
     "RED": "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "unpack": "split_with_sizes_copy_out_contiguous_no_cast_kernel(char**, char**, long*)",
+    "pack": "chunk_cat_cuda_kernel<float, c10::BFloat16>(float**, c10::BFloat16*, long*)",
     "gemm": "ampere_bf16_s16816gemm_bf16_128x128",
     "conv": "sm80_xmma_fprop_implicit_gemm",
     "gemm2": "ampere_bf16_s16816gemm_bf16_256x64",
@@ -293,6 +295,19 @@ def test_rules_of_the_user_decide(
 ) -> None:
     program = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 5)
     assert told(program.trace(_rules(tmp_path / "r.toml", entry))) == {"AR": found}
+
+
+@pytest.mark.parametrize("ranges", ["FBW", ""])
+def test_kernels_that_pack_what_is_exchanged_are_of_the_exchange(ranges: str) -> None:
+    """Those of FSDP2: 3.4 % of GPU time of a simulated training had the stage of the pass."""
+    forward = "AG@20 unpack norm gemm gemm2 add " * 3
+    backward = "AG@20 unpack gemm gemm3 norm add pack@21 RS@21 " * 3
+    trace = Program(ranges=ranges).step(forward, backward, "adam adam", 4).trace()
+    packs = trace.read("ops").filter(pl.col("name").cast(pl.String).str.contains("chunk|split"))
+    assert packs.height == 36
+    assert packs.select(pl.col("stage", "stage_source").cast(pl.String)).unique().rows() == [
+        ("WU", "weight_exchange")
+    ]
 
 
 def test_where_nothing_trains_there_are_no_places() -> None:

@@ -275,7 +275,7 @@ def test_a_wrong_file(write: Write, text: str, said: str) -> None:
         ("autograd", "", "matches nothing: give name"),
         ("collective", "kernel = 'a'\ncollective = 'allreduce'", "no collective 'allreduce'"),
         ("collective", "kernel = 'a'", "has no outcome: give collective or ignore"),
-        ("exchange", "stage = 'WU'", "matches nothing: give collective or kind"),
+        ("exchange", "stage = 'WU'", "matches nothing: give kernel or collective or kind"),
         ("exchange", "kind = ['p2p']", "has no outcome: give stage or ignore"),
         ("exchange", "kind = 'p2p'\nstage = 'WU'", "kind is 'p2p': list some of compute, "),
         ("exchange", "kind = ['peer']\nstage = 'WU'", "kind is ['peer']: list some of"),

@@ -275,11 +275,10 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     )
 
 
-def _between(entries: Sequence[Entry]) -> pl.Expr:
-    """Return an expression: stage that rules give to names of kernels launched between passes."""
-    named = [entry for entry in entries if "name" in entry]
-    columns = {"name": "name_text"}
-    return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")
+def _stage_of(entries: Sequence[Entry], key: str) -> pl.Expr:
+    """Return an expression: stage of a kernel name by those rules that have a pattern `key`."""
+    named = (entry for entry in entries if key in entry)
+    return first_outcome(((matches(entry, {key: "name_text"}), entry) for entry in named), "stage")
 
 
 def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -287,8 +286,9 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     Returns
     -------
-    The ops with ``kernel_stage``, the stage that the name implies, and ``between_stage``, the stage
-    that it implies for ops launched between passes.
+    The ops with ``kernel_stage``, the stage that the name implies, ``between_stage``, the stage
+    that it implies for ops launched between passes, and ``packed_stage``, the stage of kernels that
+    pack or unpack what is exchanged.
     """
     named = by_distinct(
         ops,
@@ -297,7 +297,8 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         lambda: {
             "collective": rules.outcome("collective", "collective", {"kernel": "name_text"}),
             "kernel_stage": rules.outcome("kernel", "stage", {"name": "name_text"}),
-            "between_stage": rules.made(("between",), lambda: _between(rules["between"])),
+            "between_stage": rules.made(("between",), lambda: _stage_of(rules["between"], "name")),
+            "packed_stage": rules.made(("packed",), lambda: _stage_of(rules["exchange"], "kernel")),
         },
     )
     return named.with_columns(_OF_KERNELS)
@@ -305,9 +306,10 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 _OF_KERNELS = [
-    pl.when(_KERNEL).then("collective"),
-    pl.when(_KERNEL).then("kernel_stage"),
-    pl.when(_KERNEL).then("between_stage"),
+    *(
+        pl.when(_KERNEL).then(name)
+        for name in ("collective", "kernel_stage", "between_stage", "packed_stage")
+    ),
     pl.when(_KERNEL & pl.col("collective").is_not_null())
     .then(pl.lit("collective"))
     .when(_KERNEL)

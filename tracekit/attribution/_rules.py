@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ _LISTS: dict[str, dict[str, Any]] = {
     "thread": {"patterns": ("name",), "stage": STAGES, "flags": ("autograd",)},
     "collective": {"patterns": ("kernel",), "collective": COLLECTIVES, "flags": ("ignore",)},
     "exchange": {
+        "patterns": ("kernel",),
         "stage": STAGES,
         "sets": {"collective": COLLECTIVES, "kind": KINDS},
         "flags": ("ignore",),
@@ -396,13 +397,9 @@ class Unmatched:
     def see_kernels(self, ops: pl.DataFrame) -> None:
         """Record which of the user's rules match kernels, by columns ``name`` and ``kind``."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
-        self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
-        self.see(
-            "between",
-            names,
-            lambda entry: matches(entry, {"name": "name"}) & pl.lit("name" in entry),
-        )
-        self.see("collective", names, lambda entry: matches(entry, {"kernel": "name"}))
+        for key, lists in (("name", ("kernel", "between")), ("kernel", ("collective", "exchange"))):
+            for name in lists:
+                self.see(name, names, partial(_names_kernel, key))
 
     def warnings(self) -> Iterator[str]:
         """Warn of rules in the user's file that have matched nothing."""
@@ -410,6 +407,10 @@ class Unmatched:
             for number, entry in entries.items():
                 where = f"[[{name}]] entry {number}{_pattern(entry)}"
                 yield f"{UNMATCHED}{where} of the rules file {self._file}"
+
+
+def _names_kernel(key: str, entry: Entry) -> pl.Expr:
+    return matches(entry, {key: "name"}) & pl.lit(key in entry)
 
 
 def _pattern(entry: Entry) -> str:

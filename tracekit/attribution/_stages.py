@@ -364,6 +364,7 @@ _KINDS = pl.DataFrame(
         "collective": COLLECTIVE,
         "kernel_stage": pl.String,
         "between_stage": pl.String,
+        "packed_stage": pl.String,
     }
 )
 _OPINION = ("process", "stage", "stage_source", "other_source", "other_stage")
@@ -388,7 +389,12 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
     ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
-    ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
+    (
+        "weight_exchange",
+        lambda rules: pl.coalesce(
+            _where(_by_place(rules), "place"), _where("trains", "packed_stage")
+        ),
+    ),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
     ("none", lambda _: _where(_may_exchange(), pl.lit("OTHER"))),
     ("nvtx", lambda _: pl.col("range_stage")),
@@ -455,7 +461,8 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
     """
     different = launches.unique()
     structure = different["structure"].cast(pl.Int64) + 1
-    nothing = dict.fromkeys(("collective", "kernel_stage", "between_stage", "place"), _NO_TEXT)
+    names = ("collective", "kernel_stage", "between_stage", "packed_stage", "place")
+    nothing = dict.fromkeys(names, _NO_TEXT)
     cases = different.select(
         **nothing, kind=pl.lit("compute"), bytes=pl.lit(None, pl.Int64),
         structure_stage=_WRITTEN[structure],
@@ -523,7 +530,7 @@ def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
 def _in_sets(entry: Entry) -> pl.Expr:
     """Return an expression: whether an op matches an entry by kind, collective and least size.
 
-    Entries that also test a name match no op.
+    Entries that test a name match no op.
     """
     tests = [
         pl.col(key).cast(pl.String).is_in(values).fill_null(value=False)
@@ -532,7 +539,7 @@ def _in_sets(entry: Entry) -> pl.Expr:
     ]
     if "min_bytes" in entry:
         tests.append((pl.col("bytes") >= entry["min_bytes"]).fill_null(value=False))
-    return pl.all_horizontal(pl.lit("name" not in entry), *tests)
+    return pl.all_horizontal(pl.lit(not {"name", "kernel"} & {*entry}), *tests)
 
 
 # Ops that agree in everything that decides their stage are one case: few against ops, and hardly
