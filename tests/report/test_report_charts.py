@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import re
+
+import polars as pl
+
 from tracekit.report._svg_charts import (
     Axis,
     Part,
@@ -8,6 +12,7 @@ from tracekit.report._svg_charts import (
     steps_curve,
     track,
 )
+from tracekit.report._time_sections import _cause_bars
 
 
 def test_parts_of_a_bar_follow_each_other() -> None:
@@ -50,3 +55,12 @@ def test_children_that_overlap_stay_inside() -> None:
 def test_levels_of_a_map() -> None:
     assert [heat_level(value, 0, 9) for value in (None, 0, 4.6, 9)] == ["x", "0", "4", "8"]
     assert heat_level(5, 5, 5) == "0"
+
+
+def test_bars_of_idle_time_name_causes_in_words() -> None:
+    rows = pl.DataFrame({"device": [0], "cause": ["launch_latency"], "idle_ns": [1_000]})
+    drawn = _cause_bars(rows)
+    assert drawn is not None
+    texts = re.sub("<[^>]*>", " ", drawn)
+    assert "launch latency" in texts
+    assert "launch_latency" not in texts

@@ -32,7 +32,8 @@ def test_bounds_are_two_numbers() -> None:
                                dst=pl.format("GPU{}", "dst_device"))  # fmt: skip
     drawn = _machine(machine, links, unplaced=0)
     assert drawn is not None
-    assert "nvlink, 3 kB to 9 kB carried" in drawn
+    # The bytes of both directions are no bytes from one to the other.
+    assert "between GPU0 and GPU1: nvlink, 3 kB to 9 kB carried" in drawn
     assert "unknown" not in drawn
     none = _machine(machine, links.clear(), unplaced=3)
     assert none is not None

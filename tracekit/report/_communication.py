@@ -208,10 +208,10 @@ def _wire_title(
 ) -> str:
     each = [used.get(ends, (0, 0)) for ends in {frozenset(link.ends) for link in wire.links}]
     low, high = (sum(bound) for bound in zip(*each, strict=True))
-    ends = " to ".join(_name(box.nodes) for box in wire.ends)
+    ends = " and ".join(_name(box.nodes) for box in wire.ends)
     types = ", ".join(dict.fromkeys(link.type for link in wire.links))
     carried = f", {_span_text(low, high)} carried" if high else ""
-    return f"{ends}: {types}{carried}{'' if carried or is_known else ', traffic unknown'}"
+    return f"between {ends}: {types}{carried}{'' if carried or is_known else ', traffic unknown'}"
 
 
 def _name(nodes: Sequence[str]) -> str:

@@ -214,15 +214,17 @@ def idle(subject: Subject) -> Markup:
 def _cause_bars(rows: pl.DataFrame) -> Markup | None:
     if rows.is_empty():
         return None
-    order = [cause for cause in CAUSE_COLOURS if cause in set(rows["cause"])]
+    order = {
+        cause: cause.replace("_", " ") for cause in CAUSE_COLOURS if cause in set(rows["cause"])
+    }
     sums = rows.group_by("device").agg(pl.col("idle_ns").sum())
     longest = float(sums["idle_ns"].max() or 1)  # type: ignore[arg-type]
     bars = []
     for device, total in sums.sort("device").head(_MOST_DEVICES).iter_rows():
         times = dict(rows.filter(device=device).select("cause", "idle_ns").iter_rows())
-        parts = [Part(cause, cause, times.get(cause, 0)) for cause in order]
+        parts = [Part(cause, words, times.get(cause, 0)) for cause, words in order.items()]
         bars.append(Bar(f"GPU {device}", [track(parts, longest)], duration(total)))
-    legend = [Entry(cause, cause) for cause in order]
+    legend = [Entry(cause, words) for cause, words in order.items()]
     return Bars("Idle time by cause", "Idle time of each GPU by cause", legend, bars).html()
 
 
