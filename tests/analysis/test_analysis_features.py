@@ -251,7 +251,7 @@ def test_ranks_and_nodes() -> None:
 def test_what_the_reports_hold() -> None:
     row = {"report": 0, "tells": "where time goes", "record_with": "nsys profile -t cuda"}
     contents = [
-        row | {"feature": "kernels", "source_table": "K", "present": True, "rows": 12},
+        row | {"feature": "kernels", "source_table": "K", "present": True, "rows": 9000},
         row | {"feature": "metrics", "source_table": "M", "present": True, "rows": None},
         row | {"feature": "NICs", "source_table": "N", "present": False, "rows": None},
         row | {"report": 1, "feature": "kernels", "source_table": "K", "present": True, "rows": 30},
@@ -263,7 +263,7 @@ def test_what_the_reports_hold() -> None:
     assert list(rows)[-4:] == [
         (None, name) for name in ("kernels", "metrics", "NICs", "memory")
     ]  # fmt: skip
-    assert rows[None, "kernels"] == ("yes", "42 rows: where time goes", None)
+    assert rows[None, "kernels"] == ("yes", "9,030 rows: where time goes", None)
     assert rows[None, "metrics"] == ("yes", "M: where time goes", None)
     assert rows[None, "NICs"] == ("no", "no N", "nsys profile -t cuda")
     # It is the report that lacks it whose recorder is told.

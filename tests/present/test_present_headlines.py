@@ -114,7 +114,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("stragglers", STRAGGLERS, {},
          "Rank 1 is last at 6 of 8 collectives (4 by chance), for which the others wait 5.000 ms"),
         ("stragglers", {**STRAGGLERS, "chance_share": [0.5, 0.425]}, {},  # of groups of other sizes
-         "Rank 1 is last at 6 of 8 collectives (3 by chance), for which the others wait 5.000 ms"),
+         ("Rank 1 is last at 6 of 8 collectives (3.4 by chance), for which the others wait "
+          "5.000 ms")),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {},
          "Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms"),
         ("breakdown", ITERATIONS, {"window_ns": 1},

@@ -371,7 +371,8 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return f"No rank is last more often than another: each at {most['last']:,} collectives"
     chance = (most.get("chance_share") or 0.0) * most["collectives"]
     if most["last"] < 2 * chance:
-        named = f" ({chance:,.0f} by chance)"
+        expected = f"{chance:,.1f}".removesuffix(".0")
+        named = f" ({expected} by chance)"
     return (
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"

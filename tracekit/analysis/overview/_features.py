@@ -125,10 +125,11 @@ def _recorded(trace: Trace) -> pl.DataFrame:
             pl.col("record_with").filter(~pl.col("present")).unique(maintain_order=True),
         )
     )
+    number = pl.col("rows").map_elements("{:,}".format, return_dtype=pl.String)
     found = (
         pl.when(~pl.col("present")).then(pl.format("no {}", "source_table"))
         .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
-        .otherwise(pl.format("{} rows: {}", "rows", "tells"))
+        .otherwise(pl.format("{} rows: {}", number, "tells"))
     )  # fmt: skip
     available = (
         pl.when("everywhere").then(pl.lit("yes"))

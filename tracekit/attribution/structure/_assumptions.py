@@ -170,7 +170,7 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     begins = np.flatnonzero(np.diff(numbered.bursts)) + 1
     fed = total_in(turns.lane.batch & (turns.lane.work.kind == H2D), turns.first, turns.stop) > 0
     if not begins.size or not fed[begins].any():
-        return Assumption(UPDATE, "untested", None, "no input is copied from the host")
+        return Assumption(UPDATE, "untested", None, "its threads copy no input from the host")
     evidence = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
     holds = fed[begins].mean() >= THRESHOLDS.rhythm
     return Assumption(UPDATE, "holds" if holds else "untested", None, evidence)
