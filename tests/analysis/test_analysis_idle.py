@@ -289,6 +289,16 @@ def test_a_thread_that_does_not_run_is_off_the_cpu() -> None:
     assert "0.01 ms: the thread that launches was off the CPU (asleep in poll)" in evidence
 
 
+def test_a_gap_of_1_ns_is_told_in_ns() -> None:
+    """It was said to last 1e-6 ms."""
+    b = TraceBuilder()
+    _launched(b, 0, 4, 10, 1_000)
+    _launched(b, 6, 9, 1_001, 2_000)
+    assert idle(b.trace(), longest=1).rows["evidence"].to_list() == [
+        "1 ns: launch call, queue and start"
+    ]
+
+
 def test_a_thread_that_sleeps_while_the_one_that_drives_it_works_waits_for_that() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US, thread=1)
@@ -652,7 +662,7 @@ def test_the_longest_gaps_with_their_neighbours() -> None:
     assert row["place"] == 1
     assert (row["start_ns"], row["idle_ns"], row["share"]) == (1_000, 100_010, 1.0)
     assert row["evidence"] == (
-        "0.1 ms: the host launched late; 0.00001 ms: launch call, queue and start"
+        "0.1 ms: the host launched late; 10 ns: launch call, queue and start"
     )
     assert (row["before"], row["after"], row["range"]) == ("gemm", "gemm", "step N")
 

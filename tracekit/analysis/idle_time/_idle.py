@@ -53,6 +53,7 @@ _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_
 _LENGTH = pl.col("end") - pl.col("start")
 _SAID_OF_COLD = 0.1
 """Least share of idle time in cold steps that the first line mentions."""
+_SHORT_NS = 1_000
 _MUCH = 0.05
 """Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
@@ -234,7 +235,11 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     length = pl.col("length") / 1e6
     digits = length.round_sig_figs(4).cast(pl.String).str.replace(r"\.0$", "")
-    text = pl.format("{} ms: {}{}", digits, "said", detail)
+    is_short = pl.col("length") < _SHORT_NS  # in ms it has an exponent
+    time = pl.when(is_short).then(pl.format("{} ns", "length")).otherwise(
+        pl.format("{} ms", digits)
+    )  # fmt: skip
+    text = pl.format("{}: {}{}", time, "said", detail)
     texts = (
         of_cause.with_columns(text=text)
         .sort("gap", "length", "said", "detail", descending=[False, True, False, False])
