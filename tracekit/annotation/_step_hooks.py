@@ -69,8 +69,8 @@ class Steps:
     def take_input(self) -> None:
         """Note that input is read, which begins an iteration if none is open.
 
-        An open iteration in which an optimizer has stepped ends first; without optimizers, one that
-        had a backward pass.
+        If the open iteration is over, it ends first: an optimizer has stepped in it or, if the
+        program has no optimizer, it had a backward pass.
         """
         if self._stepped or self._is_over:
             self._end()
@@ -114,8 +114,8 @@ class Steps:
         """Note an optimizer's step: an iteration ends once all optimizers in use have stepped.
 
         If an optimizer steps twice in an iteration, those that have not stepped in it are no longer
-        in use. At an optimizer's first step, those that last stepped before its creation are not
-        either.
+        in use. At an optimizer's first step, optimizers that last stepped before its creation are
+        no longer in use either.
         """
         made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:
@@ -148,8 +148,9 @@ class Steps:
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
 
-        Only if an optimizer has stepped in it (without optimizers: a backward pass ran), or if it
-        has only read input. One that only read input does not count: its number goes to the next.
+        It is closed only if an optimizer has stepped in it (without optimizers: a backward pass
+        ran), or if it has only read input. One that only read input does not count: its number goes
+        to the next.
         """
         if self.has_input_alone or self._stepped or self._is_over:
             self._end()

@@ -109,7 +109,7 @@ class _Names:
         self._shown: dict[str, str] = {}
 
     def shown(self, name: str, shortened: Callable[[str], str] = normalised_name) -> str:
-        """Return the short form of a name or path."""
+        """Return a name or path; if it is long, its short form: `shortened`, cut and numbered."""
         if len(name) <= _LONG:
             return name
         if name not in self._shown:

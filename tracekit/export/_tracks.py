@@ -66,7 +66,7 @@ def tracks_of(
 
 
 def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Return rows as slices of a track; `columns` computes columns, others are null."""
+    """Return rows as slices of a track; `columns` computes some columns, all others are null."""
     absent = {
         "category": pl.lit(None, pl.String),
         "args": pl.lit(None),
@@ -148,7 +148,7 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges open at some time between the first start and last end of `spans`.
 
-    That is per process, and from the launch of the first of its `ops` on, if that is earlier.
+    Both are per process. The first launch of the process's `ops` is the start, if it is earlier.
     """
     window = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
@@ -185,10 +185,7 @@ def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 class Lanes:
-    """Puts the slices of a track into display rows, so that slices of a row nest or are disjoint.
-
-    Slices come by start, outer first.
-    """
+    """Puts slices (by start, outer first) into display rows in which they nest or are disjoint."""
 
     def __init__(self) -> None:
         self._open: list[list[int]] = []

@@ -55,7 +55,7 @@ class _Job:
         return found
 
     def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
-        """Return the answers of all ranks, once each has answered with one of `kinds`.
+        """Return all ranks' answers to request `identity`, once each has sent one of `kinds`.
 
         Raises an error if a rank does not answer within `seconds`.
         """

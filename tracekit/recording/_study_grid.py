@@ -318,7 +318,7 @@ def _program(
     fixed: Mapping[str, Value],
     arguments: Collection[str],
 ) -> tuple[str, ...]:
-    """Return the command with fixed options filled in; raise ValueError if it is invalid."""
+    """Return the command with the options `fixed` appended; raise ValueError if it is invalid."""
     if not isinstance(parts, list) or not parts:
         raise ValueError("program is not a list of texts")
     declared = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]

@@ -1,4 +1,4 @@
-"""Sections of the report of one run. A new section is a function, and a line at the end."""
+"""Sections of the report of one run. To add one, write a function and list it in `RUN_SECTIONS`."""
 
 from __future__ import annotations
 

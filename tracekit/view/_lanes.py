@@ -326,8 +326,8 @@ class RunLanes:
     def flows(self, start: int, end: int) -> dict[str, Any]:
         """Return for each op in an interval its lane and start, and lane and time of its launch.
 
-        A lane is null where none shows the op, or its launching thread. If there are more than
-        ``most`` ops (part of the result), ``flows`` is null.
+        A lane is null where none shows the op, or its launching thread. If there are more ops than
+        the result's ``most``, its ``flows`` is null.
         """
         inside = (pl.col("start") < end) & (pl.col("end") > start)
         columns = (*OF_OP, "launch_thread", "start", "launch_start")

@@ -83,7 +83,7 @@ class RunSums:
         ``name, kind, part, ops, total_ns, min_ns, max_ns, longest, busy_ns``: sums of `breakdown`
         by kernel in each part of the run; `longest` is the number of the op that takes `max_ns`.
     few
-        All spans of lanes that have few, with the columns `DRAWN`: key of the lane -> spans.
+        All spans of lanes with few spans, in the columns `DRAWN`: key of the lane -> spans.
     gpus
         First start and last end of the ops of each GPU, ns: device -> (start, end).
     blocks
@@ -285,7 +285,7 @@ def _kernels(read: Unpacked, header: Mapping[str, Any], most: int) -> pl.DataFra
 def _few(
     read: Unpacked, header: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
-    """Read the spans of lanes that have few from cached bytes; times are relative to `first`."""
+    """Read the spans of lanes with few spans from cached bytes; times are relative to `first`."""
     height = _integers([header["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
@@ -453,7 +453,7 @@ class _Adding:
                 room -= number
 
     def with_all(self, frame: pl.LazyFrame) -> _Adding:
-        """Add all rows of a frame to the sums; return these."""
+        """Add all rows of a frame to the sums; return self."""
         by = _BY["stages"] if self._kind == "ops" else _BY[self._kind]
         for key, rows, begin, until in _stretches(frame, by):
             if self._kind == "ops":
@@ -540,7 +540,7 @@ class _Adding:
         return {key: (self._spans[key], sums.tiles()) for key, sums in self._sums.items()}
 
     def few(self) -> dict[Key, pl.DataFrame]:
-        """Return the spans of lanes that have few, to draw them singly: key of lane -> spans."""
+        """Return the spans of lanes with few spans, to draw them singly: key of lane -> spans."""
         return {key: pl.concat(parts) for key, parts in self._few.items()}
 
 

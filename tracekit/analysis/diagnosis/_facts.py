@@ -517,7 +517,7 @@ class Finding:
     of_compute
         Whether the remedy shortens compute kernels; other wins are at most the rest of the step.
     of_gpu
-        Whether GPUs would have less work, a win that longer waits for host and input may cancel.
+        Whether GPUs would have less work; longer waits for host and input may cancel such a win.
     """
 
     finding: str

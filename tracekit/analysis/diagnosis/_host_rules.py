@@ -167,7 +167,7 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def _is_kept_off() -> pl.Expr:
-    """Select time off the CPU except where a thread waits for another to give it work."""
+    """Select time off the CPU, except where a thread waits for another thread to give it work."""
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
     return ~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES)
 

@@ -77,7 +77,7 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     layers of a pipeline stage: a rank that is late because it has more work is not slow. If the
     rank `is_it` runs at least 5 % more kernels than the median of the others, idle time does not
     count: its host has more to launch, while launches of those that wait for it are queued. Copies
-    are not counted for that, as a rank may copy the loss to the host and do no other work more.
+    are not counted as kernels here, as a rank may only copy the loss to the host in addition.
     """
     same = ["kind", "name"]
     known = facts.found(work_by_name)

@@ -466,7 +466,7 @@ def _behind(rows: pl.DataFrame) -> pl.DataFrame:
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of `idle_pieces`; call idle time unexplained if a launch queues too long.
 
-    That is longer than `QUEUED_NS` from the launch to the start of the op.
+    Too long: more than `QUEUED_NS` pass from the launch to the start of the op.
     """
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch_latency")
     too_long = queued & (_LENGTH > QUEUED_NS)
