@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.analysis.idle_account import (
     OwnPieces,
@@ -88,18 +89,18 @@ class Part:
         schema = self._placed(work.clear().collect()).schema
         some = [_narrow(self._placed(batch)) for batch in at_least_one(work)]
         held = pl.concat(some, how="vertical_relaxed").lazy()
-        return held.cast(schema).with_columns(pl.col(_TIMES) + pl.col("start"))
+        share = pl.col("end") / pl.col("duration_ns")
+        return held.cast(schema).with_columns(pl.col(_TIMES) + pl.col("start"), share=share)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Cut ops at the borders of usual steps, drop the rest; add ``iteration, counts, share``.
+        """Cut ops at the borders of usual steps, drop the rest; add ``iteration`` and others.
 
         An op that reaches over a border of steps becomes several rows: ``counts`` is true for one
-        of these; ``share`` is the row's share of the op's duration.
+        of these; ``duration_ns`` is the length of the op.
         """
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
         step = self.steps["iteration"].gather(pieces["window"])
-        share = LENGTH / pl.col("duration_ns")
-        return pieces.select(*rows.columns, "counts", share=share).with_columns(iteration=step)
+        return pieces.select(*rows.columns, "counts", "duration_ns").with_columns(iteration=step)
 
     @cached_property
     def found(self) -> OwnPieces:
@@ -134,7 +135,7 @@ class Part:
         return self.runs(LENGTH <= TINY_NS, RUN)
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
-        """Return sequences of kernels that meet the condition `own`, sorted by GPU, step and start.
+        """Return sequences of kernels that meet the condition `own`.
 
         A sequence (``run``) is `least` or more consecutive kernels of one step and GPU, launched by
         one thread.
@@ -144,15 +145,26 @@ class Part:
         ``op, device, iteration, start, end, range, run``; ``saved``, ns: lengths of kernels, 0 for
         the longest of each sequence, which fusing does not shorten.
         """
-        rows, begins = self._in_turn
-        holds = self.ops.select(own.fill_null(value=False)).collect().to_series().gather(rows)
-        run = (begins | (holds != holds.shift()).fill_null(value=True)).cum_sum().to_numpy()
-        long = holds.to_numpy() & (np.bincount(run)[run] >= least)
-        columns = self.ops.select("op", "device", "iteration", "start", "end", "range").collect()
-        found = columns[rows.filter(long)].with_columns(run=run[long])
+        run_of = self._run_of(own, least)
+        ops = self.ops.select("op", *CELL, "start", "end", "range").with_row_index("row")
+        found = pl.concat(
+            batch.with_columns(run=run_of[batch["row"]]).filter(pl.col("run") > 0).drop("row")
+            for batch in at_least_one(ops)
+        )
         longest = LENGTH.max().over("run") == LENGTH
         is_first = pl.int_range(pl.len()).over("run", longest) == 0
         return found.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
+
+    def _run_of(self, own: pl.Expr, least: int) -> NDArray[np.uint32]:
+        """Return for each op the number of its run, from 1 on; 0 if it is in none: see `runs`."""
+        rows, begins = self._in_turn
+        all_hold = self.ops.select(own.fill_null(value=False)).collect().to_series()
+        holds = all_hold.gather(rows)
+        run = (begins | (holds != holds.shift()).fill_null(value=True)).cum_sum().to_numpy()
+        long = holds.to_numpy() & (np.bincount(run)[run] >= least)
+        run_of = np.zeros(all_hold.len(), np.uint32)
+        run_of[rows.filter(long)] = run[long]
+        return run_of
 
     @cached_property
     def _in_turn(self) -> tuple[pl.Series, pl.Series]:
@@ -163,7 +175,8 @@ class Part:
         """
         same = [*CELL, "launch_thread"]
         kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")
-        held = kernels.select("row", "start", *same).collect()
+        batches = map(_shrunk, at_least_one(kernels.select("row", "start", *same)))
+        held = pl.concat(batches, how="vertical_relaxed")
         order = np.lexsort([held[name].to_numpy() for name in ("start", *reversed(CELL))])
         ordered = held.select("row", *same)[order]
         anew = pl.any_horizontal(pl.col(same).ne_missing(pl.col(same).shift()))
@@ -240,8 +253,12 @@ class Part:
 
 def _narrow(ops: pl.DataFrame) -> pl.DataFrame:
     """Return ops with times (`_TIMES`) relative to ``start``, in the smallest integer types."""
-    ops = ops.with_columns(pl.col(_TIMES) - pl.col("start"))
-    return ops.with_columns(each.shrink_dtype() for each in ops if each.dtype.is_integer())
+    return _shrunk(ops.with_columns(pl.col(_TIMES) - pl.col("start")))
+
+
+def _shrunk(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with integers in the smallest types that hold them."""
+    return rows.with_columns(each.shrink_dtype() for each in rows if each.dtype.is_integer())
 
 
 Measure = Callable[..., Frames]
