@@ -160,7 +160,7 @@ class _Chunk:
 
 
 def _thread_counts(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
-    """Return ``marks, marked, loading`` of `Nesting` from the counts per thread."""
+    """Return the fields ``marks, marked, loading`` of `Nesting`, from counts per thread."""
     thread, place = np.nonzero(seen.passes)
     marks = pl.DataFrame(
         {
@@ -264,7 +264,7 @@ _NO_SKELETON = pl.DataFrame(
 
 
 def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Test for each ``process, time`` whether a range of that process in `ranges` is open then."""
+    """Test for each ``process, time`` (ns) if a range of that process in `ranges` is open then."""
     changes = (
         pl.concat(
             [

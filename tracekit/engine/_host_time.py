@@ -127,7 +127,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _events(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, time, begins, range, owner, level``: starts and ends of ranges, in order.
+    """Return range starts and ends in order: ``line, time`` (ns), ``begins, range, owner, level``.
 
     ``line`` is a thread (and NVTX domain), ``begins`` whether it is a start, ``owner`` the range
     that starts (null at an end), and ``level`` the number of ranges open on the line from then on.

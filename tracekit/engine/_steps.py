@@ -71,7 +71,7 @@ def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     spans
-        ``process, device, start, end``, and further columns, which are kept.
+        ``process, device, start, end`` (ns), and further columns, which are kept.
     windows
         Windows, as `step_windows` returns them.
     """

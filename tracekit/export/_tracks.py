@@ -26,7 +26,7 @@ class Track:
         Name of the track.
     rows
         For slices the columns `_SLICE`, ordered by start, outer slices first, where ``args`` is a
-        struct or null; for a counter ``time, value``.
+        struct or null; for a counter ``time`` (ns), ``value``.
     unit
         Unit of the counter; None for slices.
     """
@@ -47,7 +47,7 @@ def tracks_of(
     trace
         The run.
     spans
-        Intervals to export: ``process, device, start, end``.
+        Intervals to export: ``process, device, start, end`` (ns).
     steps
         Intervals of steps, as `step_detail.step_spans` returns them.
     is_whole

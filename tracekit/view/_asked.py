@@ -79,7 +79,7 @@ class AskedRun(Run, Protocol):
     def export(
         self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None
     ) -> None:
-        """Write the run, or some of its steps, for another program."""
+        """Write the run, or some of its steps, in the format of another program (`to`)."""
 
     @property
     def kept(self) -> Kept | None:

@@ -120,7 +120,7 @@ class Counter:
 
 
 def samples_of(trace: Trace) -> pl.LazyFrame:
-    """Return the samples of all counters: the columns `KEY`, ``time, value``."""
+    """Return the samples of all counters: the columns `KEY`, ``time`` (ns), ``value``."""
     none = {name: pl.lit(None, kind) for name, kind in KEY.items()}
     metrics = trace["metrics"].with_columns(process=none["process"], name="recorded_name")
     used = {"name": pl.lit(IN_USE), "unit": pl.lit("bytes"), "value": pl.col("in_use")}

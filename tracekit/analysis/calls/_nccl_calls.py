@@ -493,7 +493,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 @lru_cache
 def _libraries(names: tuple[tuple[str, str | None], ...]) -> pl.DataFrame:
-    """Return ``library, algorithm, part`` (phase of experts) by (short, full) name; cached."""
+    """Return ``library, algorithm, part`` (experts' phase) by (short, full) kernel name; cached."""
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
     name, whole = pl.col("kernel_name"), pl.col("whole_name")

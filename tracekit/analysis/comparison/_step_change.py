@@ -249,7 +249,7 @@ def contributions(
 
 
 def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
-    """Return the change (b - a) of the mean and median step with intervals, if wanted verdicts."""
+    """Return the changes (b - a) of mean and median step; verdict is null unless `has_verdict`."""
     a, b = (each[np.newaxis, :] for each in steps.lengths)
     of_a, of_b = (np.full(1, number) for number in steps.devices)
     shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)

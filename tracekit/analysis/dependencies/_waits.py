@@ -105,8 +105,8 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     moments
         The run.
     waits
-        Waiting calls: ``start``, ``target`` (node of the end), ``ended`` (time of the end), and the
-        process, device, context and stream waited for.
+        Waiting calls: ``start`` (ns), ``target`` (node of the end), ``ended`` (its time, ns), and
+        the process, device, context and stream waited for.
     """
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
@@ -238,7 +238,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
         The run.
     waits
         Waits: ``process, event, correlation``; ``known``, correlation id of the recording call or
-        an upper limit of it; ``target, ended``, node and time of the end of the wait.
+        an upper limit of it; ``target, ended``, node and time (ns) of the wait's end.
     """
     if waits.is_empty():
         return pl.DataFrame(schema=_PAIR)
@@ -306,7 +306,7 @@ def _next_op(
     Parameters
     ----------
     waits
-        Calls, with ``start``.
+        Calls, with ``start`` (ns).
     launched
         Ops, with their launches.
     by

@@ -99,7 +99,7 @@ _KINDS_OF = {
 
 @cache
 def score() -> Mapping[str, Any]:
-    """Return rule -> ``claims, wrong``: how many findings were tested, and how many of them wrong.
+    """Read rule -> ``claims, wrong``: numbers of findings tested, and of these wrong.
 
     Written by benchmarks/findings.py.
     """

@@ -269,7 +269,7 @@ def _placed(calls: pl.DataFrame, ends: pl.DataFrame, trace: Trace) -> tuple[pl.D
 
     The second result is the number of communicators without a shared collective. A rank that
     created a communicator and never called it has one row, of number 0. ``since``: end of the
-    shared collective, null if ranks may leave it early.
+    shared collective, ns; null if ranks may leave it early.
     """
     rows = calls.sort("start", "range").with_columns(
         number=pl.int_range(1, pl.len() + 1).over(_MEMBER)

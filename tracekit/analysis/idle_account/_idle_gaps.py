@@ -178,9 +178,9 @@ def _found(
 
     Returns
     -------
-    Columns of ops with ``line`` (timeline), ``begin`` (of the gap), ``before, ahead, by_loader`` as
-    in `gaps_of`; and the columns `line`, ``end, before`` (end and number of the op that ends last)
-    per timeline.
+    Columns of ops with ``line`` (timeline), ``begin`` (of the gap, ns), ``before, ahead,
+    by_loader`` as in `gaps_of`; and the columns `line`, ``end, before`` (end and number of the op
+    that ends last) per timeline.
     """
     lines, reached = Lines(line), _reached(0)
     may_be_input = (pl.col("stage") == "IO") | (pl.col("bytes") >= _INPUT_BYTES)

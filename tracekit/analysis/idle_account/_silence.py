@@ -64,7 +64,7 @@ def _of_part(trace: Trace) -> Frames:
 
 
 def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``start, end`` of silent stretches (1 ms or more) that take half of one of `waits`."""
+    """Return ``start, end`` (ns) of silences of 1 ms or more that take half of one of `waits`."""
     if waits.is_empty():
         return waits
     inside = pl.any_horizontal(pl.col("time").is_between(*each) for each in waits.rows())

@@ -55,7 +55,7 @@ class KeySums:
     whole
         Sums by stage over each GPU's whole recording; None if not computed.
     windows
-        The time windows per GPU: ``window`` (number), ``process, device, start, end`` and others.
+        The time windows per GPU: ``window`` (number), ``process, device, start, end`` (ns), others.
     with_durations
         Whether durations of single ops were kept, from which medians can be computed.
     """

@@ -361,7 +361,7 @@ def step_parts(
 ) -> pl.DataFrame:
     """Divide steps into parts, stages and idle time: ``part``, `by`, ``length_ns, busy_ns``.
 
-    With `as_one` the whole run counts as a step, else time between steps is left out.
+    With `as_one` the whole run counts as one step; otherwise time outside of steps is left out.
     """
     windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     inside = times.stages.join(

@@ -328,7 +328,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
-    """Return the end `name` (``low, high``) of a single run's step interval, else `of_several`."""
+    """Return an end (`name`: low or high) of a step's interval; `of_several` if several runs."""
     of_one = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
     return pl.coalesce(of_one, of_several)
 

@@ -313,7 +313,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
     Returns
     -------
-    ``op, second_op, start``; ``src_device, via_device``: source and target of the first copy;
+    ``op, second_op, start`` (ns); ``src_device, via_device``: source and target of the first copy;
     ``second_src, dst_device``: those of the second copy.
     """
     known = ("op", "method", "bytes", "end", "src_device", "dst_device")
@@ -455,7 +455,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return ``src_device, via_device, dst_device``: NVLinks src-via and via-dst, none src-dst."""
+    """Return ``src_device, via_device, dst_device``: NVLink joins src-via, via-dst, not src-dst."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))

@@ -195,9 +195,9 @@ class Structure(Findings):
     again
         Mask of ops of backward passes that recompute a part of a forward pass.
     steps
-        ``step, start, end, whole``. A step lasts from the launch of its first op to the launch of
-        the next step's first op (the last step until after its last launch); `whole` is False if
-        the start or end of the recording cut it.
+        ``step, start, end`` (ns), ``whole``. A step lasts from the launch of its first op to the
+        launch of the next step's first op (the last step until after its last launch); `whole` is
+        False if the start or end of the recording cut it.
     """
 
     again: Array

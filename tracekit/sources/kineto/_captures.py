@@ -135,7 +135,7 @@ def _operators(inside: pl.DataFrame) -> pl.DataFrame:
 
 
 def _replays(gathered: Gathered) -> pl.DataFrame:
-    """Return kernels run by launches of CUDA graphs: ``correlation, start, stream, name``."""
+    """Return kernels run by CUDA graph launches: ``correlation, start`` (ns), ``stream, name``."""
     calls = pl.concat(
         [pl.DataFrame(schema={"name": pl.String, "correlation": pl.Int64})]
         + [each.with_columns(pl.col("name").cast(pl.String))

@@ -115,7 +115,7 @@ class Gathered:
     def add_captured(self, host: pl.DataFrame) -> None:
         """Add host events from graph captures in other traces, moved to before this trace's events.
 
-        They have ``group, pid, tid, start, end``.
+        They have ``group, pid, tid, start, end`` (times in ns).
         """
         self._add_host(host)
         self.first = _least(self.first, host["start"].min())
