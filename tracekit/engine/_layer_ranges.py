@@ -257,7 +257,7 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
 def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
     """Return the values at these rows; null where a row is negative or null."""
     places = pl.Series(rows)
-    return values.gather(places.set((places < 0).fill_null(value=True), None))
+    return values.gather(places.set(places < 0, None))
 
 
 def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:

@@ -384,7 +384,8 @@ class _Seen:
             return self.lanes.sums.names.filter(holds)
 
 
-_SHOWN = pl.exclude("report", "short_name", "host_memory", "graph_node", "launch_end", "recomputed")
+_SHOWN = pl.exclude("report", "short_name", "collective", "host_memory", "graph_node", "launch_end",
+                   "recomputed")  # fmt: skip
 """Columns of an op that are shown, or that its details are found by."""
 _SPAN = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 _STEP = ("process", "iteration")
@@ -404,9 +405,8 @@ class _Near:
     def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
         """Read the step that contains an op, and renumber its ranges."""
         number, step = op.select(*_STEP).row(0)
-        of_process = pl.col("process") == number
-        of_step = pl.col("iteration") == pl.lit(step, pl.Int64)
-        steps = trace["iterations"].filter(of_process, of_step).collect()
+        of_step = pl.col("process") == number, pl.col("iteration") == pl.lit(step, pl.Int64)
+        steps = trace.once(_iterations).filter(*of_step)
         at = op.select(start=_LAUNCH, end=_LAUNCH)
         times = pl.concat([steps.select("start", "end"), at])
         begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
@@ -426,6 +426,10 @@ class _Near:
         *step, around, at = op.select(*_STEP, "range", _LAUNCH).row(0)
         is_of_step = (*step,) == self.step and self.edges[0] <= at <= self.edges[1]
         return is_of_step and (around is None or around in self.ranges)
+
+
+def _iterations(trace: Trace) -> pl.DataFrame:
+    return trace.read("iterations")
 
 
 def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
