@@ -135,7 +135,7 @@ def parse_between(times: AskedTimes) -> tuple[int, int]:
             return int(times[0]), int(times[1])
         times = ":".join(map(str, times))
     text = str(times)
-    time = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
+    time = r"\s*(-?[0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
     found = re.fullmatch(f"{time}:{time}", text)
     if found is None:
         raise UsageError(f"{text!r} has no two times", _WRITE_TIMES)

@@ -20,7 +20,7 @@ function tickText(ns, step, last) {
 }
 
 function timeOf(text) {
-  const found = /^\s*([\d.,]+)\s*(ns|us|µs|ms|s)\s*$/.exec(text);
+  const found = /^\s*(-?[\d.,]+)\s*(ns|us|µs|ms|s)\s*$/.exec(text);
   if (!found) return null;
   const size = { ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9 }[found[2]];
   return Math.round(Number(found[1].replaceAll(",", "")) * size);
@@ -29,11 +29,12 @@ function timeOf(text) {
 const shortTime = (ns) => `${Number((ns / 1e6).toFixed(6))}ms`;
 const spanText = (from, to) => `${shortTime(from)}-${shortTime(to)}`;
 
-// From one time to another; or a length, which is laid around a middle.
+// From one time to another, either of which may be below 0; or a length, which is laid around a middle.
 function spanOf(text, middle) {
-  const times = text.split("-").map(timeOf);
-  if (times.includes(null) || times.length > 2) return null;
-  return times.length === 2 ? times : [middle - Math.floor(times[0] / 2), middle + Math.ceil(times[0] / 2)];
+  const both = /^(.*?s)\s*-(.*)$/.exec(text), [from, to] = (both?.slice(1) ?? [text]).map(timeOf);
+  if (from === null || to === null) return null;
+  if (both) return [from, to];
+  return from < 0 ? null : [middle - Math.floor(from / 2), middle + Math.ceil(from / 2)];
 }
 
 async function unpacked(text) {
