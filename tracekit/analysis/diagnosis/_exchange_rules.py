@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration, rounded
 from tracekit.analysis.diagnosis._parts import CELL, MEMBER, kernels, quantile_of, sends
-from tracekit.analysis.diagnosis._stragglers import kernel_paces, own_times, waited_for
+from tracekit.analysis.diagnosis._stragglers import own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
 
@@ -283,7 +283,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         win = win - cost if is_hollow and cost <= _HALF * win else 0.0
     is_won = facts.is_worth(win) or not facts.is_of_networks
     # Where all run the same kernels, experts or parts of a sequence may be what they exchange.
-    is_alike = facts.is_of_networks and kernel_paces(facts).height > 1
+    is_alike = facts.is_of_networks and facts.paces.height > 1
     what = "for work of other GPUs" + ", or exchange with them" * is_alike
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} {what}, {facts.share(lost.mean)}.",
@@ -306,7 +306,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
 
 def _has_stages(facts: Facts) -> bool:
     """Test if GPUs are pipeline stages: ranges, sends, or different kernels on each show it."""
-    return is_pipeline(facts.trace) or kernel_paces(facts).height <= 1
+    return is_pipeline(facts.trace) or facts.paces.height <= 1
 
 
 def _split_cost(facts: Facts) -> float:

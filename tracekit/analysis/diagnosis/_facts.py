@@ -51,6 +51,10 @@ _MANY = 100
 _MOST_PLACES = 3
 _LONGEST = 100
 """Most characters of the name of a place: names with arguments have hundreds."""
+_MOSTLY = 0.8
+"""Least share of time in equal kernels for GPUs to be compared."""
+PAIR = 2
+"""Number of GPUs without a median GPU: the faster one is the reference."""
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
      "end": pl.Int64()}
@@ -342,6 +346,31 @@ class Facts:
         return known.with_columns(pl.col("wait_ns").fill_null(0)).with_columns(
             avoidable=pl.when("ends_step").then(0).otherwise(working.clip(0, None))
         )
+
+    @cached_property
+    def paces(self) -> pl.DataFrame:
+        """How slow each GPU runs equal kernels: ``pace``, its time over the median GPU's.
+
+        With two GPUs the reference is the faster one. ``least`` is the lower quartile of the ratio
+        over kernels. No rows if GPUs do not run the same kernels equally often for most of their
+        time, as in a pipeline.
+        """
+        same = ["name", "launch_size"]
+        each, devices = self.found(kernels)["paces"], self.steps["device"].n_unique()
+        middle = pl.col("own").min() if devices <= PAIR else pl.col("own").median()
+        is_shared = (pl.len() == devices) & (pl.col("number").n_unique() == 1)
+        known = each.group_by(same).agg(usual=middle, is_shared=is_shared)
+        shared = each.join(known.filter("is_shared"), on=same, nulls_equal=True)
+        total = pl.col("total").sum()
+        of_shared = shared.group_by("device").agg(shared=total)
+        told = each.group_by("device").agg(total).join(of_shared, on="device", how="left")
+        if not (told["shared"].fill_null(0) / told["total"] >= _MOSTLY).all():
+            shared = shared.clear()
+        expected = (pl.col("total") / pl.col("own") * pl.col("usual")).sum()
+        return shared.sort("device", *same).group_by("device").agg(
+            pace=total / expected, kernels=pl.col("number").sum(),
+            least=(pl.col("own") / pl.col("usual")).quantile(0.25),
+        )  # fmt: skip
 
     @cached_property
     def winnable_ns(self) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import Facts, Finding, duration, rounded
+from tracekit.analysis.diagnosis._facts import PAIR, Facts, Finding, duration, rounded
 from tracekit.analysis.diagnosis._parts import LENGTH, kernels
-from tracekit.analysis.diagnosis._stragglers import kernel_paces, waited_for
+from tracekit.analysis.diagnosis._stragglers import waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import covered, merged
 from tracekit.engine import launch_groups
@@ -20,7 +20,6 @@ _REACHED = 0.9
 """What a good copy reaches of the peak of a link."""
 _PACE = 1.05
 _LARGE = 1 << 20
-_PAIR = 2
 _COLD = 1.5
 """Cold steps are spoken of where one takes so many times as long as the median of the others."""
 
@@ -131,7 +130,7 @@ def slow_links(facts: Facts) -> Finding | None:
 
 def slow_clocks(facts: Facts) -> Finding | None:
     """Find a GPU that takes longer than the others for the same kernels (slow clocks)."""
-    paces = kernel_paces(facts)
+    paces = facts.paces
     if paces.height <= 1:
         return None
     worst = paces.sort("pace", "device", descending=[True, False]).row(0, named=True)
@@ -143,7 +142,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
     lost = longer if waited is None else min(longer, waited)
     if not facts.is_worth(lost):
         return None
-    others = "other" if paces.height == _PAIR else "median"
+    others = "other" if paces.height == PAIR else "median"
     return Finding(
         of_gpu=True,
         finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the {others} "

@@ -17,20 +17,16 @@ from tracekit.analysis.calls import (
     unnamed_groups,
     unrecorded_ranks,
 )
-from tracekit.analysis.diagnosis._facts import Facts, facts_of
-from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, Part, calls, kernels, work
+from tracekit.analysis.diagnosis._facts import PAIR, Facts, facts_of
+from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, Part, calls, work
 from tracekit.analysis.facts import is_message, require_ops
 from tracekit.analysis.idle_account import BEHIND, idle_sums
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Frames, Trace
 from tracekit.support.wording import duration, first_line
 
-_MOSTLY = 0.8
-"""Least share of time in equal kernels for GPUs to be compared."""
 _SHOWN = 8
 """So many missing ranks are listed."""
-_PAIR = 2
-"""Number of GPUs without a median GPU: the faster one is the reference."""
 _MORE_KERNELS = 1.05
 """A rank with so many times the median kernels of its peers does other work than they do. Of jobs
 where one GPU updates all weights, this was asked of two: theirs has 1.13 and 1.16 times the ops."""
@@ -129,30 +125,6 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
         name: each.group_by(_CELL).agg(local_ns=LENGTH.sum()).collect()
         for name, each in sums.items()
     }
-
-
-def kernel_paces(facts: Facts) -> pl.DataFrame:
-    """Return how slow each GPU runs equal kernels: ``pace``, its time over the median GPU's.
-
-    With two GPUs the reference is the faster one. ``least`` is the lower quartile of the ratio over
-    kernels. No rows if GPUs do not run the same kernels equally often for most of their time, as in
-    a pipeline.
-    """
-    same = ["name", "launch_size"]
-    devices = facts.steps["device"].unique()
-    each, shared_ns = facts.found(kernels)["paces"], pl.col("total").filter("is_shared").sum()
-    middle = pl.col("own").min() if devices.len() <= _PAIR else pl.col("own").median()
-    is_shared = (pl.len() == devices.len()) & (pl.col("number").n_unique() == 1)
-    usual = each.group_by(same).agg(usual=middle, is_shared=is_shared)
-    shared = each.join(usual, on=same, nulls_equal=True)
-    told = shared.group_by("device").agg(told=shared_ns / pl.col("total").sum())["told"]
-    if not (told >= _MOSTLY).all():
-        shared = shared.clear()
-    expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
-    return shared.sort("device", *same).group_by("device").agg(
-        pace=shared_ns / expected, kernels=pl.col("number").filter("is_shared").sum(),
-        least=(pl.col("own") / pl.col("usual")).filter("is_shared").quantile(0.25),
-    )  # fmt: skip
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
@@ -321,7 +293,7 @@ def _excess(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     whole = members.join(each.select("what").unique(), how="cross").join(
         each, on=[*MEMBER, "what"], how="left"
     ).with_columns(pl.col("time").fill_null(0))  # fmt: skip
-    middle = pl.col("time").min() if members.height <= _PAIR else pl.col("time").median()
+    middle = pl.col("time").min() if members.height <= PAIR else pl.col("time").median()
     beyond = whole.with_columns(
         excess_ns=(pl.col("time") - middle.over("what")) / facts.number
     ).filter(pl.col("excess_ns") > 0)  # fmt: skip
