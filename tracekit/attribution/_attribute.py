@@ -129,9 +129,7 @@ def attribute_recording(
     step()
     known = Known(
         nesting, found.teams, found.windows, autograd, roles.table, launches.by_thread,
-        roles.processes_of, found.iterations["process"].unique(),
-        found.iterations.filter(pl.col("name").is_null())["process"].unique(), counted,
-        roles_by_name(counted, rules),
+        roles.processes_of, found.iterations, counted, roles_by_name(counted, rules),
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)
     verdicts = judge_all(ops, placed, known, rules, workspace, has_unlaunched=launches.alone > 0)

@@ -486,7 +486,7 @@ class Updated:
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         self._steps = iterations.select("process", "start", step="start").sort("start")
-        self._found: list[pl.DataFrame] = []
+        self._found = [self._steps.select("process", "step").clear()]
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note the steps in a chunk of the table of ops that are the last before an update."""
@@ -501,15 +501,11 @@ class Updated:
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of processes whose weights are updated only after some of the steps."""
-        if not self._found:
-            return
         of_process = pl.concat(self._found).unique().group_by("process")
         updated = of_process.agg(pl.len(), first=pl.min("step"), last=pl.max("step"))
-        between = self._steps.join(updated, on="process").filter(
-            pl.col("step").is_between("first", "last")
-        )
-        counts = between.group_by("process").agg(pl.first("len"), steps=pl.len()).sort("process")
-        for _, count, steps in counts.rows():
+        between = pl.col("step").is_between("first", "last")
+        marked = self._steps.join(updated, on="process").filter(between).group_by("process")
+        for _, count, steps in marked.agg(pl.first("len"), steps=pl.len()).sort("process").rows():
             if count <= _UPDATED * steps:
                 yield (
                     f"weights are updated in {count:,} of {steps:,} steps that ranges mark: the "

@@ -53,10 +53,8 @@ class Known:
         Number of ops by launching thread.
     processes
         ``process, report`` of all processes in the recording; a report is a trace file.
-    named
-        Processes whose iterations (training steps) are marked by ranges.
-    repeats
-        Those of them whose iterations are known only by the repetition of forward ranges.
+    iterations
+        The iterations (training steps) that ranges mark, without a name if by repetition.
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles
@@ -70,8 +68,7 @@ class Known:
     threads: pl.DataFrame
     by_thread: Array
     processes: pl.DataFrame
-    named: pl.Series
-    repeats: pl.Series
+    iterations: pl.DataFrame
     counted: pl.DataFrame
     roles: Array
 
@@ -324,17 +321,18 @@ def judge_all(
         process for process in unexplained
         if process in untold and process in trains and structures.of[process].training
     ]  # fmt: skip
-    spoken_of = set(known.nesting.skeleton["process"])
+    spoken_of, named = set(known.nesting.skeleton["process"]), set(known.iterations["process"])
     counts_steps = [
         process
         for process in unexplained
-        if process not in set(known.named)
+        if process not in named
         and structures.of[process].steps.height > 1
         # Of a network that does not train, a period may be that of its layers, which ranges tell;
         # beside one that trains, its requests are no steps of the run.
         and (process in trains or not (trains or process in spoken_of))
     ]
-    serves = sorted({*known.repeats} - trains) if trains & {*known.named, *counts_steps} else []
+    repeats = set(known.iterations.filter(pl.col("name").is_null())["process"])
+    serves = sorted(repeats - trains) if trains & {*named, *counts_steps} else []
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
     filled = _filled(ops, launches, known, structures, claimed, rules)

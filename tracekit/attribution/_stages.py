@@ -410,7 +410,7 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("copy_kind", lambda rules: _where(pl.col("trains") & pl.col("between"), _handed(rules))),
     ("copy_kind", lambda rules: _where("trains", _by_sets(rules["copy"]))),
     ("copy_kind", lambda _: pl.when("on_input_stream").then(pl.lit("IO"))),
-    ("verdict", lambda _: _where(pl.col("infers") & _is_kernel(), pl.lit("FP"))),
+    ("verdict", lambda _: _where(pl.col("infers") & _may_infer(), pl.lit("FP"))),
     ("none", lambda _: pl.lit("OTHER")),
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
@@ -427,8 +427,10 @@ _DECIDED = {
 """``stage, stage_source`` from the first source that gives a stage."""
 
 
-def _is_kernel() -> pl.Expr:
-    return pl.col("kind").cast(pl.String).is_in([*KERNEL_KINDS, "graph"])
+def _may_infer() -> pl.Expr:
+    is_kernel = pl.col("kind").cast(pl.String).is_in([*KERNEL_KINDS, "graph"])
+    # A broadcast may bring the weights of a training elsewhere.
+    return is_kernel & pl.col("collective").ne_missing("broadcast")
 
 
 def _may_exchange() -> pl.Expr:
