@@ -103,6 +103,15 @@ def test_what_is_wrong_is_a_usage_error(trace: Trace, sql: str) -> None:
     assert "no " in str(caught.value) or "query" in str(caught.value)
 
 
+@pytest.mark.parametrize("of", ["name", "stage"])
+def test_a_pattern_for_categories_needs_a_cast(trace: Trace, of: str) -> None:
+    """The hint listed the tables."""
+    with pytest.raises(UsageError) as caught:
+        query(trace, f"SELECT op FROM ops WHERE {of} LIKE '%g%'")
+    assert "CAST(name AS VARCHAR) LIKE '%gemm%'" in str(caught.value.hint)
+    query(trace, f"SELECT op FROM ops WHERE CAST({of} AS VARCHAR) LIKE '%g%'")
+
+
 READERS = ("read_csv", "read_parquet", "read_ipc", "read_json", "read_ndjson", "scan_csv")
 
 

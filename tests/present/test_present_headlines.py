@@ -181,6 +181,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ),
         ("links", LINKS | {"utilisation": [0.5] * 2}, {"origin": "assumed"},
          "Most bytes: GPU1 → GPU0, 2 kB, at 50.0 % of its assumed peak while it is busy"),
+        ("links", LINKS | {"utilisation": [0.5] * 2, "evidence": ["measured", "modelled"]}, {},
+         "Most bytes: GPU1 → GPU0, 2 kB (modelled), at 50.0 % of its peak while it is busy"),
         ("links", {"bytes": [1], "host": ["a"], "nic": [None]}, {}, None),
         ("links", NICS, {},
          f"{NETWORK}4 kB, received by NICs of an unnamed host; {MEANWHILE}20.0 % of the time"),

@@ -124,3 +124,10 @@ def test_a_table_that_goes_to_no_terminal_has_200_columns_at_most() -> None:
     lines = terminal(frame, {}).splitlines()
     assert max(map(len, lines)) == 200 - 1  # the margin on the right is blank
     assert terminal(frame.with_columns(text=pl.lit("x" * 150)), {}).count("x" * 150) == 1
+
+
+@pytest.mark.parametrize("beside", ["kind", "on_path"])
+def test_names_of_kernels_are_short_in_each_of_their_tables(beside: str) -> None:
+    """The longest ops of the critical path had other names than in `breakdown`."""
+    frame = pl.DataFrame({"name": [XMMA], beside: [1]})
+    assert with_readable_names(frame)["name"].item() == "gemm wgrad tf32 128x64x32"

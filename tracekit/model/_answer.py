@@ -468,7 +468,7 @@ TRAITS: Mapping[str, Traits] = {
         )
         for place, name in enumerate(_SPARE)
     },
-    "name": Traits(kernel_beside=frozenset({"kind", "segments"})),
+    "name": Traits(kernel_beside=frozenset({"kind", "segments", "on_path"})),
     "kernel": Traits(kernel_beside=frozenset({"kernel"})),
     "before": Traits(kernel_beside=frozenset({"after"})),
     "after": Traits(kernel_beside=frozenset({"before"})),

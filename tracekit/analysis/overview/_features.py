@@ -149,6 +149,7 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_OF_CATEGORIES = re.compile(r"got:? `?(?:cat|enum)")
 _READING = re.compile(r"\s*\(*\s*(select|with|show|explain|describe)\b", re.IGNORECASE)
 # Functions of the SQL engine that open files; a query is for this run's tables alone. Their names
 # may be quoted, and only space and comments come before the parenthesis. Text that looks like such
@@ -193,9 +194,10 @@ def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> 
     except pl.exceptions.PolarsError as error:
         # What follows the first paragraph is the engine's plan, which names files of the store.
         reason = str(error).strip().split("\n\n")[0]
-        raise UsageError(
-            f"the query failed ({reason})", f"the tables are {', '.join(frames)}"
-        ) from error
+        hint = f"the tables are {', '.join(frames)}"
+        if _OF_CATEGORIES.search(reason):
+            hint = "names, stages and kinds are categories: CAST(name AS VARCHAR) LIKE '%gemm%'"
+        raise UsageError(f"the query failed ({reason})", hint) from error
 
 
 @first_line("info")

@@ -696,7 +696,8 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     share = most["utilisation"]
     peak = "assumed peak" if meta.get("origin") == "assumed" else "peak"
     full = "" if share is None else f", at {percent(share)} of its {peak} while it is busy"
-    text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+    modelled = " (modelled)" if most.get("evidence") == "modelled" else ""
+    text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{modelled}{full}"
     unknown = meta.get("collectives_of_unknown_size")
     if not unknown:
         return f"Most bytes: {text}"
