@@ -137,7 +137,7 @@ def _branch(path: str, depth: int | None) -> str:
 def time_unit(frame: pl.DataFrame) -> str | None:
     """Return the unit in which most times of a frame are shown; None if it has no times."""
     scales = [scale.unit for scale in _time_scales(frame).values()]
-    return max(scales, key=scales.count, default=None)
+    return max(scales, key=scales.count, default=None) if frame.height else None
 
 
 def time_scale(frame: pl.DataFrame, name: str) -> Scale:

@@ -133,8 +133,8 @@ def _warnings(timed: pl.DataFrame, study: pl.DataFrame, *, apart: bool) -> list[
     """Warn of configurations without a run on one GPU, without network name, or with two baselines.
 
     Two baselines are several runs on the smallest number of GPUs. They are warned of if runs are
-    evaluated one by one (`apart`); else they are pooled, and one baseline. A further warning counts
-    runs of the study that have a time, and an unknown number of GPUs.
+    evaluated one by one (`apart`); else they are pooled, and one baseline. Further warnings count
+    runs of the study that have no time, or an unknown number of GPUs.
     """
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
@@ -145,7 +145,10 @@ def _warnings(timed: pl.DataFrame, study: pl.DataFrame, *, apart: bool) -> list[
     beside = smallest.filter(_N > 1).join(alone, on=_GROUP[:2], how="semi", nulls_equal=True).height
     has_time = pl.any_horizontal(pl.col("step_ns", "epoch_ns").is_not_null())
     uncounted = study.filter(has_time, _N.is_null()).height
+    stepless = study.filter(~has_time).height
     warnings = {
+        f"{count(stepless, 'run')} left out, of which no step is known: ingest with --iteration "
+        "REGEX, the pattern of ranges that are steps": stepless > 0,
         f"{count(uncounted, 'run')} left out, whose number of GPUs is unknown: ingest with --label "
         "gpus=N": uncounted > 0,
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
