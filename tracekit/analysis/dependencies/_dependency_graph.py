@@ -83,7 +83,7 @@ _CROSSING = (
 
 
 def _of_ops(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, dict[str, Array]]:
-    """Return edges into ops not implied by node numbers, and arrays of `Net` for the others.
+    """Return edges into ops that node numbers do not imply; and arrays of `Net` for implied edges.
 
     Listed are edges into ops without a recorded launch that come first on a stream, and edges
     between participants of a matched collective.
