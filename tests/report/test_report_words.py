@@ -20,8 +20,8 @@ from tracekit.report._subject import Close
 
 
 def _subject(*stages: str, cold: int = 0, **close: Any) -> Any:
-    ops = pl.LazyFrame({"stage": stages or ("FP", "BP")})
-    run = SimpleNamespace(trace={"ops": ops})
+    by_stage = {"stage": pl.DataFrame({"stage": stages or ("FP", "BP")})}
+    run = SimpleNamespace(breakdown=lambda by: by_stage[by])
     return SimpleNamespace(close=SimpleNamespace(cold=Cold(cold), **close), run=run)
 
 
@@ -56,7 +56,7 @@ def test_communication(exposed: int, whole: int, value: str, raw: float) -> None
     each = pl.DataFrame(
         {"exposed_ns": [exposed], "communication_ns": [2 * exposed], "step_ns": [whole]}
     )
-    tile = _verdict._communication(_subject(communication=each))
+    tile = _verdict._communication(_subject(work=SimpleNamespace(communication=each)))
     assert (tile.value, tile.raw) == (value, raw)
 
 
@@ -146,7 +146,9 @@ def test_a_stage_that_names_of_kernels_tell_is_no_more_than_that(weak: str, told
     idle = pl.DataFrame({"cause": ["unexplained"], "idle_ns": [60], "rests_on": [None]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
-        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle, meta={})),
+        close=SimpleNamespace(
+            work=SimpleNamespace(communication=none), idle=SimpleNamespace(rows=idle, meta={})
+        ),
     )
     assert f"Of it 27.5 % {told}" in str(_verdict._without_steps(subject))
 
@@ -181,7 +183,9 @@ def test_a_recording_that_copies_says_so_without_steps() -> None:
     idle = pl.DataFrame({"cause": ["allocation"], "idle_ns": [60], "rests_on": ["API calls"]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
-        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle, meta={})),
+        close=SimpleNamespace(
+            work=SimpleNamespace(communication=none), idle=SimpleNamespace(rows=idle, meta={})
+        ),
     )
     said = str(_verdict._without_steps(subject))
     assert "the recording of 2 GPUs lasts 1.000 us on each." in said
