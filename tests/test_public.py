@@ -35,7 +35,8 @@ PUBLIC = {
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.step_detail": """
         StepWork around around_steps details driving_threads idle_spans median_step
-        ops_inside ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans work_in_steps
+        ops_inside ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
+        work_in_steps
     """,
     "tracekit.analysis.communication": """
         KEYS Traffic collective_calls collectives communicators latency
