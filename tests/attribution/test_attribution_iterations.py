@@ -50,6 +50,18 @@ def test_numbered_ranges() -> None:
     assert dict(zip(names, found, strict=True)) == dict.fromkeys(names, wanted)
 
 
+@pytest.mark.parametrize("inner", ["step {}", "batch {}"])
+def test_a_range_around_steps_with_an_update_each_is_no_step(inner: str) -> None:
+    """The range of a whole program, or of a part of it: it would be the only step."""
+    batches = [(10 + 30 * n, 35 + 30 * n, inner.format(n)) for n in range(3)]
+    updates = [(30 + 30 * n, 34 + 30 * n, "optimizer") for n in range(3)]
+    assert _named((0, 120, "step 1"), *batches, *updates) == [
+        (0, n, 10 + 30 * n, 35 + 30 * n) for n in range(3)
+    ]
+    # Batches whose gradients are accumulated are parts of a step.
+    assert _named((0, 120, "step 1"), *batches, *updates[-1:]) == [(0, 1, 0, 120)]
+
+
 def test_annotated_steps_of_evaluation_are_no_training_steps() -> None:
     assert _named((0, 10, "eval#step_num=0#"), (20, 30, "eval#step_num=1#")) == []
 

@@ -69,7 +69,7 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     """
     outside = _outside_captures(ranges.filter(~pl.col("apart")), rules)
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
-    named = _named(outside if chosen else _without_updates(outside, training), training)
+    named = _named(outside if chosen else _without_groups(outside, training), training)
     if not chosen:
         named = _without_input_alone(named, outside)
     if chosen:
@@ -104,6 +104,35 @@ def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         .filter(pl.col("start") < pl.col("until"))
     )
     return ranges.join(inside.select("range"), on="range", how="anti", maintain_order="left")
+
+
+def _without_groups(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Drop ranges around several steps from the candidates: those with an update in each of them.
+
+    Such a range is that of a whole program, for example. `training` is the training thread of each
+    process.
+    """
+    thread, updates = ["process", "thread"], ranges.filter(pl.col("stage") == "WU")
+    ranges = _without_updates(ranges, training)
+    found = ranges.drop_nulls("rule").select(*thread, "range", "start", "end")
+    steps = (
+        updates.select(*thread, at="start").sort("at").join_asof(
+            found.sort("start").rename({"start": "began"}),
+            left_on="at", right_on="began", by=thread, check_sortedness=False,
+        )
+        .filter(pl.col("at") < pl.col("end"))
+        .unique("range")
+        .sort("began")
+        .select(*thread, "began", number=pl.int_range(pl.len()).over(thread))
+    )  # fmt: skip
+    for at in ("start", "end"):
+        found = found.sort(at).join_asof(
+            steps.rename({"number": f"last_at_{at}"}),
+            left_on=at, right_on="began", by=thread, check_sortedness=False,
+        ).drop("began")  # fmt: skip
+    inside = pl.col("last_at_end") - pl.col("last_at_start").fill_null(-1)
+    groups = found.filter(inside > 1)["range"]
+    return ranges.filter(~pl.col("range").is_in(groups.implode()))
 
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
