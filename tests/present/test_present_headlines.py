@@ -45,6 +45,7 @@ COUNTERS = {
     "difference_bytes": [300, None, -30_000], "difference_share": [0.3, None, -0.2308],
 }  # fmt: skip
 NETWORK, MEANWHILE = "Most across the network: ", "meanwhile GPUs compute nothing for "
+UNKNOWN = "Whether GPUs wait for input is not recorded; they copy input while no kernel runs for"
 STALLED = "GPUs wait for input, or copy it while no kernel runs, for"
 NICS = {
     "host": ["a", None], "nic": ["mlx5_0", None], "direction": ["out", "in"],
@@ -242,10 +243,11 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          {"sum_over": "3 steps of each GPU"},
          ("GPUs are not known to wait for input in 3 steps of each GPU; they copy input while no "
           "kernel runs for 25.0 % of their window")),
-        ("stalls", {"data_stall_ns": [None], "window_ns": [4], "wait_ns": [None]}, {},
-         "Whether GPUs wait for input is not recorded"),
-        ("stalls", {"run": ["a"], "data_stall_ns": [None], "window_ns": [4], "wait_ns": [None]}, {},
-         "Whether GPUs wait for input is not recorded"),
+        ("stalls", {"data_stall_ns": [None], "window_ns": [4], "wait_ns": [None], "input_ns": [1]},
+         {}, f"{UNKNOWN} 25.0 % of their window"),
+        ("stalls", {"run": ["a", "b"], "data_stall_ns": [None] * 2, "window_ns": [4, 4],
+                    "wait_ns": [None] * 2, "input_ns": [1, 2]},
+         {}, f"{UNKNOWN} 50.0 % of their window in b, the most"),
         ("stalls", {"data_stall_ns": [1, 0], "window_ns": [2, 2], "rests_on": ["ranges", None]},
          {}, f"{STALLED} 25.0 % of their window"),
         ("info", {"command": ["a", "b", None], "available": ["yes", "no", "yes"]}, {},

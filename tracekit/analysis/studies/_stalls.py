@@ -503,21 +503,23 @@ def _steps(number: int) -> str:
 def _first_of_stalls(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
         return None
-    known = rows.drop_nulls(["data_stall_ns", "window_ns"])
+    is_unknown = "wait_ns" in rows.columns and rows["wait_ns"].is_null().all()
+    part = "input_ns" if is_unknown else "data_stall_ns"
+    known = rows.drop_nulls([part, "window_ns"])
     of = ""
     if "run" in rows.columns:  # of several, which have no window together
-        known = known.sort(pl.col("data_stall_ns") / pl.col("window_ns")).tail(1)
+        known = known.sort(pl.col(part) / pl.col("window_ns")).tail(1)
         of = "".join(f" in {text_of(run)}, the most" for run in known["run"])
-    if "wait_ns" in rows.columns and rows["wait_ns"].is_null().all():
-        return "Whether GPUs wait for input is not recorded"
     window = float(known["window_ns"].sum())
     if not window:
         return None
-    share = percent(float(known["data_stall_ns"].sum()) / window)
+    copied = "copy input while no kernel runs for"
+    share = f"{percent(float(known[part].sum()) / window)} of their window{of}"
+    if is_unknown:
+        return f"Whether GPUs wait for input is not recorded; they {copied} {share}"
     if "rests_on" in rows.columns and rows["rests_on"].is_null().all():
-        copies = f"they copy input while no kernel runs for {share} of their window"
-        return f"GPUs are not known to wait for input in {meta['sum_over']}; {copies}"
-    return f"GPUs wait for input, or copy it while no kernel runs, for {share} of their window{of}"
+        return f"GPUs are not known to wait for input in {meta['sum_over']}; they {copied} {share}"
+    return f"GPUs wait for input, or copy it while no kernel runs, for {share}"
 
 
 @first_line("bubbles")
