@@ -123,7 +123,7 @@ def view(
     """Scroll through whole runs in a browser, and select a time to break it down.
 
     The page is served on 127.0.0.1, only to those who have the printed address, until Ctrl-C;
-    docs/view.md explains it. Without RUN it is the run ingested last.
+    docs/view.md explains it. Without RUN it shows the run ingested last.
     """
     from tracekit.view import View
 

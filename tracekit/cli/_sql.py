@@ -39,7 +39,7 @@ class _NamingTables(Command):
 
     def _help_text(self) -> str:
         stored, made = ", ".join(model.TABLES), ", ".join(model.DERIVED)
-        return f"{self._text}\n\nThe tables are {stored}, and worked out of them {made}."
+        return f"{self._text}\n\nThe tables are {stored}, and, computed from these, {made}."
 
     def _tell(self, text: str) -> None:
         self._text = text

@@ -116,8 +116,8 @@ def info(
 ) -> "Answer":
     """Show the contents of a run, the questions it can answer, and how to record missing data.
 
-    `none` means that the recorder looks for a command's data (such as collectives), but the program
-    had none. docs/needs.md lists the data of each recorder; docs/clocks.md explains clocks.
+    In the column `available`, `none` means that the recorder looks for such data (for example
+    collectives), but the program had none. docs/needs.md lists the data of each recorder.
     """
     from tracekit.analysis.clocks import clock_evidence
     from tracekit.analysis.overview._features import features
