@@ -155,8 +155,8 @@ def _mutants(part: Results) -> Iterator[str]:
     words = (
         "To see whether the tests detect errors, `benchmarks/mutants.py` changes one operator, number, condition or method of"
         f" the code at a time, and runs tests. Of {part['all']:,} possible changes, {part.get('asked', tried):,} were drawn at"
-        f" random (seed {part['seed']}) and {tried:,} tried. For each change, the tests of those packages ran that execute the"
-        " changed line, and of the packages beside them. A change is *detected* if a test fails that passes without the"
+        f" random (seed {part['seed']}) and {tried:,} tried. For each change, tests ran of the packages whose tests execute"
+        " the changed line, and of the packages beside them. A change is *detected* if a test fails that passes without the"
         " change.\n\nThe *score* is the share of detected changes. Changes that cannot affect any answer do not count in it;"
         " `benchmarks/equivalent_mutants.toml` lists them with the reason. Changes for which a test was added after this run"
         " count as detected."
