@@ -141,8 +141,9 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
         if of.equals(ending) and found.gaps.drop("pair").equals(gaps):
             return found
-    kept[:] = [(ending, _explained_gaps(trace, gaps, ending))]
-    return kept[0][1]
+    explained = _explained_gaps(trace, gaps, ending)
+    kept[:] = [(ending, explained)]
+    return explained
 
 
 def _kept(_: Trace) -> list[tuple[pl.DataFrame, OwnPieces]]:
@@ -174,15 +175,16 @@ def _by_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     is_between, kept = pl.col("after").is_not_null(), trace.once(_kept_between)
     numbers = gaps.filter(is_between).select("gap", "pair")
     between = gaps.filter(is_between).drop("gap", "pair")
-    if not kept or not kept[0][0].equals(between):
+    pieces = next((found for of, found in kept if of.equals(between)), None)
+    if pieces is None:
         numbered = gaps.filter(is_between).drop("gap").with_row_index("gap")
         waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
         hosts = _of_hosts(trace, numbered, pairs)
-        kept[:] = [(between, pl.concat(
+        pieces = pl.concat(
             _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
             for group in _apart(numbered)
-        ))]  # fmt: skip
-    pieces = kept[0][1]
+        )
+        kept[:] = [(between, pieces)]
     known = pieces.with_columns(numbers[pieces["gap"]])
     behind = _without_host(_phases(gaps.filter(~is_between)))
     return pl.concat([known, behind.select(known.columns)]).sort("gap", "start")
