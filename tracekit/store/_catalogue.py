@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,15 @@ class Catalogue:
                 yield connection
 
     def _identity(self, connection: sa.Connection) -> str | None:
-        inspected = sa.inspect(connection)
-        kinds = {
-            **dict.fromkeys(inspected.get_view_names(), "view"),
-            **dict.fromkeys(inspected.get_table_names(), "table"),
-        }
+        if self._is_sqlite:  # of which SQLAlchemy would ask in many steps
+            listed = connection.exec_driver_sql("SELECT name, type FROM sqlite_master")
+            kinds = dict(map(tuple, listed))
+        else:
+            inspected = sa.inspect(connection)
+            kinds = {
+                **dict.fromkeys(inspected.get_view_names(), "view"),
+                **dict.fromkeys(inspected.get_table_names(), "table"),
+            }
         if not check_tables(kinds, self.where):
             return None
         meta: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(_META))}
@@ -239,6 +243,7 @@ def _parsed(catalog: str) -> sa.URL:
     raise StoreError("TRACEKIT_CATALOG names neither a PostgreSQL database nor a file", hint)
 
 
+@lru_cache(8)
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
     # Without the driver's own transactions: a writer has to say BEGIN IMMEDIATE.
     arguments = {"timeout": WAIT_SECONDS, "isolation_level": None}

@@ -136,6 +136,8 @@ def make_report(
     StoreError
         If the tables cannot be written.
     """
+    import polars as pl  # noqa: PLC0415
+
     from tracekit.attribution import attribute_recording  # noqa: PLC0415
     from tracekit.sources import open_report  # noqa: PLC0415
     from tracekit.support.spool import Workspace  # noqa: PLC0415
@@ -145,13 +147,16 @@ def make_report(
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)
         sums = options.sums() if options.sums else None
-        with (
-            TraceWriter(folder) as writer,
-            _written(writer, sums) as append,
-            Behind(append) as write,
-        ):
+        writer = TraceWriter(folder)
+
+        def append(table: str, rows: pl.DataFrame) -> None:
+            writer.append(table, rows)
+            if sums is not None and table == "ops":
+                sums.add(rows)
+
+        with writer, Behind(append) as write:
             recording = open_report(path, workspace, progress, options.nsys, options.captures)
-            reports = _digested(recording.tables["reports"], options.digest)
+            reports = recording.tables["reports"].with_columns(digest=pl.lit(options.digest))
             for name, table in {**recording.tables, "reports": reports}.items():
                 write(name, table.clone)
             for name, batches in recording.passing.items():
@@ -166,24 +171,6 @@ def make_report(
 
 
 @contextmanager
-def _written(
-    writer: TraceWriter, sums: _Adding | None
-) -> Iterator[Callable[[str, pl.DataFrame], None]]:
-    """Yield a function that writes rows of a table, and passes ops to `sums` as well."""
-    with ThreadPoolExecutor(1, "add") as adder:
-
-        def append(table: str, rows: pl.DataFrame) -> None:
-            if sums is None or table != "ops":
-                writer.append(table, rows)
-                return
-            adding = adder.submit(sums.add, rows)
-            writer.append(table, rows)
-            adding.result()
-
-        yield append
-
-
-@contextmanager
 def _waiting(folder: Path) -> Iterator[Path]:
     """Yield a new temporary folder inside `folder`, both of which are created."""
     waiting = folder / _WAITING
@@ -194,9 +181,3 @@ def _waiting(folder: Path) -> Iterator[Path]:
         yield waiting
     finally:
         shutil.rmtree(waiting)
-
-
-def _digested(reports: pl.DataFrame, digest: str) -> pl.DataFrame:
-    import polars as pl  # noqa: PLC0415
-
-    return reports.with_columns(digest=pl.lit(digest))
