@@ -6,7 +6,7 @@ import polars as pl
 
 from tracekit.engine import Work
 from tracekit.engine._inclusive import SUMS, _work_in_ranges
-from tracekit.model import Trace
+from tracekit.model import KERNEL_KINDS, Trace
 
 
 def projected_ranges(trace: Trace) -> pl.DataFrame:
@@ -23,7 +23,13 @@ def projected_ranges(trace: Trace) -> pl.DataFrame:
     durations of its ops; ``kernels`` and ``kernel_ns``, the same of its kernels; ``gpu_start`` and
     ``gpu_end``, the first start and last end of its ops on any device.
     """
-    held = _work_in_ranges(Work(trace), skip=0)
-    columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
-    both = pl.concat([some.select(columns) for some in (held.pushed, held.opened)])
-    return both.drop_nulls("gpu_start").sort("range")
+    kernels = trace.with_lazy({"ops": trace["ops"].filter(pl.col("kind").is_in(KERNEL_KINDS))})
+    found, of_kernels = (
+        pl.concat([held.pushed, held.opened], how="diagonal").drop_nulls("first")
+        for held in (_work_in_ranges(Work(each), skip=0) for each in (trace, kernels))
+    )
+    of_kernels = of_kernels.select("range", kernels="ops", kernel_ns="total_ns")
+    return found.join(of_kernels, on="range", how="left").select(
+        "range", *SUMS, pl.col("kernels", "kernel_ns").fill_null(0), gpu_start="first",
+        gpu_end="last",
+    ).sort("range")  # fmt: skip

@@ -12,7 +12,6 @@ import polars as pl
 
 from tracekit.engine._group_sums import GroupTally
 from tracekit.engine._host_time import Work
-from tracekit.engine._intervals import union_length
 from tracekit.engine._range_loops import add_launched, carry_up, count_twice, find_holders
 from tracekit.engine._range_paths import (
     SUMS,
@@ -28,11 +27,12 @@ from tracekit.engine._range_paths import (
     start_end_ranges,
 )
 from tracekit.engine._stream import Counting, Named, Receivers, Tally, hand_out
-from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace
+from tracekit.model import RANGE_STYLE, Trace
 from tracekit.support.compiled import compiled, given
 
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = np.iinfo(np.int64).max
+_TOTAL = SUMS.index("total_ns")
 
 
 class Launched(NamedTuple):
@@ -40,7 +40,6 @@ class Launched(NamedTuple):
 
     sums: Array
     """Sums of the launched ops, one column for each of `SUMS`."""
-    length: Array
     first: Array
     """First start of the launched ops; `_NEVER` without any."""
     last: Array
@@ -63,27 +62,22 @@ class RangeTally:
     counting: Counting
     launched: Launched = field(init=False)
     """Sums of the ops that ranges launched themselves."""
-    _sums: list[pl.DataFrame] = field(default_factory=list)
     _twice: Array = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.clear()
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
-        return ("range", "kind", *self.counting.columns)
+        return ("range", *self.counting.columns)
 
     def clear(self) -> None:
         """Set all sums of launched ops to zero."""
         ranges = self.tree.ranges.height
         self.launched = Launched(
-            np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
+            np.zeros((ranges, len(SUMS)), np.int64),
             np.full(ranges, _NEVER), np.full(ranges, -_NEVER),
         )  # fmt: skip
-        self._sums = []
-        self._twice = np.zeros(len(self.tree), np.int64)
+        self._twice = np.zeros((2, len(self.tree)), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add ops of one device or process to the sums of their ranges and kernel names.
@@ -92,23 +86,13 @@ class RangeTally:
         """
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
-        kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
-        known = launched.select(
-            "range", "start", "end", duration=self.counting.duration, counts=counts,
-            kernels=kernels.fill_null(value=False),
-        )  # fmt: skip
+        known = launched.select("range", "start", "end", counts=counts)
         numbers = given(self.tree.ranges["range"])
         with self._lock:
             compiled(add_launched, known.height)(
                 tuple(given(column) for column in known), numbers, tuple(self.launched)
             )
-        crowded = self._with_nodes(launched.filter("crowded"))
-        paths = union_length(crowded, ["node"])
-        sums = crowded.group_by("node").agg(total=_LENGTH.sum())
-        self._sums.append(
-            paths.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
-        )
-        self._count_twice(crowded)
+        self._count_twice(self._with_nodes(launched.filter("crowded")))
 
     def _with_nodes(self, launched: pl.DataFrame) -> pl.DataFrame:
         """Add ``node`` to ops: their range's place in the tree; drop ops of start/end ranges.
@@ -123,7 +107,7 @@ class RangeTally:
         return launched.hstack(found).filter(pl.col("own") == pl.col("range")).drop("own")
 
     def _count_twice(self, crowded: pl.DataFrame) -> None:
-        tree, twice = self.tree, np.zeros(len(self.tree), np.int64)
+        tree, twice = self.tree, np.zeros_like(self._twice)
         room = tuple(np.zeros(crowded.height, np.int64) for _ in range(3))
         compiled(count_twice, crowded.height)(
             tuple(given(crowded[name]) for name in ("start", "end", "node")),
@@ -139,10 +123,8 @@ class RangeTally:
         launched in ranges of a path and of all paths inside it, the second for those launched
         directly in its ranges.
         """
-        overlaps = pl.concat(self._sums).group_by("node").agg(pl.col("twice").sum())
-        alone = np.zeros(len(self.tree), np.int64)
-        alone[overlaps["node"].to_numpy()] = overlaps["twice"].to_numpy()
-        return self.tree.below(self._twice), alone
+        of_all, alone = self._twice
+        return self.tree.below(of_all), alone
 
 
 @dataclass(frozen=True)
@@ -154,10 +136,10 @@ class _WorkInRanges:
     tree
         Tree of the paths of push/pop ranges.
     pushed
-        The ranges of the tree, with `SUMS` (numbers and durations of all ops and of kernels) over
-        the ops launched in them and in nested ranges; ``first, last``, first start and last end of
-        these ops (null if there are none); and ``kept``: whether the range begins between the first
-        and the last iteration that is not skipped.
+        The ranges of the tree, with `SUMS` over the ops launched in them and in nested ranges;
+        ``first, last``, first start and last end of these ops (null if there are none); and
+        ``kept``: whether the range begins between the first and the last iteration that is not
+        skipped.
     lengths
         For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
         path and of those below it; ``self_busy_ns``, the same for ops launched directly in its
@@ -186,15 +168,23 @@ def _work_in_ranges(work: Work, skip: int) -> _WorkInRanges:
     tree = path_tree(trace)
     pushed = RangeTally(tree, counting)
     opened = OpenTally(start_end_ranges(trace), counting)
-    outside = GroupTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
+    outside = _OutsideTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
     tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
     windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip)
+    lengths = _lengths(tree, pushed)
     carried = _carried_up(tree.ranges, pushed.launched)
     return _WorkInRanges(
-        tree, _kept(carried, trace, skip), _lengths(tree, pushed),
+        tree, _kept(carried, trace, skip), lengths,
         _kept(opened.summed(), trace, skip), opened.busy(), _outside(outside.groups()),
         windows,
     )  # fmt: skip
+
+
+class _OutsideTally(GroupTally):
+    """Adds up the ops that were launched outside of all push/pop ranges."""
+
+    def add(self, rows: pl.DataFrame) -> bool:
+        return super().add(rows.filter(pl.col("range").is_null()))
 
 
 def _outside(groups: pl.DataFrame) -> pl.DataFrame:
@@ -210,10 +200,8 @@ def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
     The second is over the ops launched directly in its ranges, the first also over those of nested
     ranges.
     """
-    launched = tree.ranges.select("node", length=pushed.launched.length)
-    sums = launched.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
-    lengths[sums["node"].to_numpy()] = sums["length"].to_numpy()
+    np.add.at(lengths, given(tree.ranges["node"]), pushed.launched.sums[:, _TOTAL])
     below, alone = pushed.twice()
     return pl.DataFrame({"busy_ns": tree.below(lengths) - below, "self_busy_ns": lengths - alone})
 
@@ -221,10 +209,9 @@ def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
 def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
     """Return the ranges with sums, first start and last end over ops of nested ranges as well.
 
-    The sums are `SUMS`: numbers and durations of all ops and of kernels. `launched` has those of
-    the ops launched directly in each range.
+    `launched` has the sums (`SUMS`) of the ops launched directly in each range; they are changed.
     """
-    sums, _, first, last = launched
+    sums, first, last = launched
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
     known = pl.when(pl.Series(last >= first))
     return ranges.with_columns(

@@ -83,12 +83,15 @@ def part(
 
     A node of the tree is a path of ranges, and runs while an op launched in it runs. The two nodes
     are neighbours at positions `place` - 1 and `place` of the running nodes `active`; they
-    overlapped from the time noted there until `now`. `twice` has the sum per node, ns.
+    overlapped from the time noted there until `now`. `twice` has the sum per node, ns, and the
+    part of it in which both are this node.
     """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
     if node >= 0:
-        twice[node] += now - since[place]
+        twice[0, node] += now - since[place]
+    if nodes[place - 1] == nodes[place]:
+        twice[1, node] += now - since[place]
 
 
 @inner
@@ -148,7 +151,7 @@ def count_twice(
         which a node is the neighbour of the one before it.
     twice
         On input zeros; output: per node the time, ns, that is counted twice by pairs of neighbours
-        whose nearest common ancestor it is.
+        whose nearest common ancestor it is; in a second row, by pairs that are both this node.
     """
     starts, ends, where = intervals
     nodes, until, since = active
@@ -182,21 +185,21 @@ def add_launched(ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, 
     Parameters
     ----------
     ops
-        ``range, start, end``, duration, whether the row counts as an op, and as a kernel.
+        ``range, start, end``, and whether the row counts as an op.
     numbers
         The numbers of the ranges, in order.
     launched
-        Per range ``ops, total_ns, kernels, kernel_ns`` (numbers and durations); then the time
-        from start to end summed over the rows, first start and last end, ns; updated.
+        Per range ``ops, total_ns`` (number, and time from start to end summed over the rows); then
+        first start and last end, ns; updated.
     """
-    ranges, starts, ends, durations, counts, kernels = ops
-    sums, length, first, last = launched
+    ranges, starts, ends, counts = ops
+    sums, first, last = launched
     at, size = 0, len(numbers)
     for row in range(len(ranges)):
         wanted = ranges[row]
-        if at < size and numbers[at] < wanted:
-            at += 1  # of the next range, mostly
-        if at >= size or numbers[at] != wanted:
+        if at < size:
+            at += wanted - numbers[at]  # most numbers in between are there
+        if not 0 <= at < size or numbers[at] != wanted:
             at, high = 0, size
             while at < high:
                 middle = (at + high) // 2
@@ -206,13 +209,8 @@ def add_launched(ops: tuple[Array, ...], numbers: Array, launched: tuple[Array, 
                     high = middle
             if at == size or numbers[at] != wanted:
                 continue
-        if counts[row]:
-            sums[at, 0] += 1
-            sums[at, 1] += durations[row]
-        if kernels[row]:
-            sums[at, 2] += 1
-            sums[at, 3] += durations[row]
-        length[at] += ends[row] - starts[row]
+        sums[at, 0] += counts[row]
+        sums[at, 1] += ends[row] - starts[row]
         first[at] = min(first[at], starts[row])
         last[at] = max(last[at], ends[row])
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tracekit.engine._intervals import union_length
 from tracekit.engine._range_loops import find_shortcuts, lay_out
 from tracekit.engine._stream import Counting, Named
-from tracekit.model import KERNEL_KINDS, PATH_TEXTS, Trace, path_texts
+from tracekit.model import PATH_TEXTS, Trace, path_texts
 from tracekit.support.compiled import compiled, given
 
 Array: TypeAlias = NDArray[Any]
@@ -102,9 +102,10 @@ def parent_rows(ranges: pl.DataFrame) -> Array:
 
     `ranges` has ``range, parent``, ordered by range.
     """
-    around = ranges["parent"]
-    rows = np.searchsorted(ranges["range"].to_numpy(), around.fill_null(-1).to_numpy())
-    return np.where(around.is_null().to_numpy(), -1, rows)
+    numbers, around = given(ranges["range"]), given(ranges["parent"], null=-1)
+    is_dense = numbers.size and numbers[-1] - numbers[0] + 1 == numbers.size
+    rows = around - numbers[0] if is_dense else np.searchsorted(numbers, around)
+    return np.where(around < 0, -1, rows)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def path_tree(trace: Trace) -> PathTree:
     columns = trace["ranges"].filter(pl.col("style") == "push_pop").select(
         "range", "process", "start", "end", "parent", path=path_number()
     )  # fmt: skip
-    read = columns.drop_nulls("path").collect()
+    read = columns.drop_nulls("path").collect().rechunk()  # loops read the columns again and again
     ranges = read if read["range"].is_sorted() else read.sort("range")
     paths = _above(ranges)
     parents = given(paths["above"])
@@ -157,10 +158,11 @@ def path_tree(trace: Trace) -> PathTree:
     moved.flags.writeable = False
     depths, shortcuts = (np.zeros(parents.size, np.int64) for _ in range(2))
     compiled(find_shortcuts, parents.size)(moved, depths, shortcuts)
-    nodes = paths.select("path", node=pl.Series(places, dtype=pl.Int64))
+    node_of = np.zeros(given(paths["path"]).max(initial=-1) + 1, np.int64)
+    node_of[given(paths["path"])] = places
     return PathTree(
         given(paths["path"])[order], moved, depths, sizes[order], shortcuts,
-        ranges.join(nodes, on="path", how="left", maintain_order="left").drop("path"),
+        ranges.drop("path").with_columns(node=node_of[given(ranges["path"])]),
     )  # fmt: skip
 
 
@@ -230,8 +232,8 @@ def shown(table: pl.DataFrame) -> pl.DataFrame:
 # -- start/end ranges: all that their process launches while they are open ---------------------
 
 
-SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
-"""Names of the sums over the ops of a range."""
+SUMS = ("ops", "total_ns")
+"""Names of the sums over the ops of a range: their number, and their durations within windows."""
 _PAIRS = 4_000_000
 """Number of pairs of an op and an open path that are processed at once."""
 
@@ -269,7 +271,7 @@ class OpenTally:
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
-        return ("process", "launch_start", "kind", *self.counting.columns)
+        return ("process", "launch_start", *self.counting.columns)
 
     def clear(self) -> None:
         """Drop all sums collected so far."""
@@ -290,18 +292,13 @@ class OpenTally:
     def _during(self, ops: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
         """Return sums, first start and last end of the ops launched while each range is open.
 
-        The sums are `SUMS`: numbers and durations (ns) of all ops and of kernels. `ops` has the ops
-        of a process, and `times` their launch times, sorted.
+        The sums are `SUMS`. `ops` has the ops of a process, and `times` their launch times, sorted.
         """
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
         begin, until = begin[some], until[some]
         counts = self.counting.ops(pl.col("start").is_not_null())
-        kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
-        columns = ops.select(
-            ops=counts.cast(pl.Int64), total_ns=counts * self.counting.duration,
-            kernels=kernels.cast(pl.Int64), kernel_ns=kernels * self.counting.duration,
-        )  # fmt: skip
+        columns = ops.select(ops=counts.cast(pl.Int64), total_ns=pl.col("end") - pl.col("start"))
         return pl.DataFrame({
             "range": ranges["range"].gather(some),
             **{name: _sums(columns[name].to_numpy(), begin, until) for name in SUMS},
@@ -312,8 +309,7 @@ class OpenTally:
     def summed(self) -> pl.DataFrame:
         """Return the start/end ranges, each with sums over the ops launched while it was open.
 
-        The sums are ``ops, total_ns, kernels, kernel_ns``; ``first, last`` are the first start and
-        last end of these ops.
+        The sums are `SUMS`; ``first, last`` are the first start and last end of these ops.
         """
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))

@@ -342,8 +342,8 @@ def _summed(
     )
 
 
-def sum_in(trace: Trace, sweep: Sweep, windows: pl.DataFrame) -> Any:
-    """Add up the ops of a run in given time windows: ``window, process, device, start, end``."""
+def sum_in(trace: Trace, sweep: Sweep, windows: pl.DataFrame | None) -> Any:
+    """Add up ops in windows (``window, process, device, start, end``); None: one per device."""
     _in_order(trace, Receivers(sweeps=[sweep]), windows, None)
     return sweep.sums()
 
@@ -481,8 +481,9 @@ def _fed(
             pass
         return pl.DataFrame()
     if windows is None:
-        lines = (batch.with_columns(window="device") for batch in batches)
-        edges = _feed_all(lines, "window", tallies)
+        columns = dict.fromkeys(name for tally in tallies for name in tally.columns)
+        needed = [pl.col("start", "end", *columns), pl.col("device").alias("window")]
+        edges = _feed_all((batch.select(needed) for batch in batches), "window", tallies)
     else:
         edges = _feed_all(_cut_ops(batches, windows), "line", tallies)
     if edges is None:
