@@ -8,9 +8,8 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
-from tracekit.engine import StageTally, has_ops, iterations_in, kept_sums, union_length
+from tracekit.engine import StageTally, has_ops, iterations_in, kept_sums, sum_in
 from tracekit.model import KERNEL_KINDS, STAGE, Trace
-from tracekit.support.batches import in_batches
 from tracekit.support.wording import count, note, percent, shares_text, text_of
 
 _STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
@@ -305,16 +304,9 @@ def _verdict(trace: Trace) -> str | None:
 def _coverage(trace: Trace) -> float | None:
     """Return the share of the GPUs' busy time in which an op runs whose stage is known."""
     ops = trace["ops"].select("device", "start", "end", stage=_KNOWN)
-    tally = StageTally(of_stages_alone=True)
-    if all(tally.add(batch) for batch in in_batches(ops)):
-        busy = int(tally.groups()["busy_ns"].sum())
-        known = int(tally.stages().filter(stage="FP")["busy_ns"].sum())
-        return known / busy if busy else None
-    collected = ops.collect()  # those of a device that is in several reports do not come by start
-    known, busy = (
-        int(union_length(rows, ["device"])["length"].sum())
-        for rows in (collected.filter(stage="FP"), collected)
-    )
+    sums = sum_in(trace.with_lazy({"ops": ops}), StageTally(of_stages_alone=True), None)
+    busy = int(sums.groups["busy_ns"].sum())
+    known = int(sums.stages.filter(stage="FP")["busy_ns"].sum())
     return known / busy if busy else None
 
 
