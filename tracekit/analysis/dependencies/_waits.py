@@ -579,10 +579,10 @@ def _elsewhere(trace: Trace, waits: pl.DataFrame) -> str:
     gaps = _between(trace.read("iterations")).rename({"start": "since", "end": "until"})
     ranges = trace["ranges"].filter(pl.col("stage").ne_missing("IO"), pl.col("end") > 0).join(
         waits.lazy().select("thread").unique(), on="thread", how="semi"
-    ).select("thread", "start", "end", name=plain_name(pl.col("name"))).collect()  # fmt: skip
+    ).select("thread", "start", "end", "name").collect()  # fmt: skip
     inside = ranges.sort("start").join_asof(
         gaps.sort("since"), left_on="start", right_on="since", by="thread", check_sortedness=False
-    ).filter(pl.col("end") <= pl.col("until"))  # fmt: skip
+    ).filter(pl.col("end") <= pl.col("until")).with_columns(plain_name(pl.col("name")))  # fmt: skip
     spans = waits.select("thread", "end", "loading", start=pl.col("end") - pl.col("length"))
     found = covered(spans, merged(inside, ["thread"]), ["thread"], "named")
     named, loading = found.select(
