@@ -251,16 +251,11 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
     """Add up results' busy time of doubtful stage, by the two stages on either side of the cut."""
-    cuts = dict.fromkeys(doubt.cut for result in joined for doubt in result.doubts)
-    each = [doubt for result in joined for doubt in result.doubts]
-    return tuple(
-        Doubt(
-            cut,
-            sum(doubt.before_ns for doubt in each if doubt.cut == cut),
-            sum(doubt.after_ns for doubt in each if doubt.cut == cut),
-        )
-        for cut in cuts
-    )
+    before, after = Counter[str](), Counter[str]()
+    for doubt in chain.from_iterable(result.doubts for result in joined):
+        before[doubt.cut] += doubt.before_ns
+        after[doubt.cut] += doubt.after_ns
+    return tuple(Doubt(cut, before[cut], after[cut]) for cut in before)
 
 
 def _texts(

@@ -71,8 +71,10 @@ def part_gaps(turns: Turns) -> Parts:
     size = turns.stop - turns.first
     head[0], front[0] = 0, _begin(turns, first, cut if first == template else cut_gap(turns, first))
     head[last], front[last] = _end(turns, template, cut), size[last]
-    usual = count[np.isin(kinds, turns.kinds[[template, *plain]])].sum()
-    return Parts(head, front, template, cut, int(usual), int(sum(_count_of(turns, plain))))
+    usual, accumulating = (
+        int(count[np.isin(kinds, turns.kinds[gaps])].sum()) for gaps in ([template, *plain], plain)
+    )
+    return Parts(head, front, template, cut, usual, accumulating)
 
 
 def _counted(turns: Turns) -> tuple[Array, Array, Array]:
@@ -85,10 +87,6 @@ def _counted(turns: Turns) -> tuple[Array, Array, Array]:
     sizes = (turns.stop - turns.first)[example + 1]
     order = np.lexsort((example, sizes, -count))
     return kinds[order], example[order] + 1, count[order]
-
-
-def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
-    return [int((turns.kinds[1:-1] == turns.kinds[number]).sum()) for number in numbers]
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
