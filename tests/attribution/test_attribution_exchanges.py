@@ -315,6 +315,26 @@ def test_where_nothing_trains_there_are_no_places() -> None:
     assert told(trace) == {"AR": {("FP", "verdict"): 10}}
 
 
+@pytest.mark.parametrize("back", ["RS", "AR"])
+def test_features_of_two_towers_are_of_the_passes(back: str) -> None:
+    """Weights whose gradients are all-reduced beside the backward pass are not gathered."""
+    forward = "norm gemm gemm add AG@20! AG@20! gemm2 softmax gemm"
+    backward = f"gemm gemm2 {back}@20! {back}@20! gemm gemm norm AR32@20 gemm gemm add gemm"
+    trace = Program(ranges="").step(forward, backward, "adam adam", 5).trace()
+    found = told(trace)
+    assert found["AG"] == {("FP", PASS): 10}
+    assert found[back] == {("BP", PASS): 10}
+    assert found["AR32"] == {("WU", GRADIENTS): 5}
+
+
+def test_weights_that_are_gathered_for_forward_alone_are_told_by_their_gradients() -> None:
+    """Shards within a node, copies of which other nodes hold (HYBRID_SHARD_ZERO2)."""
+    forward = "AG@20! norm gemm gemm2 add AG@20! gemm gemm add AG@20! gemm softmax"
+    backward = "gemm gemm RS@20 AR32@21 gemm gemm RS@20 AR32@21 gemm norm gemm RS@20 AR32@21 gemm"
+    trace = Program(ranges="").step(forward, backward, "adam adam", 5).trace()
+    assert {stage for each in told(trace).values() for stage, _ in each} == {"WU"}
+
+
 def test_what_is_broadcast_to_a_process_that_infers_is_no_forward_pass() -> None:
     """It may be the weights of a training elsewhere: 1.7 % of GPU time of a simulated decoder."""
     trace = Program(ranges="").step("norm gemm softmax BC@9 gemm AR", "", "", 5).trace()

@@ -324,6 +324,14 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     # What backward scatters and forward does not are gradients, of weights that are gathered.
     scatters = pl.col("role") == SCATTERS
     shards = (backward & scatters).any().over("line") & ~(forward & scatters).any().over("line")
+    # Features are gathered where weights are whole: gradients are reduced beside backward.
+    takes, returns = forward & gathers, backward & reduces & ~beside
+    taken, returned = (each.sum().cast(pl.Int64) for each in (takes, returns))
+    features = (takes | returns) & (
+        (backward & reduces & ~scatters & beside).any()
+        & ~((takes | (backward & scatters)) & beside).any() & ~(backward & gathers).any()
+        & ((taken - returned).abs() <= at_most_beside * returned)
+    ).over("line")  # fmt: skip
     # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
     # At the end of backward may be one of its last layer, where averaged gradients come in a row.
     # Backward begins with a gather where forward ends with a scatter.
@@ -343,7 +351,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
         (between | (edges & pl.col("reduced_forward"))) & waited
         & ((reduces & often) | (gathers & pl.col("reduced_forward"))
            | (gathers & computes & ~shards) | answered)
-    )  # fmt: skip
+    ) | features  # fmt: skip
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
     )
