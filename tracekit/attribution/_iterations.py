@@ -18,6 +18,7 @@ from tracekit.errors import MissingDataError
 from tracekit.model import STEPS_UNMARKED
 
 _OWN_DOMAIN = "tracekit"
+_THREAD = ["process", "thread"]
 
 
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
@@ -97,12 +98,7 @@ def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     captures = ranges.filter(pl.col("rule").is_in(ignored))
     if captures.is_empty():
         return ranges
-    around = captures.select("process", "thread", "start", until="end").sort("start")
-    inside = (
-        ranges.sort("start")
-        .join_asof(around, on="start", by=["process", "thread"], check_sortedness=False)
-        .filter(pl.col("start") < pl.col("until"))
-    )
+    inside = _inside(ranges, captures).filter(pl.col("start") < pl.col("until"))
     return ranges.join(inside.select("range"), on="range", how="anti", maintain_order="left")
 
 
@@ -112,27 +108,30 @@ def _without_groups(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFram
     Such a range is that of a whole program, for example. `training` is the training thread of each
     process.
     """
-    thread, updates = ["process", "thread"], ranges.filter(pl.col("stage") == "WU")
+    updates = ranges.filter(pl.col("stage") == "WU")
     ranges = _without_updates(ranges, training)
-    found = ranges.drop_nulls("rule").select(*thread, "range", "start", "end")
-    steps = (
-        updates.select(*thread, at="start").sort("at").join_asof(
-            found.sort("start").rename({"start": "began"}),
-            left_on="at", right_on="began", by=thread, check_sortedness=False,
-        )
-        .filter(pl.col("at") < pl.col("end"))
-        .unique("range")
-        .sort("began")
-        .select(*thread, "began", number=pl.int_range(pl.len()).over(thread))
-    )  # fmt: skip
+    found = ranges.drop_nulls("rule").select(*_THREAD, "range", "start", "end")
+    steps = found.filter(pl.col("range").is_in(_inside(updates, found)["span"].implode()))
+    begins = steps.sort("start").select(
+        *_THREAD, begin="start", number=pl.int_range(pl.len()).over(_THREAD)
+    )
     for at in ("start", "end"):
         found = found.sort(at).join_asof(
-            steps.rename({"number": f"last_at_{at}"}),
-            left_on=at, right_on="began", by=thread, check_sortedness=False,
-        ).drop("began")  # fmt: skip
+            begins.rename({"number": f"last_at_{at}"}),
+            left_on=at, right_on="begin", by=_THREAD, check_sortedness=False,
+        ).drop("begin")  # fmt: skip
     inside = pl.col("last_at_end") - pl.col("last_at_start").fill_null(-1)
     groups = found.filter(inside > 1)["range"]
     return ranges.filter(~pl.col("range").is_in(groups.implode()))
+
+
+def _inside(ranges: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return ranges that begin in the last span begun on their thread: ``span``, to ``until``."""
+    begun = spans.sort("start").select(*_THREAD, span="range", begin="start", until="end")
+    joined = ranges.select(*_THREAD, "range", "start").sort("start").join_asof(
+        begun, left_on="start", right_on="begin", by=_THREAD, check_sortedness=False
+    )  # fmt: skip
+    return joined.filter(pl.col("start") <= pl.col("until"))
 
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
@@ -162,17 +161,8 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
     """
     if not (steps["domain"] == _OWN_DOMAIN).any():
         return steps
-    with_pass = (
-        ranges.filter(pl.col("stage").is_in(PASSES))
-        .select("process", "thread", at="start")
-        .sort("at")
-        .join_asof(
-            steps.select("process", "thread", "range", "start", "end").sort("start"),
-            left_on="at", right_on="start", by=["process", "thread"], check_sortedness=False,
-        )
-        .filter(pl.col("at") <= pl.col("end"))
-    )  # fmt: skip
-    is_held = pl.col("range").is_in(with_pass["range"].implode())
+    with_pass = _inside(ranges.filter(pl.col("stage").is_in(PASSES)), steps)
+    is_held = pl.col("range").is_in(with_pass["span"].implode())
     return steps.filter(is_held | pl.col("domain").ne_missing(_OWN_DOMAIN))
 
 
