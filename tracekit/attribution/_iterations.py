@@ -110,19 +110,14 @@ def _without_groups(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFram
     """
     updates = ranges.filter(pl.col("stage") == "WU")
     ranges = _without_updates(ranges, training)
-    found = ranges.drop_nulls("rule").select(*_THREAD, "range", "start", "end")
+    found = ranges.drop_nulls("rule").sort("start")
     steps = found.filter(pl.col("range").is_in(_inside(updates, found)["span"].implode()))
-    begins = steps.sort("start").select(
-        *_THREAD, begin="start", number=pl.int_range(pl.len()).over(_THREAD)
-    )
-    for at in ("start", "end"):
-        found = found.sort(at).join_asof(
-            begins.rename({"number": f"last_at_{at}"}),
-            left_on=at, right_on="begin", by=_THREAD, check_sortedness=False,
-        ).drop("begin")  # fmt: skip
-    inside = pl.col("last_at_end") - pl.col("last_at_start").fill_null(-1)
-    groups = found.filter(inside > 1)["range"]
-    return ranges.filter(~pl.col("range").is_in(groups.implode()))
+    inside = steps.select(*_THREAD, first="start", second=pl.col("start").shift(-1).over(_THREAD))
+    groups = found.join_asof(
+        inside, left_on="start", right_on="first", by=_THREAD, strategy="forward",
+        allow_exact_matches=False, check_sortedness=False,
+    ).filter(pl.col("second") < pl.col("end"))  # fmt: skip
+    return ranges.filter(~pl.col("range").is_in(groups["range"].implode()))
 
 
 def _inside(ranges: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
