@@ -585,6 +585,8 @@ def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
 
 _SURE = 0.5
 """Largest width of a range, relative to the saving, at which a single number is given."""
+_MUCH_UNEXPLAINED = 0.1
+"""Least share of unexplained time that the first line mentions where no change saves anything."""
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
@@ -606,7 +608,9 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         saves=(pl.col("dependencies") > 0) & (pl.coalesce("saved_ns", most) > 0),
     ).filter("saves")  # fmt: skip
     if saved.is_empty():
-        return "No change saves anything"
+        stays = rows.filter(change="unchanged, replayed")["unexplained_share"][0] or 0.0
+        limit = f"; no change shortens the {percent(stays)} of the steps that are unexplained"
+        return f"No change saves anything{limit if stays >= _MUCH_UNEXPLAINED else ''}"
     best, *others = saved.sort("middle", descending=True).rows(named=True)
     ends = [best["middle"]] if best["is_point"] else [best["least"], best["most"]]
     text = " to ".join(f"{duration(ns)} ({percent(ns / base[0])})" for ns in ends if ns > 0)
