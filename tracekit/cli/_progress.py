@@ -1,20 +1,17 @@
 """Progress bars for work that takes a while."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import present
+from tracekit.support.progress import Progress as Report
+from tracekit.support.progress import ReportProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-Report = Callable[[str, int, int], None]
-"""Called with the progress of work: its step, the amount done and the total."""
-FileReport = Callable[[Path, str, int, int], None]
-"""Called with the progress of one of several files; with an empty step when it is done."""
 
 
 @contextmanager
@@ -34,7 +31,7 @@ def progress_bar(title: str | Path) -> Iterator[Report | None]:
 
 
 @contextmanager
-def progress_bars(title: str) -> Iterator[tuple[Report | None, FileReport | None]]:
+def progress_bars(title: str) -> Iterator[tuple[Report | None, ReportProgress | None]]:
     """Show progress of work on several files: an overall line, and a line per file being read."""
     if not sys.stderr.isatty():
         yield None, None
