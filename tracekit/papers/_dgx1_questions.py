@@ -306,7 +306,7 @@ def _network_size(measured: Measured) -> Answer:
 def _bars(stages: pl.DataFrame) -> pl.DataFrame:
     """Return the rows for the figure of stages, one per bar.
 
-    Run names are dropped if network, batch, GPUs and method distinguish the bars.
+    The column ``run`` is left out unless two rows agree in network, batch, GPUs, method and stage.
     """
     bars = stages.drop("run")
     is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()

@@ -82,7 +82,7 @@ def _is_usual(key: str, value: object) -> bool:
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:
-    """Return the notes on meta: entries with wording of their own, then others, then warnings."""
+    """Return the notes below a table: answer metadata as sentences or ``key: value``; warnings."""
     worded = {key: NOTES[key](value) for key, value in meta.items() if key in NOTES}
     warned = worded.pop(_WARNINGS, [])
     plain = _plain({key: value for key, value in meta.items() if key not in NOTES})
@@ -117,7 +117,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _cold(meta: Mapping[str, Any]) -> list[str]:
-    """Return a note on how much of the window the cold (warm-up) steps take; means omit them."""
+    """Return a note on the time of warm-up (cold) steps, which mean times per step leave out."""
     if (cold := meta.get("cold")) is None:
         return []
     first = "cold first step" if cold["steps"] == 1 else f"{cold['steps']:,} cold first steps"

@@ -204,7 +204,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _workers(processes: int, dask: str | None, progress: Progress | None) -> Workers | None:
-    """Return the workers (processes, Dask cluster) that sum up parts of a run; None for none."""
+    """Return the workers that answer about parts of a run; None: this process does it alone."""
     if processes == 1 and dask is None:
         return None
     check_workers(processes if dask is None or processes != 1 else None, dask)

@@ -1,4 +1,4 @@
-"""Names of packages that are imported on first use, and modules imported in the background."""
+"""Import names of a package on first use, and modules in the background."""
 
 from __future__ import annotations
 

@@ -422,9 +422,9 @@ CLOCK_COLUMNS = {
 
 
 def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Return the table of the command `info --clocks`: the evidence for each report's clock.
+    """Return the table of `info --clocks`: what shows how far the clock of each trace file is off.
 
-    The declaration of `info` lists the columns.
+    The columns are `CLOCK_COLUMNS`, such as ``offset_ns``, its ``bound_ns`` and ``evidence``.
 
     Parameters
     ----------

@@ -97,10 +97,10 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Return edges with the lengths and nodes that they have after merging all-reduces.
+    """Return the edges `known` with the lengths and nodes that they have after merging all-reduces.
 
-    Edges selected by `done` (within an all-reduce) get the length ``bucket``; edges selected by
-    `waits` (from its end) start at the node ``later``, the end of the merged all-reduce.
+    Edges within an all-reduce (`done`) get the length in the column ``bucket``; edges from its end
+    (`waits`) start at the node in the column ``later``, the end of the merged all-reduce.
     """
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
@@ -120,10 +120,11 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return ``finish, last, length`` per all-reduce of known size: nodes and length after merging.
+    """Merge all-reduces into buckets of about `size` bytes; return ``finish, last, length``.
 
-    ``finish`` is the node of its end, ``last`` that of the last all-reduce merged with it.
-    ``length`` is the time of the whole merged all-reduce, ns, in the row of the last one, else 0.
+    A row per all-reduce of known size: ``finish`` is the node of its end, ``last`` that of the last
+    all-reduce in its bucket. ``length`` is the time of the whole bucket, ns, in the row of the last
+    one, else 0.
     """
     sized = _sized(job)
     took = (
@@ -363,7 +364,7 @@ class Overlap:
 
 
 def _has_name(pattern: str) -> pl.Expr:
-    """Return whether names match `pattern`; each distinct name is tested once."""
+    """Return an expression: whether the regular expression `pattern` is found in ``name``."""
 
     def matches(names: pl.Series) -> pl.Series:
         known = names.unique().cast(pl.String)

@@ -385,7 +385,7 @@ def parse_rate(text: str, resource: str) -> float:
 
 
 def hardware_names() -> list[str]:
-    """Return the names of the bundled clusters."""
+    """Return the names of the hardware descriptions that tracekit ships (`schemas/hardware`)."""
     return sorted(path.stem for path in (schemas() / "hardware").glob("*.toml"))
 
 

@@ -93,9 +93,9 @@ class _Host:
             )
 
     def markers(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield roctx markers and PyTorch's operators as ranges.
+        """Yield roctx markers and PyTorch's operators as ranges, about `rows` rows at a time.
 
-        Columns: ``start, end`` (ns), ``pid, tid, name, style, payload``.
+        Columns: ``start, end`` (ns), ``pid, tid, name, style`` (push/pop), ``payload`` (arguments).
         """
         for batch in self._file.batches(_API, {**_HEAD, "args_id": "int"}, rows):
             other = pl.concat([self._calls, self._own]).implode()
