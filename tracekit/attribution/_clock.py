@@ -79,8 +79,11 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
         waited for this work; negative if waits seem to return too early, so that the GPU clock is
         late. Devices without such waits are absent.
     """
-    together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
-    found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
+    together = pl.concat([pl.DataFrame(schema=_WAITS), *parts])
+    if together["launches"].sum() < THRESHOLDS.idle_launches:
+        return ()
+    by_device = together.group_by("device")
+    found = by_device.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
         pl.col("launches") >= THRESHOLDS.idle_launches, pl.col("least") >= THRESHOLDS.prompt_ns
     )
     return tuple(
@@ -403,6 +406,8 @@ class Jumps:
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Warn of devices whose clock has jumped ahead, with the bounds of the jump's size."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
+        if early.is_empty():
+            return
         begins = early.group_by("device").agg(
             pl.min("end"), at=pl.min("start"), least=-pl.min("slack"), waits=pl.len()
         )
@@ -434,16 +439,16 @@ class Jumps:
         keys = _integers(("process", "context", "stream"))
         launched = ops.sort("launch_end")
         rows = launched.select("device", *keys, until="end", returned="launch_end")
-        within = pl.col("start").is_between(
-            *rows.select(pl.min("returned"), pl.max("until")).row(0)
-        )
+        within = pl.col("start").is_between(rows["returned"].min(), rows["until"].max())
         waits = pl.col("host_memory").cast(pl.String) == "pageable"
         copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits).select(
             "device", start="launch_start", end="launch_end",
             slack=pl.col("launch_end") - pl.col("end"),
         )  # fmt: skip
-        for each in (_slacks(self._waits.filter(within), lambda: [rows]), copies):
-            yield each.filter(pl.col("slack") < -THRESHOLDS.prompt_ns // 2)
+        is_early = pl.col("slack") < -THRESHOLDS.prompt_ns // 2
+        yield copies.filter(is_early)
+        if self._waits.height:
+            yield _slacks(self._waits.filter(within), lambda: [rows]).filter(is_early)
 
 
 _LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}

@@ -34,7 +34,7 @@ from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import Structures
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
-from tracekit.attribution._verdict import LAYERS
+from tracekit.attribution._verdict import HINTS
 from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
@@ -62,6 +62,7 @@ _FORWARD, _BACKWARD = STAGES.index("FP") + 1, STAGES.index("BP") + 1
 _PAIR = ("process", "low", "high")
 _COPIES = ("h2d", "d2h", "p2p", "staged")
 _HALVES = ("d2h", "h2d")
+_PEER_CODES = [KINDS.index(kind) for kind in _PEER]
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,11 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
     `counted` has the names, see `count_names`. The last entry is for ops without a name.
     """
-    classified = classify_kernels(counted.unique("name"), rules)
-    is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
+    classified = classify_kernels(counted.unique("name"), rules, HINTS)
     role = classified.select(
         pl.when(pl.col("kind") == "collective")
         .then(pl.col("collective").cast(pl.String).replace_strict(_ROLES, default=-1))
-        .when((pl.col("kind") == "compute") & is_layer).then(LAYER)
+        .when((pl.col("kind") == "compute") & pl.col("is_layer")).then(LAYER)
         .when(pl.col("kind") == "compute").then(OTHER)
         .otherwise(-1)
     ).to_series()  # fmt: skip
@@ -386,7 +386,8 @@ def find_handing(
     ranges
         The ranges that may mark steps, passes or evaluation.
     """
-    several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
+    is_further = teams.trainers["team"] != teams.trainers["process"]
+    several = teams.trainers["process"].filter(is_further).unique()
     if several.is_empty() or not len(ops):
         return several.clear()
     parts = (_copies(ops, number, launches, several) for number in range(len(ops)))
@@ -490,6 +491,9 @@ def _may_be_relayed(ops: Stream) -> bool:
 
     If there are none, `find_relayed` need not examine any launch.
     """
+    devices = [ops.read(number, "device")["device"] for number in range(len(ops))]
+    if len({each for some in devices for each in (some.min(), some.max())}) <= 1:
+        return False
     kinds = pl.Series(_HALVES, dtype=KIND).implode()
     halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
     columns = ("kind", "bytes", "device")
@@ -632,8 +636,11 @@ class Split:
 
     def add(self, ops: pl.DataFrame) -> None:
         """Add the steps in a chunk of the table of ops that copy between GPUs."""
+        is_peer = np.isin(given(ops["kind"].to_physical()), _PEER_CODES)
+        if not is_peer.any():
+            return
         kind, stage, source = (pl.col(n).cast(pl.String) for n in ("kind", "stage", "stage_source"))
-        peers = ops.filter(pl.col("kind").is_in(pl.Series(_PEER, dtype=KIND).implode()))
+        peers = ops.filter(is_peer)
         copies = peers.filter(source == "gradient_exchange", pl.col("iteration").is_not_null())
         if copies.is_empty():
             return

@@ -149,6 +149,8 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
     if verdict["verdict"] != "training":
         return
     exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
+    if exchanged.is_empty():
+        return
     source = pl.col("other_source").cast(pl.String)
     total = int(exchanged.filter(source == "gradient_exchange")["ops"].sum())
     forward = (
@@ -181,7 +183,8 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
     )
     ns, pair = pl.col("total_ns"), ["stage_source", "other_source"]
     total = int(opinions.filter(source == other)["total_ns"].sum())
-    if verdict["verdict"] != "training" or not total:
+    differ = (source != other) & (stage != other_stage) & ~source.is_in(_APART)
+    if verdict["verdict"] != "training" or not total or opinions.filter(differ).is_empty():
         return
     is_whole = (
         (other == "structure") & other_stage.is_in(PASSES) & (ns >= THRESHOLDS.left * total)
@@ -194,7 +197,7 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
     listed = pl.col("parts").list.join(", ")
     found = (
         opinions.with_columns(whole=ns.sum().over("other_source", "other_stage"))
-        .filter(~source.is_in(_APART), source != other, stage != other_stage)
+        .filter(differ)
         .group_by(*pair, "other_stage", "stage").agg(ns.sum(), pl.col("whole").first())
         .sort(-ns, *pair, "other_stage", "stage")
         .with_columns(part=part, is_whole=is_whole)

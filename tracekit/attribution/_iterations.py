@@ -400,8 +400,11 @@ class Opening:
         names of nearly all kernels before it also occur in the iteration; and if these include
         nearly all names that occur in the iteration's weight update only.
         """
+        parts = pl.concat(self._parts)
+        if not parts["before"].any():
+            return parts["process"].clear()
         ops, before = pl.col("ops"), pl.col("before")
-        kernels = pl.concat(self._parts).group_by("process", "name").agg(
+        kernels = parts.group_by("process", "name").agg(
             before=ops.filter(before).sum(),
             inside=ops.filter(~before).sum(),
             # Before the first iteration ranges may be missing that tell the stage.

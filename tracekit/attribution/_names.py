@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -224,12 +224,12 @@ def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
     keys = ["base", "stage"]
-    meaning = rules.meaning(
+    found = rules.meaning(
         "step",
         names.select(keys),
         lambda some: some.with_columns(rule=rule).with_columns(number=number),
     )
-    return names.join(meaning, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return names.hstack(found.select("rule", "number"))
 
 
 def _step_rule(entries: Sequence[Entry]) -> pl.Expr:
@@ -281,8 +281,12 @@ def _stage_of(entries: Sequence[Entry], key: str) -> pl.Expr:
     return first_outcome(((matches(entry, {key: "name_text"}), entry) for entry in named), "stage")
 
 
-def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def classify_kernels(
+    ops: pl.DataFrame, rules: Rules, hints: Mapping[str, pl.Expr] | None = None
+) -> pl.DataFrame:
     """Set ``kind`` and ``collective`` of communication kernels, and add stages by kernel name.
+
+    `hints` are further columns to add, computed from the column ``name_text``.
 
     Returns
     -------
@@ -299,6 +303,7 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             "kernel_stage": rules.outcome("kernel", "stage", {"name": "name_text"}),
             "between_stage": rules.made(("between",), lambda: _stage_of(rules["between"], "name")),
             "packed_stage": rules.made(("packed",), lambda: _stage_of(rules["exchange"], "kernel")),
+            **(hints or {}),
         },
     )
     return named.with_columns(_OF_KERNELS)

@@ -84,7 +84,9 @@ def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
     Weight updates of zero length are kept, as they mark the end of a step.
     """
-    before = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
-    ends_a_step = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))
-    kept = (pl.col("end") > before).fill_null(value=True) | ends_a_step.fill_null(value=False)
-    return ranges.filter(kept).sort("start", "range")
+    return ranges.filter(_OUTERMOST).sort("start", "range")
+
+
+_BEFORE = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
+_ENDS_A_STEP = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))
+_OUTERMOST = (pl.col("end") > _BEFORE).fill_null(value=True) | _ENDS_A_STEP.fill_null(value=False)

@@ -336,9 +336,9 @@ def judge_all(
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
     filled = _filled(ops, launches, known, structures, claimed, rules)
-    agreeing = filled.filter("all_agree")["process"].unique().to_list()
+    agreeing = filled["process"].filter(filled["all_agree"]).unique().to_list()
     evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
-    decides += filled.filter("fills")["process"].unique().sort().to_list()
+    decides += filled["process"].filter(filled["fills"]).unique().sort().to_list()
     places = find_places(ops, launches, (known.counted, known.roles), evidence, structures, rules)
     return Verdicts(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps, serves,

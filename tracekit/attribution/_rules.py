@@ -196,26 +196,32 @@ class Rules:
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Return the meanings of distinct names, classifying only those not in the cache.
+        """Return names with their meanings, classifying only those not in the cache.
 
         Parameters
         ----------
         of
             Kind of meaning, such as ``step``; each kind has a separate cache.
         names
-            The names, in one column or several.
+            The names, in one column or several; a name may occur more than once.
         look_up
             Function that adds columns with the meanings to a frame of names; it may depend on
             nothing else than these rules.
         """
+        join = partial(
+            names.join, on=names.columns, how="left", nulls_equal=True, maintain_order="left"
+        )
         met, new = self._met.get(of), names
         if met is not None:
-            new = names.join(met, on=names.columns, how="anti", nulls_equal=True)
-        if met is None or new.height:
-            found = look_up(new.unique(maintain_order=True))
-            met = found if met is None else pl.concat([met, found])
+            found = join(met)
+            is_new = found["met"].is_null()
+            if not is_new.any():
+                return found.drop("met")
+            new = names.filter(is_new)
+        looked_up = look_up(new.unique(maintain_order=True)).with_columns(met=True)
+        met = looked_up if met is None else pl.concat([met, looked_up])
         self._met[of] = met if met.height <= _REMEMBERED else met.head(0)
-        return met
+        return join(met).drop("met")
 
 
 @cache
@@ -246,15 +252,13 @@ def by_distinct(
     make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
     """Add the columns of `make`, computed once per distinct combination of the texts in `keys`."""
-    texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
+    texts = [frame[key].cast(pl.String).alias(f"{key}_text") for key in keys]
     columns = make()
-    named = frame.select(**texts)
-    meaning = rules.meaning(
+    found = rules.meaning(
         f"{', '.join(columns)} of {', '.join(keys)}",
-        named,
+        pl.DataFrame(texts),
         lambda names: names.with_columns(**columns),
     )
-    found = named.join(meaning, list(texts), how="left", nulls_equal=True, maintain_order="left")
     return frame.hstack(found.get_columns()[len(texts) :])
 
 
@@ -396,10 +400,12 @@ class Unmatched:
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
         """Record which of the user's rules match kernels, by columns ``name`` and ``kind``."""
+        lists = {"kernel": "name", "between": "name", "collective": "kernel", "exchange": "kernel"}
+        if not any(map(self._left.get, lists)):
+            return
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
-        for key, lists in (("name", ("kernel", "between")), ("kernel", ("collective", "exchange"))):
-            for name in lists:
-                self.see(name, names, partial(_names_kernel, key))
+        for name, key in lists.items():
+            self.see(name, names, partial(_names_kernel, key))
 
     def warnings(self) -> Iterator[str]:
         """Warn of rules in the user's file that have matched nothing."""

@@ -260,20 +260,21 @@ class _Names:
 
         `main_thread` is the process's initial thread, None if unknown.
         """
-        named = ops.join(self._codes, on="name", how="left", maintain_order="left")
-        kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
-        named_kind = pl.when(kernel).then(
-            pl.col("meant").cast(pl.String)
-        )  # null where it has no name
-        role = pl.coalesce(named_kind, pl.col("kind").cast(pl.String)).cast(KIND)
-        columns = named.select(
-            role.to_physical().cast(pl.Int8).alias("kind"),
-            "device", "start", "end", "launch", "thread",
-            pl.struct("context", "stream").rank("dense").cast(pl.Int64).alias("context_stream"),
-            pl.when(kernel).then("code").fill_null(_NOTHING).alias("name"),
-            pl.col("launch_size").fill_null(_NOTHING).alias("size"),
-            pl.col("bytes").fill_null(_NOTHING),
-            (pl.col("collective").to_physical().cast(pl.Int8) + 1).fill_null(0),
-        )  # fmt: skip
+        columns = ops.join(self._codes, on="name", how="left", maintain_order="left").select(_WORK)
         arrays = {column.name: column.to_numpy() for column in columns}
         return Work(**arrays, names=self._texts, main_thread=main_thread)
+
+
+_IS_KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
+_NAMED_KIND = pl.when(_IS_KERNEL).then(pl.col("meant").cast(pl.String))  # null without a name
+_ROLE = pl.coalesce(_NAMED_KIND, pl.col("kind").cast(pl.String)).cast(KIND)
+_WORK = [
+    _ROLE.to_physical().cast(pl.Int8).alias("kind"),
+    *map(pl.col, ("device", "start", "end", "launch", "thread")),
+    pl.struct("context", "stream").rank("dense").cast(pl.Int64).alias("context_stream"),
+    pl.when(_IS_KERNEL).then("code").fill_null(_NOTHING).alias("name"),
+    pl.col("launch_size").fill_null(_NOTHING).alias("size"),
+    pl.col("bytes").fill_null(_NOTHING),
+    (pl.col("collective").to_physical().cast(pl.Int8) + 1).fill_null(0),
+]
+"""Arrays of `Work`, from ops with what their names mean."""

@@ -42,6 +42,8 @@ class Teams:
         """Return each row's team (training thread with helpers), by ``thread`` and ``process``."""
         if not (self.further >= 0).any():
             return frame["process"].alias("team")
+        if (self.further < 0).all():
+            return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])
         return team.set(team < 0, None).fill_null(frame["process"])
 
@@ -211,8 +213,7 @@ class Spans:
         """Return the intervals as arrays for loops, which begin at each team's first interval."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
-        rows = self.rows.with_columns(pl.col("number").fill_null(-1))
-        start, end, number = (given(rows[name]) for name in ("start", "end", "number"))
+        start, end, number = (given(self.rows[n], null=-1) for n in ("start", "end", "number"))
         return Stretches(given(pl.Series(first)), start, end, number, first[:-1] - 1)
 
     def last(self) -> Array:

@@ -44,6 +44,15 @@ _WEIGHT_GRADIENT = r"(?i)wgrad|_wrw|bwd_weight|bwd_filter|grad_?weight|weight_?g
 _FOREACH = r"^triton_for_"
 """Kernels that PyTorch's compiler makes of lists of tensors, as optimizers have them."""
 
+HINTS = {
+    f"is_{hint}": pl.col("name_text").str.contains(pattern).fill_null(value=False)
+    for hint, pattern in {
+        "layer": LAYERS, "operator": _OPERATOR, "compiled": _COMPILED, "foreach": _FOREACH,
+        "data_gradient": _DATA_GRADIENT, "weight_gradient": _WEIGHT_GRADIENT,
+    }.items()
+}  # fmt: skip
+"""Columns that mark kernels by name, for `classify_kernels`."""
+
 _FEWEST_LAYERS = 2
 """Least number of distinct layer kernels of a network: a single one is an operator, or its
 benchmark."""
@@ -86,35 +95,34 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
-    classified = classify_kernels(counted, rules)
+    classified = classify_kernels(counted, rules, HINTS)
+    return classified.group_by("process").agg(rules.made(("hints",), lambda: _sums(rules)))
+
+
+def _sums(rules: Rules) -> list[pl.Expr]:
+    """Return the columns of `kernel_hints`, summed over the kernels of a process."""
     gradients = [
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
         for word in entry.get("collective", [])
     ]  # fmt: skip
     computes, is_graph = pl.col("kind") == "compute", pl.col("kind") == "graph"
     stage = pl.col("kernel_stage")
-
-    def named(pattern: str) -> pl.Expr:
-        return pl.col("name").cast(pl.String).str.contains(pattern).fill_null(value=False)
-
-    tells = named(LAYERS) | named(_OPERATOR) | stage.is_not_null()
+    tells = pl.col("is_layer") | pl.col("is_operator") | stage.is_not_null()
     signs = {
-        "optimizer": computes & ((stage == "WU") | named(_FOREACH)),
-        "backward": computes & (stage == "BP") & ~named(_DATA_GRADIENT),
-        "data_gradients": computes & (stage == "BP") & named(_DATA_GRADIENT),
-        "weight_gradients": computes & (stage == "BP") & named(_WEIGHT_GRADIENT),
-        "layers": computes & named(LAYERS),
+        "optimizer": computes & ((stage == "WU") | pl.col("is_foreach")),
+        "backward": computes & (stage == "BP") & ~pl.col("is_data_gradient"),
+        "data_gradients": computes & (stage == "BP") & pl.col("is_data_gradient"),
+        "weight_gradients": computes & (stage == "BP") & pl.col("is_weight_gradient"),
+        "layers": computes & pl.col("is_layer"),
         "exchanges": pl.col("collective").is_in(gradients),
-        "compiled": computes & named(_COMPILED),
+        "compiled": computes & pl.col("is_compiled"),
         "unnamed": is_graph | (computes & ~tells),
         "kernels": is_graph | computes,
     }
     ops_of = pl.col("ops").cast(pl.Int64)
-    return classified.group_by("process").agg(
-        ops_of.sum(),
-        *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items()),
-        kinds=pl.col("name").filter(signs["layers"]).n_unique().cast(pl.Int64),
-    )
+    kinds = pl.col("name").filter(signs["layers"]).n_unique().cast(pl.Int64)
+    counts = (ops_of.filter(sign).sum().alias(name) for name, sign in signs.items())
+    return [ops_of.sum(), *counts, kinds.alias("kinds")]
 
 
 def count_names(ops: Stream) -> pl.DataFrame:
