@@ -91,6 +91,8 @@ class RunLabels:
 
     @property
     def _values(self) -> Mapping[str, list[str]]:
+        if self._found.is_empty():
+            return {}
         grouped = self._found.group_by("key", maintain_order=True).agg("value")
         return dict(grouped.rows())
 

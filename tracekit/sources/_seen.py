@@ -113,13 +113,15 @@ class Seen:
 
     def _identity_of(self, batch: pl.DataFrame) -> pl.Series:
         """Return the index of each row's combination of ids; new combinations are added."""
-        names = self.distinct.columns
-        absent = [pl.lit(None).alias(name) for name in names if name not in batch.columns]
-        ids = batch.with_columns(absent).select(pl.col(names).cast(pl.Int64))
-        numbers = self._numbers(ids)
-        if numbers.null_count():
-            new = ids.filter(numbers.is_null()).unique(maintain_order=True)
-            self.distinct = pl.concat([self.distinct, new])
+        names, present = self.distinct.columns, batch.columns
+        ids = batch.select(
+            pl.col(name).cast(pl.Int64) if name in present else pl.lit(None, pl.Int64).alias(name)
+            for name in names
+        )
+        numbers = self._numbers(ids) if self.distinct.height else None
+        if numbers is None or numbers.null_count():
+            new = ids if numbers is None else ids.filter(numbers.is_null())
+            self.distinct = pl.concat([self.distinct, new.unique(maintain_order=True)])
             numbers = self._numbers(ids)
         narrow = (dtype for dtype, limit in _NARROW.items() if self.distinct.height <= limit)
         return numbers.cast(next(narrow, pl.Int64))

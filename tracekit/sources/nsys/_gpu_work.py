@@ -107,11 +107,11 @@ class GpuWork:
         return counted(self._lost, _LOST)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
+        start, end = ops["start"], ops["end"]
         # Times that are not known are 0, whether or not the exporter shifted that as well.
-        unknown = (pl.col("start") == pl.col("end")) & pl.col("start").is_in(
-            (0, -self._metadata.time_shift)
-        )
-        timed = ops.filter((pl.col("end") >= pl.col("start")) & ~unknown)
+        unknown = (start == end) & ((start == 0) | (start == -self._metadata.time_shift))
+        is_timed = (end >= start) & ~unknown
+        timed = ops if is_timed.all(ignore_nulls=False) else ops.filter(is_timed)
         placed = with_all(timed, "deviceId", "globalPid")
         self._lost["untimed"] += ops.height - timed.height
         self._lost["unplaced"] += timed.height - placed.height
@@ -141,6 +141,8 @@ class GpuWork:
     def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in missing source and target GPUs of copies from the CUDA contexts they name."""
         copies = copies.with_columns(by_context=pl.lit(value=False))
+        if not ((copies["kind"] == "p2p") | (copies["kind"] == "d2d")).any():
+            return copies
         among_gpus = pl.col("kind").is_in(("p2p", "d2d"))
         for ordinal, context in (("src_ordinal", "srcContextId"), ("dst_ordinal", "dstContextId")):
             silent = among_gpus & pl.col(ordinal).is_null()
@@ -156,7 +158,9 @@ class GpuWork:
         return copies
 
     def _count_ends(self, copies: pl.DataFrame) -> None:
-        peers = copies.filter(pl.col("kind") == "p2p")
+        peers = copies.filter(copies["kind"] == "p2p")
+        if peers.is_empty():
+            return
         self._lost["by context"] += int(peers["by_context"].sum())
         ends = pl.any_horizontal(pl.col("src_ordinal", "dst_ordinal").is_null())
         self._lost["endless"] += int(peers.select(ends.sum()).item())

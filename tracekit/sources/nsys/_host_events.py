@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import polars as pl
 
@@ -194,15 +195,18 @@ class Nvtx:
         self._own = pl.concat([self._own, texts.unique()]).unique() if len(texts) else self._own
         return len(self._own) <= _MOST_OWN
 
-    def _names(self, kind: int) -> pl.DataFrame:
+    @cached_property
+    def _announced(self) -> pl.DataFrame:
+        """Rows that name domains, categories or threads, once all batches are read."""
         columns = ("eventType", "globalTid", "domainId", "category", "text")
         empty = pl.DataFrame(schema=dict(zip(columns, [*[pl.Int64] * 4, pl.String], strict=True)))
         rows = pl.concat(
             [empty, *(each.select(columns) for each in self._named)], how="vertical_relaxed"
         )
-        return rows.filter(pl.col("eventType") == kind).select(
-            columns[1:], process_gid=process_of(pl.col("globalTid"))
-        )
+        return rows.with_columns(process_gid=process_of(pl.col("globalTid")))
+
+    def _names(self, kind: int) -> pl.DataFrame:
+        return self._announced.filter(self._announced["eventType"] == kind)
 
     def domains(self, ranges: Seen) -> pl.DataFrame:
         """Return NVTX domain names: ``process_gid, domain_id, domain``; the default one has none.
@@ -315,6 +319,8 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
         pl.col("name").str.contains(pattern).fill_null(value=False).all().alias(name)
         for name, pattern in _DOMAIN_BY_CONTENT.items()
     ]
+    if silent.is_empty():
+        return silent.with_columns(domain=pl.lit(None, pl.String))
     parts = [silent.select(*key, *(pl.lit(value=True).alias(name) for name in _DOMAIN_BY_CONTENT))]
     if silent.height:
         process = ranges.distinct.select(process_of(pl.col("thread_gid"))).to_series()

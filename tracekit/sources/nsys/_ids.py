@@ -20,6 +20,7 @@ from tracekit.support.compiled import given as as_array
 
 _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
+_PROCESS_MASK = pl.lit(~_FIELD_MASK, pl.Int64)
 _NO_ID = 4294967295
 _NONE_YET = (1 << 32) - 1
 
@@ -37,7 +38,7 @@ def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
 
 def process_of(thread: pl.Expr) -> pl.Expr:
     """Return the global process id of a global thread id (which may be negative)."""
-    return thread.and_(pl.lit(~_FIELD_MASK, pl.Int64))
+    return thread.and_(_PROCESS_MASK)
 
 
 def pid_of(global_id: pl.Expr) -> pl.Expr:
@@ -67,8 +68,10 @@ class Strings:
     """
 
     def __init__(self, file: ExportFile) -> None:
-        frame = file.read("StringIds", {"id": "int", "value": "text"}).drop_nulls("id")
-        self._table = frame.unique("id", keep="first", maintain_order=True).sort("id")
+        frame = with_all(file.read("StringIds", {"id": "int", "value": "text"}), "id")
+        if (np.diff(frame["id"].to_numpy()) <= 0).any():
+            frame = frame.unique("id", keep="first", maintain_order=True).sort("id")
+        self._table = frame
 
     @property
     def values(self) -> pl.Series:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.model import NO_KERNELS, PolarsType, Recording, Stream
+from tracekit.model import NO_KERNELS, TABLES, PolarsType, Recording, Stream
 from tracekit.sources._export_tables import ExportFile, Feature, coercions, read_contents
 from tracekit.sources._identities import report
 from tracekit.sources._seen import NO_CALLS, NO_RANGES, Seen, absences, no_work
@@ -322,6 +322,8 @@ _NODE = ["process_gid", "graph_node"]
 def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
     """Return the table ``graph_nodes``: when and on which thread each graph node was captured."""
     made = _made(export)
+    if made.is_empty():
+        return TABLES["graph_nodes"].empty()
     first = _first(made).join(
         made.select("process_gid", "time", "thread_gid", first="graph_node"),
         on=["process_gid", "first"], maintain_order="left",

@@ -337,9 +337,11 @@ class Places:
 
     def device(self, process: pl.Series, ordinals: pl.Series) -> pl.Series:
         """Return the GPU's index for each process (index) and CUDA ordinal in it."""
-        named = ordinals.is_not_null()
-        if not named.all():
+        if ordinals.null_count():
             found = pl.repeat(None, len(ordinals), dtype=pl.Int32, eager=True)
+            if ordinals.null_count() == len(ordinals):
+                return found
+            named = ordinals.is_not_null()
             some = self.device(process.filter(named), ordinals.filter(named))
             return found.scatter(named.arg_true(), some)
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
@@ -430,8 +432,9 @@ _NOWHERE = np.iinfo(np.int64).min
 
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
     """Return the position of each value in `known` (sorted); null if it is not there."""
-    places = pl.Series(positions(given(values, np.int64, null=_NOWHERE), known), dtype=pl.Int32)
-    return places.set(places < 0, None)
+    places = positions(given(values, np.int64, null=_NOWHERE), known)
+    found, is_nowhere = pl.Series(places.astype(np.int32)), places < 0
+    return found.set(pl.Series(is_nowhere), None) if is_nowhere.any() else found
 
 
 def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:

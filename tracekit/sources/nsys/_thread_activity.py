@@ -192,30 +192,33 @@ class Stretches:
         Columns: ``process, thread, start, end`` and ``ran``, the time in which any thread of the
         process ran meanwhile, ns.
         """
-        was_on = pl.col("is_on").shift().over("thread")
-        step = pl.when("is_on").then(1).when(was_on).then(-1).otherwise(0).cast(pl.Int64)
-        known = pl.concat([self._threads.drop("ran"), switches]).with_columns(step=step)
+        known = pl.concat([self._threads.drop("ran"), switches]).with_columns(step=_STEP)
         # At one time threads come before others go.
         ordered = pl.concat(
             [self._processes, known.slice(self._threads.height)], how="diagonal"
         ).sort("process", "start", "step", descending=[False, False, True])
-        running = pl.col("step").cum_sum().over("process") > 0
-        until_next = pl.col("start").shift(-1).over("process") - pl.col("start")
-        passed = pl.when(running).then(until_next).otherwise(0).fill_null(0)
-        before = pl.col("ran").sum().over("process")
-        timed = ordered.with_columns(ran=before + passed.cum_sum().over("process") - passed)
+        timed = ordered.with_columns(ran=_RAN)
         self._processes = timed.group_by("process").agg(
             pl.col("start").last(), pl.col("step").sum(), pl.col("ran").last()
         )
         new = timed.drop_nulls("thread").select(self._threads.columns)
         both = pl.concat([self._threads, new])
         self._threads = both.unique("thread", keep="last", maintain_order=True)
-        paired = both.with_columns(
-            end=pl.col("start").shift(-1).over("thread"),
-            comes=pl.col("is_on").shift(-1).over("thread"),
-            ran=pl.col("ran").shift(-1).over("thread") - pl.col("ran"),
-        )
-        return paired.filter(~pl.col("is_on") & pl.col("comes"))
+        return both.with_columns(**_PAIRED).filter(~pl.col("is_on") & pl.col("comes"))
+
+
+_WAS_ON = pl.col("is_on").shift().over("thread")
+_STEP = pl.when("is_on").then(1).when(_WAS_ON).then(-1).otherwise(0).cast(pl.Int64)
+_IS_RUNNING = pl.col("step").cum_sum().over("process") > 0
+_UNTIL_NEXT = pl.col("start").shift(-1).over("process") - pl.col("start")
+_PASSED = pl.when(_IS_RUNNING).then(_UNTIL_NEXT).otherwise(0).fill_null(0)
+_RAN = pl.col("ran").sum().over("process") + _PASSED.cum_sum().over("process") - _PASSED
+"""Time, ns, that a process ran until a switch."""
+_PAIRED = {
+    "end": pl.col("start").shift(-1).over("thread"),
+    "comes": pl.col("is_on").shift(-1).over("thread"),
+    "ran": pl.col("ran").shift(-1).over("thread") - pl.col("ran"),
+}
 
 
 class Overhead:
