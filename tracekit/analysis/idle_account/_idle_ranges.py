@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from tracekit.analysis.facts import work_of
-from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Lulls, find_lulls
-from tracekit.analysis.idle_account._timeline import follow
-from tracekit.engine import Lines, cut, innermost_stretches, split
-from tracekit.support.batches import in_batches
-from tracekit.support.compiled import compiled, given
+from tracekit.analysis.idle_account._timeline import follow, merged_in_batches
+from tracekit.engine import cut, innermost_stretches, split
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 _WHEN = [*_OWNER, "start", "end"]
-_NEVER = -(1 << 62)
 
 
 def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -37,40 +32,16 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
     The same columns: the lulls between ops, and between ops and the ends of windows.
     """
     spans = windows.filter(pl.col("end") > pl.col("start")).select(_WHEN)
-    found = _between(ops, spans)
-    if found is None:  # several reports saw one device, and each has its ops by start
-        found = _between(ops.sort("start"), spans)
-    if found is None:
-        raise AssertionError("ops that were sorted come by start")
-    return found if found.is_empty() else cut(found, spans).select(_WHEN)
-
-
-def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
-    """Return intervals without ops per process and GPU; None if ops are unsorted.
-
-    They lie between the first start and the last end of the `spans` of that process and GPU.
-    """
-    edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
-    lines = Lines(_OWNER, edges)
-    reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()
-    latest = np.full(reached.size, _NEVER)
-    found: list[Lulls] = []
-    for batch in in_batches(ops.select(_WHEN)):
-        room = Lulls(
-            np.empty(batch.height, np.int32), *(np.empty(batch.height, np.int64) for _ in range(2))
-        )
-        number = compiled(find_lulls, batch.height)(
-            lines.of(batch), given(batch["start"]), given(batch["end"]), reached, latest, room
-        )
-        if number == OUT_OF_ORDER:
-            return None
-        found.append(Lulls(*(values[:number].copy() for values in room)))
-    last = np.flatnonzero(reached < until)
-    found.append(Lulls(last.astype(np.int32), reached[last], until[last]))
-    line, begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return edges.select(_OWNER)[line].with_columns(
-        start=pl.Series(begins, dtype=pl.Int64), end=pl.Series(ends, dtype=pl.Int64)
+    edges = spans.group_by(_OWNER).agg(pl.col("start").min(), until=pl.col("end").max())
+    # The begin of the first window counts as an op without length: a lull may follow it.
+    begins = edges.select(*_OWNER, "start", end="start")
+    busy = pl.concat([begins, merged_in_batches(ops, _OWNER)]).sort("start")
+    reached, following = pl.col("end").cum_max(), pl.col("start").shift(-1)
+    found = busy.join(edges.drop("start"), on=_OWNER, maintain_order="left").select(
+        *_OWNER, start=reached.over(_OWNER), end=following.over(_OWNER).fill_null(pl.col("until"))
     )
+    between = found.filter(pl.col("start") < pl.col("end"))
+    return between if between.is_empty() else cut(between, spans).select(_WHEN)
 
 
 _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
