@@ -8,6 +8,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -111,7 +112,8 @@ class AskedRuns:
 
     def prepare(self) -> None:
         """Compute now what the first run's pictures and searches need: sums of its spans."""
-        _ = self._runs[0].lanes.lanes
+        with suppress(Exception):  # an error is shown to who asks for them
+            _ = self._runs[0].lanes.lanes
 
     def runs(self, _: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""

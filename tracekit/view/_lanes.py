@@ -329,20 +329,14 @@ class RunLanes:
         A lane is null where none shows the op, or its launching thread. If there are more ops than
         the result's ``most``, its ``flows`` is null.
         """
-        inside = (pl.col("start") < end) & (pl.col("end") > start)
-        columns = (*OF_OP, "launch_thread", "start", "launch_start")
+        inside = pl.col("start") < end, pl.col("end") > start
+        ops = self._trace["ops"].filter(*inside, pl.col("launch_start").is_not_null())
         flows = None
         if self.starting(start, end) <= _MOST_NEAR:
-            ops = (
-                self._trace["ops"]
-                .filter(inside)
-                .select(columns)
-                .collect()
-                .drop_nulls("launch_start")
-            )
-            if ops.height <= _MOST_FLOWS:
+            found = ops.select(*OF_OP, "launch_thread", "start", "launch_start").collect()
+            if found.height <= _MOST_FLOWS:
                 flows = [(self.of(op), op["start"], self.of_thread(op), op["launch_start"])
-                         for op in ops.iter_rows(named=True)]  # fmt: skip
+                         for op in found.iter_rows(named=True)]  # fmt: skip
         return {"flows": flows, "most": _MOST_FLOWS}
 
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import tempfile
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -73,8 +72,7 @@ class View:
         self._serving = threading.Thread(target=self._serve, daemon=True)
         self._serving.start()
         atexit.register(self.close)
-        # Who comes first waits for it; what goes wrong is said when it is asked for.
-        threading.Thread(target=_quietly, args=(shown.prepare,), daemon=True).start()
+        threading.Thread(target=shown.prepare, daemon=True).start()  # who comes first waits for it
         if self._opener is not None:
             webbrowser.open(self._opener.as_uri())
 
@@ -132,8 +130,3 @@ def _opener(address: str) -> Path:
             f'content="0;url={html.escape(address)}"><title>tracekit view</title>'
         )
     return Path(name)
-
-
-def _quietly(work: Callable[[], None]) -> None:
-    with suppress(Exception):
-        work()
