@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -112,7 +113,11 @@ def main() -> None:
     measure("op", [lambda op=op: asked.op({"run": "0", "op": op}) for op in ops])  # type: ignore[misc]
     hits = [{**find, "which": "next", "time": str(begin + chance.randrange(span))} for _ in ops]
     measure("next hit", [lambda hit=hit: asked.hit(hit) for hit in hits])  # type: ignore[misc]
-    print(f"{run.trace.height('ops'):,} ops; {memory():,.0f} MB at most")
+    measure("table of steps", [lambda: asked.steps(ask)])
+    waits = [lambda op=op: asked.waited({**ask, "op": op}) for op in ops]  # type: ignore[misc]
+    measure("what an op waited for", waits)
+    compilers = ", ".join(each for each in ("numba", "llvmlite") if each in sys.modules) or "none"
+    print(f"{run.trace.height('ops'):,} ops; {memory():,.0f} MB at most; compilers: {compilers}")
     print(f"page with its script: {len(view_page('')) / 1000:,.0f} kB")
 
 
