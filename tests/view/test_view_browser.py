@@ -467,9 +467,17 @@ def test_two_runs_are_aligned_by_step(
 
     with View([runs[0], runs[0], runs[1]], opens=False) as view:
         page = opened(browser, view.address, heard)
+        page.locator("canvas").focus()
+        page.keyboard.press("k")
+        expect(page.locator(".marks button")).to_have_count(1)
         page.get_by_role("button", name="Two runs").focus()
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelectorAll('[data-listed]').length === 2")
+        # Below there are no buttons of the chart above, which would do nothing there.
+        expect(page.locator(".marks button")).to_have_count(1)
+        expect(page.locator(".flows")).to_have_count(2)
+        page.locator(".flows").last.click()
+        expect(page.locator(".launches").last).not_to_be_empty()
         for each in page.locator(".steps").all():
             expect(each).to_contain_text("6 steps")
         page.locator("canvas").first.focus()

@@ -260,7 +260,7 @@ class RunChart extends Chart {
       const { left, top } = this.canvas.getBoundingClientRect();
       if (clientX - left < this.labels) { this.toggle(Math.floor((clientY - top - 22) / 17)); this.note(); }
     });
-    this.find(".timeline").append(launches, element("span", "", { className: "launches", role: "status" }), buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
+    this.find(".timeline").replaceChildren(launches, element("span", "", { className: "launches", role: "status" }), buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
   }
 
   toggleFlows(isOn) {
@@ -662,7 +662,7 @@ class RunChart extends Chart {
 
 // Shows as long a time as the chart above, as far from the step of the same number.
 class LowerChart extends RunChart {
-  restore() { this.flags = []; }
+  restore() { this.flags = []; this.tellFlags(); }
   note() { this.upper?.note(); }
 
   follow() {
