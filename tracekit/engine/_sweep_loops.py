@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """State of a pass over ops, per line (device, or process on one): time window, times so far."""
+    """State of a pass over ops, per device (or process on a device): window, end of work so far."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at

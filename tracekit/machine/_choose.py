@@ -356,9 +356,8 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
     the machine has those of all active devices; else by index. If both have UUIDs (or locations)
     that differ, the topology comes from another machine: it is used with a warning, since machines
-    of one model are alike. A device that ran nothing and matches no GPU is left out. The GPU
-    numbers of a recognised or assumed machine have no meaning: devices are matched to its GPUs in
-    order.
+    of one model are alike. A device that ran nothing and matches no GPU is left out. If the machine
+    is a preset, recognised by its GPUs or assumed, devices are matched to its GPUs in order.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ def _stages(
 
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
-    """Return segments of bars: busy time, coloured by stage or kind; idle time of steps or GPUs.
+    """Return segments of bars: busy time, by stage or kind; idle time where bars are steps or GPUs.
 
     If the table has no busy times, sums of durations are drawn instead.
     """

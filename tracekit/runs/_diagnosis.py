@@ -76,7 +76,7 @@ def judged(
         str | None,
         Option(
             "Exit with 1 if there is a finding (any), one of some rules (their names), or one "
-            "that wins so much of a step (10%); 3 if that is unknown.",
+            "whose win is so large a share of a step (10%); 3 if that is unknown.",
             "WHAT",
         ),
     ] = None,

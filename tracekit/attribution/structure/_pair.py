@@ -54,7 +54,7 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Number of kinds of evidence for this assignment of roles, minus those against it."""
+        """Number of kinds of evidence for these roles of the two sides, less those against them."""
         return sum(self.votes.values())
 
     @property
