@@ -14,6 +14,7 @@ from tracekit.support.compiled import compiled, given
 
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
+_NO_KEY = -(1 << 31)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -140,8 +141,10 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def _numbered(keys: pl.DataFrame) -> tuple[Array, int]:
     """Return a number from 0 for each row, equal for equal rows only, and one above the largest."""
-    groups, count = np.zeros(keys.height, np.int32), 1
-    for key in keys:
+    groups, count, rest = np.zeros(keys.height, np.int32), 1, keys.get_columns()
+    if len(rest) > 1 and rest[0].dtype == pl.Int32:  # as it is, it makes pairs with the next one
+        groups = given(rest.pop(0), null=_NO_KEY)
+    for key in rest:
         codes = key.rank("dense") if key.dtype == pl.String else key.to_physical()
         numbers = Numbers()
         groups, _ = numbers.of(groups, given(codes.cast(pl.Int64), null=_NEVER))
