@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Array
-from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
+from tracekit.analysis.idle_account._timeline import Array, covered, merged, merged_in_batches
 from tracekit.engine import Lines, extended, launch_groups
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
@@ -17,6 +16,7 @@ from tracekit.support.compiled import compiled, given
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
+_OUT_OF_ORDER = -1
 _LANE = ["process", "context", "stream"]
 _FOUND = pl.Schema({"gap": pl.UInt32(), "held_until": pl.Int64(), "held_by": pl.Int32()})
 BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
@@ -86,7 +86,7 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
 
     Returns
     -------
-    Number of rows in `found`; `OUT_OF_ORDER` if a timeline's ops are not sorted by start and
+    Number of rows in `found`; `_OUT_OF_ORDER` if a timeline's ops are not sorted by start and
     number.
     """
     count = 0
@@ -94,7 +94,7 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
         line, op, start = ops.lines[row], ops.numbers[row], ops.starts[row]
         latest = reached.starts[line]
         if start < latest or (start == latest and op < reached.latest[line]):
-            return OUT_OF_ORDER
+            return _OUT_OF_ORDER
         reached.starts[line], reached.latest[line] = start, op
         is_gap = start > reached.ends[line]
         if is_gap or (reached.waiting[line] and not ops.of_loader[row]):
@@ -199,7 +199,7 @@ def _found(
                 given(known["lead"], null=_NEVER), given(known["by_loader"])),
             reached, room,
         )  # fmt: skip
-        if count == OUT_OF_ORDER:
+        if count == _OUT_OF_ORDER:
             return None
         rows, begins, before, ahead = (values[:count] for values in room)
         parts.append(known[rows].drop("lead", "kind", "bytes").with_columns(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracekit.analysis.idle_account._lull_loops import Array, join_up
 from tracekit.engine import Numbers, latest
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
+Array: TypeAlias = NDArray[Any]
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
 _NO_KEY = -(1 << 31)
@@ -124,6 +126,36 @@ def overlapping(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
     return (until > rows["start"]).fill_null(value=False)
 
 
+def _join_up(
+    groups: Array, starts: Array, ends: Array, latest: Array, first: Array, furthest: Array
+) -> int:
+    """Merge intervals of the same group that overlap or touch.
+
+    Parameters
+    ----------
+    groups, starts, ends
+        Group, start and end of each interval, sorted by start.
+    latest
+        Index of the latest merged interval of each group, -1 at first; updated.
+    first, furthest
+        Output arrays, with room for all intervals: the row with which a merged interval begins, and
+        its end, ns.
+
+    Returns
+    -------
+    Number of merged intervals.
+    """
+    count = 0
+    for row in range(len(groups)):
+        place = latest[groups[row]]
+        if place >= 0 and starts[row] <= furthest[place]:
+            furthest[place] = max(furthest[place], ends[row])
+        else:
+            latest[groups[row]], first[count], furthest[count] = count, row, ends[row]
+            count += 1
+    return count
+
+
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Merge overlapping intervals of each group: the columns `by`, ``start, end`` (ns), by start.
 
@@ -133,7 +165,7 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
     groups, count = _numbered(ordered.select(by))
     first, ends = (np.empty(ordered.height, np.int64) for _ in range(2))
-    found = compiled(join_up, ordered.height)(
+    found = compiled(_join_up, ordered.height)(
         groups, given(ordered["start"]), given(ordered["end"]), np.full(count, -1), first, ends
     )
     return ordered[first[:found]].with_columns(end=pl.Series(ends[:found]))
