@@ -89,7 +89,7 @@ function firstFrom(starts, time) {
   return low;
 }
 
-// -- what a selection is made of -------------------------------------------------------------------
+// -- what a selection is made of --
 function merged(pieces) {
   const ordered = pieces.filter(([from, to]) => to > from).sort((a, b) => a[0] - b[0]);
   const found = [];
@@ -140,7 +140,7 @@ function breakdown(view, from, to, data) {
 
 const element = (name, text, more = {}) => Object.assign(document.createElement(name), { textContent: text, ...more });
 
-// -- the chart --------------------------------------------------------------------------------------
+// -- the chart --
 class Chart {
   constructor(figure, data) {
     this.figure = figure;

@@ -1,4 +1,4 @@
-// -- figures ----------------------------------------------------------------------------------------
+// -- figures --
 // A figure is drawn as wide as its place. Title, legend and notes are part of the page, and wrap.
 const NARROWEST = 140;
 const LETTER = 6.6;

@@ -7,7 +7,7 @@ const redrawAll = () => redraws.forEach((redraw) => redraw());
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
 
-// -- theme ----------------------------------------------------------------------------------------
+// -- theme --
 const themes = ["system", "light", "dark"];
 const themeButton = document.getElementById("theme");
 themeButton.hidden = false;
@@ -19,7 +19,7 @@ themeButton.addEventListener("click", () => {
 });
 systemDark.addEventListener("change", redrawAll);
 
-// -- tables: sort, filter, copy -------------------------------------------------------------------
+// -- tables: sort, filter, copy --
 const FEW = 12;
 const valueOf = (cell) => {
   const raw = cell.dataset.v;

@@ -1,4 +1,4 @@
-// -- charts of steps -------------------------------------------------------------------------------
+// -- charts of steps --
 for (const figure of document.querySelectorAll("[data-gantt]")) {
   const packed = figure.querySelector("script").textContent;
   tracekitChart.unpacked(packed).then((data) => {

@@ -1,4 +1,4 @@
-// -- the view of whole runs: the chart of a step, of data that are asked for -------------------------
+// -- the view of whole runs: the chart of a step, of data that are asked for --
 (() => {
 const { Chart, element, firstFrom, laneOf, lengthOf, merged, shortTime, timeOf, timeText } = tracekitChart;
 const KEPT = "tracekit-token";
