@@ -149,6 +149,19 @@ def test_waits_are_unknown_where_nothing_tells_them_from_others() -> None:
         assert (of_run["wait_ns"], of_run["data_stall_share"]) == (None, None)
 
 
+def test_bars_are_as_long_as_windows_where_waits_are_unknown_too() -> None:
+    """Idle time of unknown cause was in no part: a bar of 100 ms ended at 32."""
+    unknown = TraceBuilder()
+    unknown.op("gemm", 1, start=10, end=20)
+    unknown.op("gemm", 2, start=50, end=60)
+    for b in (unknown, worked()):
+        run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="a")
+        answer = stalls_answer([run], 0)
+        parts: pl.DataFrame = answer.source.drop("name")
+        assert parts.sum_horizontal().to_list() == answer.rows["window_ns"].to_list()
+        assert ("idle, cause unknown" in parts.columns) == (b is unknown)
+
+
 def test_no_wait_in_a_recording_that_shows_input_is_none() -> None:
     b = TraceBuilder()
     b.op("copy", 0, start=1, end=10, kind="h2d", stage="IO")

@@ -34,6 +34,7 @@ STALL_COLOURS = {
     "copying input": "#DDCC77",
     "other copies": "#AA4499",
     "idle, other causes": IDLE_COLOUR,
+    "idle, cause unknown": CAUSE_COLOURS["unexplained"],
 }
 """Colour of each part of a GPU's time in the figure of loader stalls."""
 

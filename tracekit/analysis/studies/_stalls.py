@@ -451,6 +451,8 @@ def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
     """Return the parts of the figure's bars, ns; ``other copies`` is the rest of the step."""
     rest = pl.col("window_ns") - pl.sum_horizontal("kernel_ns", "input_ns", "idle_ns")
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
+    if table["wait_ns"].null_count():
+        parts["idle, cause unknown"] = pl.when(pl.col("wait_ns").is_null()).then("idle_ns")
     return table.select(name=name, **parts, **{"other copies": rest})
 
 
