@@ -149,8 +149,8 @@ class Verdicts:
     counts_steps
         Processes whose iterations (training steps) are taken from structure.
     serves
-        Processes whose forward ranges are requests, and no steps, as they train nothing and another
-        process trains.
+        Processes whose forward ranges count as requests and not as steps: they show no training,
+        and another process trains.
     with_work
         Processes with recorded GPU work.
     input_streams
@@ -259,7 +259,10 @@ class Verdicts:
         if process in self.counts_steps:
             return self.structures.of[process].reading
         if process in self.serves:
-            return "its forward ranges are requests, and no steps, as another process trains"
+            return (
+                "its forward ranges count as requests and not as steps: it shows no training, and "
+                "another process trains"
+            )
         no_steps = "`--step` finds none: ranges name the steps, or the order of launches shows none"
         return None if self.reading is None else no_steps
 

@@ -40,8 +40,6 @@ class Teams:
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
         """Return each row's team (training thread with helpers), by ``thread`` and ``process``."""
-        if not (self.further >= 0).any():
-            return frame["process"].alias("team")
         if (self.further < 0).all():
             return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])

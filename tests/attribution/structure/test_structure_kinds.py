@@ -209,7 +209,7 @@ def test_forward_ranges_of_requests_beside_a_training_process_are_no_steps() -> 
         (0, "structure")
     ]
     assert trace.read("ops").filter(process=1)["iteration"].null_count() > 0
-    assert any("its forward ranges are requests" in text for text in trace.warnings)
+    assert any("its forward ranges count as requests" in text for text in trace.warnings)
 
 
 def test_forward_ranges_of_a_server_alone_are_its_steps() -> None:
