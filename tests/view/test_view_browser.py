@@ -309,7 +309,8 @@ def test_what_is_in_sight_is_a_table(
             assert int(starting.replace(",", "")) == own.height
     check_words(page, causes)
     page.locator(".diagnosed summary").click()
-    page.locator(".diagnosed button").first.click()
+    # Findings that take more than a second have a button to give up in their place.
+    page.locator(".diagnosed button").filter(has_not_text="Give up").first.click()
     start, end = client.data("findings", run=0)["findings"][0][2]
     assert page.locator(".span").input_value() == f"{start / 1e6:.9g}ms-{end / 1e6:.9g}ms"
     assert heard == []
