@@ -15,6 +15,8 @@ from tracekit.sources.nsys import _host_events as _host
 from tracekit.support import spool as _spool
 from tracekit.support.spool import Workspace
 
+_EPOCH = 1_700_000_000_000_000_000
+
 
 def test_every_column_of_a_range_comes_from_its_row(nsys):
     nsys.domain(100, 3, "NCCL")
@@ -211,6 +213,20 @@ class TestEnds:
             ("cut", 100, True),
             ("beyond", 130, True),
         ]
+
+    @pytest.mark.parametrize("nsys", versions_with("ANALYSIS_DETAILS"), indirect=True)
+    def test_none_was_cut_by_a_session_on_another_clock(self, nsys):
+        """All ranges of an export with times since 1970 were open: its session lasts seconds."""
+        nsys.session(_EPOCH, 100)
+        nsys.push_pop(_EPOCH + 10, _EPOCH + 20, "closed")
+        nsys.push_pop(_EPOCH + 11, None, "open")
+        nsys.kernel(_EPOCH + 12, _EPOCH + 19)
+        trace = trace_of(nsys)
+        assert rows(trace, "ranges", "name", "end", "open") == [
+            ("closed", _EPOCH + 20, False), ("open", _EPOCH + 20, True)
+        ]  # fmt: skip
+        assert rows(trace, "reports", "session_start", "duration") == [(None, None)]
+        assert any("do not count from the start of the session" in w for w in trace.warnings)
 
     def test_an_end_before_the_start_makes_the_range_empty(self, one):
         one.push_pop(50, 40, "backwards")

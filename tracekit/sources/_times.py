@@ -58,6 +58,8 @@ class Times:
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:
         some = sorted(time for time in starts or () if time and abs(time) < FARTHEST)
         middle = some[(len(some) - 1) // 2] if some else 0
+        self.middle = middle
+        """Median of the start times, ns; 0 without any."""
         self._path = path
         self._low, self._high = (middle - REACH, middle + REACH) if starts else (-_ANY, _ANY - 1)
         self._passed: dict[str, _Passed] = {}

@@ -58,19 +58,34 @@ def read_metadata(file: ExportFile) -> Metadata:
     visible = variables.get(_VISIBLE)
     launched = launch_of(variables)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
+    shift = _time_shift(export.get("EXPORT_CONFIG_TIME_SHIFT", ""))
+    start = _first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", FARTHEST)
+    duration = _first(file, "ANALYSIS_DETAILS", "duration", REACH)
+    warnings = _filter_warnings(export)
+    if duration is not None and (middle := file.times.middle - shift) > duration:
+        warnings += (_of_another_clock(middle, duration),)
+        start = duration = None
     return Metadata(
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         product=" ".join(part for part in product if part) or None,
-        time_shift=_time_shift(export.get("EXPORT_CONFIG_TIME_SHIFT", "")),
-        session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", FARTHEST),
-        duration=_first(file, "ANALYSIS_DETAILS", "duration", REACH),
+        time_shift=shift,
+        session_start=start,
+        duration=duration,
         host=_host(file),
         visible_devices=None if visible is None else tuple(map(str.strip, visible.split(","))),
         rank=launched.rank,
         ranks=launched.ranks,
         job=launched.job,
         traced=_traced(file),
-        warnings=_filter_warnings(export),
+        warnings=warnings,
+    )
+
+
+def _of_another_clock(middle: int, duration: int) -> str:
+    """Return a warning that times (median `middle`) lie after the end of their session, ns."""
+    return (
+        f"times do not count from the start of the session, which lasts {duration / 1e9:,.3f} s: "
+        f"its first rows are at {middle / 1e9:,.3f} s, so its end and its start are unknown"
     )
 
 
