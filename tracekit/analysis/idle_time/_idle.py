@@ -294,16 +294,15 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
     """Return how to record data that would explain idle time without a cause, and hints `more`."""
-    queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
-    texts = []
-    if not queued.all():
+    idle, why = pl.col("idle_ns"), pl.col("cause")
+    unexplained, texts = pieces.filter(why == "unexplained"), []
+    if not unexplained["queued"].all():
         how = how_to_record(trace, "launching calls")
         texts.append(f"calls that launch ops: {how} (records those made while it runs)")
-    if queued.any():
+    if unexplained.filter("queued")["idle_ns"].sum() > _MUCH * pieces["idle_ns"].sum():
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
-    idle = pl.col("idle_ns")
-    host = pl.when(pl.col("cause").is_in(["between_steps", "host_delay"])).then(idle)
+    host = pl.when(why.is_in(["between_steps", "host_delay"])).then(idle)
     share = pieces.select(host.sum() / idle.sum().clip(1, None)).item() or 0
     if share > _MUCH:
         texts += _unseen(trace)
