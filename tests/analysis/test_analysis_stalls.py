@@ -118,6 +118,15 @@ def test_copies_under_kernels_stall_nothing() -> None:
     assert row["kernel_ns"] == 45 * MS
 
 
+def test_kernels_that_were_not_recorded_do_not_run_for_0_ns() -> None:
+    b = TraceBuilder()
+    b.op("copy", 1, start=10, end=20, kind="h2d", stage="IO")
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["window_ns"], row["idle_ns"]) == (10, 0)
+    for unknown in ("kernel_ns", "utilisation", "input_ns", "data_stall_ns", "data_stall_share"):
+        assert row[unknown] is None, unknown
+
+
 @pytest.mark.parametrize(("stage", "copied"), [("OTHER", 10), ("FP", 10), ("BP", 0), ("WU", 0)])
 def test_what_comes_back_for_an_update_is_no_input(stage: str, copied: int) -> None:
     """An optimizer on the host sends the weights back; a batch may be sent in a forward range."""
@@ -223,9 +232,10 @@ def test_times_are_those_of_a_count_by_the_nanosecond(
         {*range(first, last)} & {t for _, (s, n) in ops for t in range(s, s + n)},
     )
     assert row["window_ns"] == len(moments)
-    assert row["kernel_ns"] == len(kernels)
+    assert row["kernel_ns"] == (len(kernels) or None)
     assert row["idle_ns"] == len(moments) - len(everything)
-    assert row["input_ns"] == len(covered(("h2d",)) - kernels - covered(("p2p",)))
+    copied = len(covered(("h2d",)) - kernels - covered(("p2p",)))
+    assert row["input_ns"] == (copied if kernels else None)
     causes = dict(idle(b.trace()).rows.select("cause", "idle_ns").rows())
     assert row["wait_ns"] == (causes.get("input", 0) if waits else None)
 

@@ -22,6 +22,7 @@ def test_stalls_of_one_run(stored: Path) -> None:
     for row in found["rows"]:
         assert row["data_stall_ns"] == row["wait_ns"] + row["input_ns"]
         assert row["idle_ns"] == row["wait_ns"] + row["other_idle_ns"]
+        assert all(isinstance(row[key], int) for key in row if key.endswith("_ns"))
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ _KINDS: Mapping[str, Schema] = {
     "count": {"type": "integer", "minimum": 0},
     "positive": {"type": "integer", "minimum": 1},
     "number": {"type": "number"},
+    "time": {"type": "number"},
     "amount": {"type": "number", "minimum": 0},
     "share": {"type": "number", "minimum": 0, "maximum": 1},
     "flag": {"type": "boolean"},
@@ -35,7 +36,7 @@ _KINDS: Mapping[str, Schema] = {
 _TYPES = {"text": "String", "texts": "List(String)", "id": "String", "one of": "String",
           "integer": "Int64", "integers": "List(Int64)", "count": "Int64", "positive": "Int64",
           "number": "Float64", "amount": "Float64", "share": "Float64", "flag": "Boolean",
-          "true": "Boolean", "date": "Datetime"}  # fmt: skip
+          "time": "Int64 or Float64", "true": "Boolean", "date": "Datetime"}  # fmt: skip
 _UNITS = {"ns": "ns", "bytes": "bytes", "gb_s": "GB/s", "percent": "%", "flops": "FLOP",
           "flops_s": "FLOP/s", "share": "ratio"}  # fmt: skip
 _LINE = re.compile(r"(one of )?([^:]+)(?:: (.+))?")

@@ -62,7 +62,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     Times are sums over the steps that are not skipped or cut; in a run without iterations, over
     the time from a device's first to its last op. Waiting for input is idle time with the cause
     ``input``, as in `tracekit.analysis.idle_time.idle`; null where no launch, or nothing that
-    relates to input, was recorded.
+    relates to input, was recorded. Without any kernel, these were not recorded: ``kernel_ns`` and
+    ``input_ns``, the time of copies beside which no kernel runs, are null.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     windows = step_windows(trace, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
     outside = _outside(ops, windows)
-    return _table(windows, inside_steps(layered, windows), _waits(trace, windows), outside)
+    pieces, has_kernels = inside_steps(layered, windows), bool(layered["is_kernel"].any())
+    return _table(windows, pieces, _waits(trace, windows), outside, has_kernels=has_kernels)
 
 
 def _shows_input(trace: Trace) -> bool:
@@ -156,7 +158,12 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _table(
-    windows: pl.DataFrame, pieces: pl.DataFrame, waits: pl.DataFrame, outside: pl.DataFrame
+    windows: pl.DataFrame,
+    pieces: pl.DataFrame,
+    waits: pl.DataFrame,
+    outside: pl.DataFrame,
+    *,
+    has_kernels: bool,
 ) -> pl.DataFrame:
     owners = (
         windows.filter("counts")
@@ -176,6 +183,7 @@ def _table(
         .join(waits, on=_OWNER, how="left")
         .join(outside, on=_OWNER, how="left")
         .with_columns(pl.col("busy", "input_ns", "kernel_ns").fill_null(0))
+        .with_columns(pl.when(has_kernels).then(pl.col("input_ns", "kernel_ns")))
         .with_columns(
             idle_ns=window - pl.col("busy"),
             data_stall_ns=pl.col("wait_ns") + pl.col("input_ns"),

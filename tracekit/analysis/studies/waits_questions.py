@@ -36,15 +36,16 @@ _STALLS = Json(
         "device?": "integer or null: Index of the GPU in the run.",
         "devices?": "integer: Number of devices.",
         "iterations?": "integer or null: Number of steps; 0 where none is known.",
-        "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
-        "kernel_ns?": "number or null: Time of the window in which a kernel runs, ns.",
-        "idle_ns?": "number or null: Time of the window in which nothing runs, ns.",
-        "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns; null where "
+        "window_ns?": "time or null: Length of the steps, or of the whole run without any, ns.",
+        "kernel_ns?": "time or null: Time of the window in which a kernel runs, ns; null where no "
+        "kernel was recorded.",
+        "idle_ns?": "time or null: Time of the window in which nothing runs, ns.",
+        "wait_ns?": "time or null: Idle time with the cause input (see `idle`), ns; null where "
         "no launch, or nothing that relates to input, was recorded.",
-        "input_ns?": "number or null: Time in which input is copied (to the GPU, outside of `BP` "
-        "and `WU`) and no kernel and no copy between GPUs runs, ns.",
-        "data_stall_ns?": "number or null: wait_ns + input_ns.",
-        "other_idle_ns?": "number or null: idle_ns - wait_ns: idle time of other causes.",
+        "input_ns?": "time or null: Time in which input is copied (to the GPU, outside of `BP` "
+        "and `WU`) and no kernel and no copy between GPUs runs, ns; null as kernel_ns.",
+        "data_stall_ns?": "time or null: wait_ns + input_ns.",
+        "other_idle_ns?": "time or null: idle_ns - wait_ns: idle time of other causes.",
         "outside_steps_ns?": "integer: Time from the GPU's first op to its last one that lies in "
         "no step that counts, ns; it is in no other column.",
         "utilisation?": "number or null: kernel_ns / window_ns.",
@@ -129,13 +130,12 @@ _BUBBLES = Json(
         "schedule?": "text or null: Schedule of the pipeline.",
         "basis?": "one of gpu, host: What was timed.",
         "evidence?": {"description": "modelled: nothing was measured.", "const": "modelled"},
-        "window_ns?": "number: From where the first stage begins to work to where the last one "
+        "window_ns?": "time: From where the first stage begins to work to where the last one "
         "ends, ns.",
-        "busy_ns?": "number: Time of the window in which the stage works, ns.",
-        "bubble_ns?": "number: window_ns - busy_ns.",
-        "dependency_ns?": "number: Time of the bubble in which the stage before or after works, "
-        "ns.",
-        "communication_ns?": "number: Time of the bubble in which the stage sends or receives, ns.",
+        "busy_ns?": "time: Time of the window in which the stage works, ns.",
+        "bubble_ns?": "time: window_ns - busy_ns.",
+        "dependency_ns?": "time: Time of the bubble in which the stage before or after works, ns.",
+        "communication_ns?": "time: Time of the bubble in which the stage sends or receives, ns.",
         "bubble_share?": "number: Bubbles over the time, of the row's stage or of all stages.",
         "bubble_ideal_share?": "number: Bubbles over the work, of all stages.",
         "theory_share?": "number or null: bubble_share in theory, (p - 1) / (m + p - 1) of p equal "
