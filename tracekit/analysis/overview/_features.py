@@ -125,7 +125,7 @@ def _recorded(trace: Trace) -> pl.DataFrame:
             pl.col("record_with").filter(~pl.col("present")).unique(maintain_order=True),
         )
     )
-    number = pl.col("rows").map_elements("{:,}".format, return_dtype=pl.String)
+    number = pl.lit(pl.Series([f"{rows:,}" for rows in contents["rows"]], dtype=pl.String))
     found = (
         pl.when(~pl.col("present")).then(pl.format("no {}", "source_table"))
         .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
