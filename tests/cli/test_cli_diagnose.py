@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tracekit.analysis.diagnosis import RULES
 from tracekit.cli import app
 from tracekit.model import TABLES, Answer
-from tracekit.runs._diagnosis import _replays, _with_replays, judged
+from tracekit.runs._diagnosis import _replays, _with_commands, judged
 
 SIMULATED = ROOT / "sample_traces" / "simulated"
 
@@ -102,9 +102,23 @@ def test_a_replay_is_named_with_its_limit() -> None:
         ("`tracekit whatif --host 2x`", "By replay, if its range allows it: "),
         ("`tracekit whatif --host 2x`: a step of 1 to 2 ms", "By replay: "),
     ):
-        found = _with_replays(answer, {"launch_bound": text})
+        found = _with_commands(answer, "mnist", {"launch_bound": text})
         assert found.readable_rows["advice"].to_list() == [f"Launch less. {said}{text}.", "-"]
         assert found.rows["whatif"].to_list() == [text, None]
+
+
+def test_commands_of_advice_name_the_run() -> None:
+    """`tracekit idle --longest 10` was about the latest run, whichever was diagnosed."""
+    advice = ["See `tracekit idle --longest 10` or `tracekit links`; `nsys profile` records them."]
+    rows = pl.DataFrame({"rule": ["busy_host"], "advice": advice})
+    answer = Answer(rows=rows, tables={"findings": rows})
+    found = _with_commands(answer, "my $1 run", {})
+    named = (
+        "See `tracekit idle 'my $1 run' --longest 10` or `tracekit links 'my $1 run'`; "
+        "`nsys profile` records them."
+    )
+    for table in (found.rows, found.readable_rows, found.tables["findings"]):
+        assert table["advice"].to_list() == [named]
 
 
 @pytest.mark.parametrize("clocks", [1, 2])

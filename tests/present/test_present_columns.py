@@ -170,6 +170,17 @@ def test_wrap_keeps_given_breaks() -> None:
     assert wrap("", 7) == [""]
 
 
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [(41, ["by replay: `tracekit whatif a --host 2x`."]),
+     (40, ["by replay:", "`tracekit whatif a --host 2x`."]),
+     (20, ["by replay: `tracekit", "whatif a --host 2x`."])],
+)  # fmt: skip
+def test_wrap_keeps_what_is_copied_on_one_line(width: int, lines: list[str]) -> None:
+    """A command that was broken at 80 columns cannot be copied."""
+    assert wrap("by replay: `tracekit whatif a --host 2x`.", width) == lines
+
+
 def test_notes_word_a_breakdown() -> None:
     meta = {
         "window_ns": 2_000_000_000,

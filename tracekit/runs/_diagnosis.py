@@ -158,7 +158,8 @@ def diagnose(
         found = diagnosed_against([run], [base], top=top, only=only, topology=topology)
     if price:
         run.require_memory("whatif")
-    return _with_replays(found, _replays(run, found.rows["rule"], traffic, price=price))
+    replays = _replays(run, found.rows["rule"], traffic, price=price)
+    return _with_commands(found, run.name, replays)
 
 
 def _replays(
@@ -184,23 +185,27 @@ def _replays(
     }
 
 
-def _with_replays(answer: "Answer", replays: Mapping[str, str]) -> "Answer":
-    """Add to each finding the text that `replays` has for its rule: how to simulate its fix."""
+def _with_commands(answer: "Answer", run: str, replays: Mapping[str, str]) -> "Answer":
+    """Name the run in the commands of advice, and add the text of `replays` for each rule.
+
+    The text says how to simulate the finding's fix.
+    """
     import polars as pl
 
     text = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
-    named = {name: table.with_columns(whatif=text) for name, table in answer.tables.items()}
+    of_run = f"`tracekit ${{1}} {shlex.quote(run).replace('$', '$$')}"
+    advised = pl.col("advice").str.replace_all("`tracekit ([a-z-]+)", of_run)
+    more = {"advice": advised, "whatif": text}
+    named = {name: table.with_columns(**more) for name, table in answer.tables.items()}
     # Only a replay shows how wide its range is.
     replay = (
         pl.when(text.str.ends_with("`"))
         .then(pl.format("By replay, if its range allows it: {}.", text))
         .otherwise(pl.format("By replay: {}.", text))
     )
-    advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
+    advice = pl.concat_str(advised, replay, separator=" ", ignore_nulls=True)
     readable = answer.readable_rows.with_columns(advice=advice)
-    return replace(
-        answer, rows=answer.rows.with_columns(whatif=text), tables=named, readable=readable
-    )
+    return replace(answer, rows=answer.rows.with_columns(**more), tables=named, readable=readable)
 
 
 def diagnosed_against(

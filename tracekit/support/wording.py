@@ -20,6 +20,8 @@ _UNSAFE = re.compile(
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CUT_PARAMETERS = "(…)"
+_BOUND = "\0"
+"""Stands for a space at which lines are not broken."""
 
 _MOST_DECIMALS = 9
 NULL = "-"
@@ -160,12 +162,17 @@ def pad_each(texts: Sequence[str], width: int, *, right: bool) -> list[str]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break `text` at spaces into lines of at most `width` characters; keep its line breaks."""
+    """Break `text` at spaces into lines of at most `width` characters; keep its line breaks.
+
+    Text in backquotes, such as a command, is not broken if it fits on a line.
+    """
     import textwrap  # noqa: PLC0415 - few texts are wrapped
 
+    whole = re.compile(rf"`[^`\n]{{0,{max(width - 5, 0)}}}`")
+    bound = whole.sub(lambda found: found[0].replace(" ", _BOUND), text)
     return [
-        line
-        for paragraph in text.split("\n")
+        line.replace(_BOUND, " ")
+        for paragraph in bound.split("\n")
         for line in textwrap.wrap(paragraph, width, break_on_hyphens=False) or [""]
     ]
 
