@@ -10,7 +10,7 @@ was made on these.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from training_sim import (
@@ -79,6 +79,13 @@ def count_of(sim: Sim, least: int = 10, most: int = 16) -> int:
     return int(sim.rng.integers(least, most))
 
 
+def steps(sim: Sim, agent: Agent, least: int = 10, most: int = 16) -> Iterator[int]:
+    """Run a program's steps: yield the number of each within its iteration."""
+    for n in range(count_of(sim, least, most)):
+        with agent.iteration(n):
+            yield n
+
+
 def set_size(sim: Sim, agent: Agent, n: int, count: int, how: str = "last") -> None:
     """Set the size of a step: the last batch is smaller, or each differs."""
     if how == "each":
@@ -138,36 +145,34 @@ def resident(sim: Sim, optimizer: str, fetch: bool) -> None:
       accum3_plain=(3, "plain", False), accum2_vary=(2, "foreach", True))  # fmt: skip
 def accumulation(sim: Sim, passes: int, optimizer: str, vary: bool) -> None:
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            for part in range(passes):
-                set_size(sim, agent, part, passes + 1, "each" if vary else "last")
-                agent.input()
-                if not part:
-                    net.clear(agent)
-                net.forward(agent)
-                net.backward(agent)
-            net.update(agent, optimizer)
-            agent.fetch()
+    for _ in steps(sim, agent):
+        for part in range(passes):
+            set_size(sim, agent, part, passes + 1, "each" if vary else "last")
+            agent.input()
+            if not part:
+                net.clear(agent)
+            net.forward(agent)
+            net.backward(agent)
+        net.update(agent, optimizer)
+        agent.fetch()
 
 
 @kind("clipping", clipping_foreach=("foreach",), clipping_many=("many",), clipping_plain=("plain",))
 def clipping(sim: Sim, optimizer: str) -> None:
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(agent)
-            with agent.range("optimizer"):
-                with agent.of("WU"):
-                    for size in net.parameters:
-                        agent.op(NORM, size)
-                    agent.op(SUM, 1024)
-                    for size in net.parameters:
-                        agent.op(MUL, size)
-                net.update(agent, optimizer, marked=False)
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(agent)
+        with agent.range("optimizer"):
+            with agent.of("WU"):
+                for size in net.parameters:
+                    agent.op(NORM, size)
+                agent.op(SUM, 1024)
+                for size in net.parameters:
+                    agent.op(MUL, size)
+            net.update(agent, optimizer, marked=False)
 
 
 @kind("amp", amp_skipped=("foreach",), amp_skipped_many=("many",))
@@ -175,35 +180,33 @@ def amp_skipped(sim: Sim, optimizer: str) -> None:
     """Half precision: an update is left out where gradients overflow."""
     agent, net = sim.agent(), net_of(sim)
     check = FOREACH.format(1, "amp_foreach_non_finite_check_and_unscale_cuda_impl")
-    for n in range(count_of(sim, 12, 18)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(agent)
-            with agent.range("optimizer"):
-                with agent.of("WU"):
-                    agent.op(check, sum(net.parameters))
-                agent.fetch()
-                if n not in (0, 1, 7):
-                    net.update(agent, optimizer, marked=False)
-                with agent.of("WU"):
-                    agent.op("at::native::amp_update_scale_cuda_kernel(float*)", 128)
+    for n in steps(sim, agent, 12, 18):
+        agent.input()
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(agent)
+        with agent.range("optimizer"):
+            with agent.of("WU"):
+                agent.op(check, sum(net.parameters))
+            agent.fetch()
+            if n not in (0, 1, 7):
+                net.update(agent, optimizer, marked=False)
+            with agent.of("WU"):
+                agent.op("at::native::amp_update_scale_cuda_kernel(float*)", 128)
 
 
 @kind("ema", ema_foreach=("foreach",), ema_plain=("plain",))
 def ema(sim: Sim, optimizer: str) -> None:
     """A mean of the weights follows each update."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            one_step(sim, agent, net, optimizer)
-            with agent.range("optimizer"), agent.of("WU"):
-                for size in net.parameters:
-                    agent.op(
-                        "void at::native::vectorized_elementwise_kernel<4, at::native::lerp_scalar_kernel>",
-                        size,
-                    )
+    for _ in steps(sim, agent):
+        one_step(sim, agent, net, optimizer)
+        with agent.range("optimizer"), agent.of("WU"):
+            for size in net.parameters:
+                agent.op(
+                    "void at::native::vectorized_elementwise_kernel<4, at::native::lerp_scalar_kernel>",
+                    size,
+                )
 
 
 @kind("lora", lora_fused=("fused", False), lora_late=("foreach", True))
@@ -213,52 +216,47 @@ def lora(sim: Sim, optimizer: str, late: bool) -> None:
     net = net_of(sim, "transformer")
     sizes = net.parameters
     net.parameters = [size / 20 for size in sizes]
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(label=not late)
-            net.forward(agent)
-            if late:
-                with agent.of("IO"):
-                    agent.copy("h2d", 1 << 17)
-            with agent.range("backward"), agent.of("BP", thread=agent.back):
-                agent.op(
-                    "void at::native::nll_loss_backward_reduce_cuda_kernel_2d<float, long>", 1024
-                )
-                for layer, size in reversed(net.layers):
-                    agent.op("void at::native::vectorized_elementwise_kernel<4, at::native::GeluBackwardCUDAKernelImpl>" if layer is dense
-                             else "fmha_cutlassB_f32_aligned_64x64_k64_sm80", size / 2)  # fmt: skip
-                    agent.op(tile(size), size)
-                    agent.op(tile(size / 20), size / 20)
-            net.update(agent, optimizer)
+    for _ in steps(sim, agent):
+        agent.input(label=not late)
+        net.forward(agent)
+        if late:
+            with agent.of("IO"):
+                agent.copy("h2d", 1 << 17)
+        with agent.range("backward"), agent.of("BP", thread=agent.back):
+            agent.op("void at::native::nll_loss_backward_reduce_cuda_kernel_2d<float, long>", 1024)
+            for layer, size in reversed(net.layers):
+                agent.op("void at::native::vectorized_elementwise_kernel<4, at::native::GeluBackwardCUDAKernelImpl>" if layer is dense
+                         else "fmha_cutlassB_f32_aligned_64x64_k64_sm80", size / 2)  # fmt: skip
+                agent.op(tile(size), size)
+                agent.op(tile(size / 20), size / 20)
+        net.update(agent, optimizer)
 
 
 @kind("checkpointing", checkpointing_fused=("fused",), checkpointing_plain=("plain",))
 def checkpointing(sim: Sim, optimizer: str) -> None:
     """Activations that are computed again in the backward pass."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(agent, again=True)
-            net.update(agent, optimizer)
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(agent, again=True)
+        net.update(agent, optimizer)
 
 
 @kind("hooks", optimizer_in_backward=("foreach",), optimizer_in_backward_fused=("fused",))
 def in_hooks(sim: Sim, optimizer: str) -> None:
     """Each layer's weights are updated as soon as its gradients are there."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.forward(agent)
+    for _ in steps(sim, agent):
+        agent.input()
+        net.forward(agent)
 
-            def hook(layer: int) -> None:
-                with agent.of("WU|BP", thread=agent.back):
-                    OPTIMIZERS[optimizer](agent, net.parameters[2 * layer : 2 * layer + 2])
+        def hook(layer: int) -> None:
+            with agent.of("WU|BP", thread=agent.back):
+                OPTIMIZERS[optimizer](agent, net.parameters[2 * layer : 2 * layer + 2])
 
-            net.backward(agent, hook=hook)
+        net.backward(agent, hook=hook)
 
 
 @kind("multiplying", muon_adam_first=("adam_then_muon", False), muon_adam_last=("muon_then_adam", False),
@@ -267,16 +265,15 @@ def in_hooks(sim: Sim, optimizer: str) -> None:
 def multiplying(sim: Sim, optimizer: str, resident: bool) -> None:
     """Optimizers that multiply matrices."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            if not resident:
-                agent.input()
-            net.forward(agent)
-            net.clear(agent)
-            net.backward(agent)
-            net.update(agent, optimizer)
-            if n % 5 == 4:
-                agent.fetch()
+    for n in steps(sim, agent):
+        if not resident:
+            agent.input()
+        net.forward(agent)
+        net.clear(agent)
+        net.backward(agent)
+        net.update(agent, optimizer)
+        if n % 5 == 4:
+            agent.fetch()
 
 
 # Several networks, or several passes, in one step.
@@ -292,23 +289,10 @@ def multiplying(sim: Sim, optimizer: str, resident: bool) -> None:
 def gan(sim: Sim, optimizer: str, critics: int) -> None:
     agent = sim.agent()
     maker, judge = net_of(sim, "mlp"), net_of(sim, "cnn")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            for _ in range(critics):
-                agent.input()
-                judge.clear(agent)
-                with agent.of("FP"), agent.range("forward"):
-                    agent.op(
-                        "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>",
-                        4096,
-                    )
-                    maker.forward(agent, loss=False, marked=False)
-                    judge.forward(agent, marked=False)
-                    judge.forward(agent, marked=False)
-                judge.backward(agent)
-                judge.backward(agent)
-                judge.update(agent, optimizer)
-            maker.clear(agent)
+    for _ in steps(sim, agent):
+        for _ in range(critics):
+            agent.input()
+            judge.clear(agent)
             with agent.of("FP"), agent.range("forward"):
                 agent.op(
                     "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>",
@@ -316,11 +300,23 @@ def gan(sim: Sim, optimizer: str, critics: int) -> None:
                 )
                 maker.forward(agent, loss=False, marked=False)
                 judge.forward(agent, marked=False)
-            with agent.range("backward"):
-                judge.backward(agent, marked=False)
-                maker.backward(agent, marked=False, loss=False)
-            maker.update(agent, optimizer)
-            agent.fetch()
+                judge.forward(agent, marked=False)
+            judge.backward(agent)
+            judge.backward(agent)
+            judge.update(agent, optimizer)
+        maker.clear(agent)
+        with agent.of("FP"), agent.range("forward"):
+            agent.op(
+                "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>",
+                4096,
+            )
+            maker.forward(agent, loss=False, marked=False)
+            judge.forward(agent, marked=False)
+        with agent.range("backward"):
+            judge.backward(agent, marked=False)
+            maker.backward(agent, marked=False, loss=False)
+        maker.update(agent, optimizer)
+        agent.fetch()
 
 
 @kind("dcgan", dcgan=())
@@ -328,105 +324,101 @@ def dcgan(sim: Sim) -> None:
     """Real and fake batches pass backward each; the fake one is used again for the generator."""
     agent = sim.agent()
     maker, judge = net_of(sim, "cnn"), net_of(sim, "cnn")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            judge.clear(agent)
-            judge.forward(agent)
-            judge.backward(agent)
-            with agent.range("forward"):
-                maker.forward(agent, loss=False, marked=False)
-                judge.forward(agent, marked=False)
-            judge.backward(agent)
-            judge.update(agent, "foreach")
-            maker.clear(agent)
-            judge.forward(agent)
-            with agent.range("backward"):
-                judge.backward(agent, marked=False)
-                maker.backward(agent, marked=False, loss=False)
-            maker.update(agent, "foreach")
-            if n % 3 == 2:
-                agent.fetch()
+    for n in steps(sim, agent):
+        agent.input()
+        judge.clear(agent)
+        judge.forward(agent)
+        judge.backward(agent)
+        with agent.range("forward"):
+            maker.forward(agent, loss=False, marked=False)
+            judge.forward(agent, marked=False)
+        judge.backward(agent)
+        judge.update(agent, "foreach")
+        maker.clear(agent)
+        judge.forward(agent)
+        with agent.range("backward"):
+            judge.backward(agent, marked=False)
+            maker.backward(agent, marked=False, loss=False)
+        maker.update(agent, "foreach")
+        if n % 3 == 2:
+            agent.fetch()
 
 
 @kind("sam", sam_named=("foreach",), sam_plain=("plain",))
 def sam(sim: Sim, optimizer: str) -> None:
     """Two passes a step: the second one at weights that were moved uphill."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.forward(agent)
-            net.backward(agent)
-            with agent.range("optimizer"), agent.of("WU"):
+    for _ in steps(sim, agent):
+        agent.input()
+        net.forward(agent)
+        net.backward(agent)
+        with agent.range("optimizer"), agent.of("WU"):
+            for size in net.parameters:
+                agent.op(NORM, size)
+            for size in net.parameters:
+                agent.op(MUL, size)
+                agent.op(ADD, size)
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(agent)
+        with agent.range("optimizer"):
+            with agent.of("WU"):
                 for size in net.parameters:
-                    agent.op(NORM, size)
-                for size in net.parameters:
-                    agent.op(MUL, size)
                     agent.op(ADD, size)
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(agent)
-            with agent.range("optimizer"):
-                with agent.of("WU"):
-                    for size in net.parameters:
-                        agent.op(ADD, size)
-                net.update(agent, optimizer, marked=False)
-            net.clear(agent)
+            net.update(agent, optimizer, marked=False)
+        net.clear(agent)
 
 
 @kind("maml", maml=())
 def maml(sim: Sim) -> None:
     """Some tasks a step, each with an inner step; one backward pass goes through all."""
     agent, net = sim.agent(), net_of(sim, "mlp")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            net.clear(agent)
+    for _ in steps(sim, agent):
+        net.clear(agent)
+        for _ in range(3):
+            agent.input()
+            net.forward(agent)
+            with agent.range("backward"), agent.of("BP", thread=agent.back):
+                net.backward(agent, marked=False)
+            with agent.range("forward"), agent.of("FP"):
+                for size in net.parameters:
+                    agent.op(MUL, size)
+                    agent.op(ADD, size)
+                net.forward(agent, marked=False)
+        with agent.range("backward"):
             for _ in range(3):
-                agent.input()
-                net.forward(agent)
-                with agent.range("backward"), agent.of("BP", thread=agent.back):
-                    net.backward(agent, marked=False)
-                with agent.range("forward"), agent.of("FP"):
-                    for size in net.parameters:
-                        agent.op(MUL, size)
-                        agent.op(ADD, size)
-                    net.forward(agent, marked=False)
-            with agent.range("backward"):
-                for _ in range(3):
-                    net.backward(agent, marked=False)
-                    net.backward(agent, marked=False, loss=False)
-            net.update(agent, "foreach")
+                net.backward(agent, marked=False)
+                net.backward(agent, marked=False, loss=False)
+        net.update(agent, "foreach")
 
 
 @kind("lbfgs", lbfgs=(False, True), lbfgs_resident=(True, True), lbfgs_even=(False, False))
 def lbfgs(sim: Sim, resident: bool, uneven: bool) -> None:
     """A line search, which calls forward and backward and reads the loss."""
     agent, net = sim.agent(), net_of(sim, "mlp")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            if not resident:
-                agent.input()
-            for _ in range(int(sim.rng.integers(3, 7)) if uneven else 5):
-                net.clear(agent)
-                net.forward(agent)
-                net.backward(agent)
+    for _ in steps(sim, agent):
+        if not resident:
+            agent.input()
+        for _ in range(int(sim.rng.integers(3, 7)) if uneven else 5):
+            net.clear(agent)
+            net.forward(agent)
+            net.backward(agent)
+            agent.fetch()
+            with agent.range("optimizer"), agent.of("WU"):
+                agent.op(
+                    "void at::native::CatArrayBatchedCopy<float, unsigned int, 1, 128, 1>",
+                    40_000,
+                )
+                agent.op(ADD, 40_000)
+                agent.op("void dot_kernel<float, 128, 0, cublasDotParams>", 40_000)
+                agent.op(
+                    "void reduce_1Block_kernel<float, 128, 7, cublasGemvTensorStridedBatched>",
+                    256,
+                )
                 agent.fetch()
-                with agent.range("optimizer"), agent.of("WU"):
-                    agent.op(
-                        "void at::native::CatArrayBatchedCopy<float, unsigned int, 1, 128, 1>",
-                        40_000,
-                    )
-                    agent.op(ADD, 40_000)
-                    agent.op("void dot_kernel<float, 128, 0, cublasDotParams>", 40_000)
-                    agent.op(
-                        "void reduce_1Block_kernel<float, 128, 7, cublasGemvTensorStridedBatched>",
-                        256,
-                    )
-                    agent.fetch()
-                    agent.op(MUL, 40_000)
-                    for size in net.parameters:
-                        agent.op(ADD, size)
+                agent.op(MUL, 40_000)
+                for size in net.parameters:
+                    agent.op(ADD, size)
 
 
 @kind("distillation", distillation=("FP|ME",))
@@ -434,15 +426,14 @@ def distillation(sim: Sim, stages: str) -> None:
     """A larger network without gradients runs before the one that learns."""
     agent, net = sim.agent(), net_of(sim, "transformer")
     teacher = Net(sim.rng, "transformer", 9, 60_000)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            with agent.range("forward"):
-                teacher.forward(agent, stages, loss=False, marked=False)
-                net.forward(agent, marked=False)
-            net.backward(agent)
-            net.update(agent, "fused")
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        with agent.range("forward"):
+            teacher.forward(agent, stages, loss=False, marked=False)
+            net.forward(agent, marked=False)
+        net.backward(agent)
+        net.update(agent, "fused")
 
 
 @kind(
@@ -454,39 +445,37 @@ def distillation(sim: Sim, stages: str) -> None:
 def accuracy(sim: Sim, optimizer: str, own_input: bool) -> None:
     """Each step ends with a forward pass that measures accuracy."""
     agent, net = sim.agent(), net_of(sim, "mlp")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            one_step(sim, agent, net, optimizer)
-            with agent.range("evaluation"):
-                if own_input:
-                    with agent.of("ME|IO"):
-                        agent.copy("h2d", 1 << 22)
-                net.forward(agent, "ME", loss=False, marked=False)
-                with agent.of("ME"):
-                    agent.op(
-                        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, ArgMaxOps>>",
-                        2048,
-                    )
-                agent.fetch()
+    for _ in steps(sim, agent):
+        one_step(sim, agent, net, optimizer)
+        with agent.range("evaluation"):
+            if own_input:
+                with agent.of("ME|IO"):
+                    agent.copy("h2d", 1 << 22)
+            net.forward(agent, "ME", loss=False, marked=False)
+            with agent.of("ME"):
+                agent.op(
+                    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, ArgMaxOps>>",
+                    2048,
+                )
+            agent.fetch()
 
 
 @kind("late_input", late_target=(1,), late_three=(3,))
 def late_input(sim: Sim, parts: int) -> None:
     """Some input is copied in the midst of forward."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(label=False)
+    for _ in steps(sim, agent):
+        agent.input(label=False)
 
-            def hook(layer: int) -> None:
-                if layer and layer <= parts:
-                    with agent.of("IO|FP"):
-                        agent.copy("h2d", 1 << 18)
+        def hook(layer: int) -> None:
+            if layer and layer <= parts:
+                with agent.of("IO|FP"):
+                    agent.copy("h2d", 1 << 18)
 
-            net.forward(agent, hook=hook)
-            net.clear(agent)
-            net.backward(agent)
-            net.update(agent, "foreach")
+        net.forward(agent, hook=hook)
+        net.clear(agent)
+        net.backward(agent)
+        net.update(agent, "foreach")
 
 
 @kind("gpu_input", gpu_input_same_stream=(False,), gpu_input_own_thread=(True,))
@@ -494,19 +483,18 @@ def gpu_input(sim: Sim, own: bool) -> None:
     """Images are decoded and cut on the GPU."""
     agent, net = sim.agent(), net_of(sim, "cnn")
     loader = Agent(sim, THIRD, THIRD, 21, 0) if own else agent
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            loader.now = max(loader.now, agent.now - 200_000) if own else loader.now
-            with agent.range("data"), loader.of("IO"):
-                loader.step = -1 if own else n
-                loader.copy("h2d", 1 << 21)
-                for name in ("nvjpeg::idct_kernel", "dali::kernels::SliceFlipNormalizePermutePadKernel",
-                             "void resample_vert_kernel<float>", "void resample_horz_kernel<float>"):  # fmt: skip
-                    loader.op(name, 30_000)
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(agent)
-            net.update(agent, "foreach")
+    for n in steps(sim, agent):
+        loader.now = max(loader.now, agent.now - 200_000) if own else loader.now
+        with agent.range("data"), loader.of("IO"):
+            loader.step = -1 if own else n
+            loader.copy("h2d", 1 << 21)
+            for name in ("nvjpeg::idct_kernel", "dali::kernels::SliceFlipNormalizePermutePadKernel",
+                         "void resample_vert_kernel<float>", "void resample_horz_kernel<float>"):  # fmt: skip
+                loader.op(name, 30_000)
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(agent)
+        net.update(agent, "foreach")
 
 
 # Evaluation and what happens between steps.
@@ -550,35 +538,32 @@ def reinforcement(sim: Sim, epochs: int, parts: int) -> None:
     """Actions are chosen step by step; then the network learns from what came of them."""
     agent, net = sim.agent(), net_of(sim, "mlp")
     sim.out.finer = epochs > 0
-    number = 0
-    for n in range(count_of(sim, 8, 12)):
-        with agent.iteration(n):
-            number += 1
-            if epochs:
-                with agent.range("rollout"):
-                    for _ in range(6):
-                        with agent.of("ME|IO|FP"):
-                            agent.copy("h2d", 1 << 16)
-                        net.forward(agent, "ME|FP", loss=False, marked=False)
-                        agent.fetch()
-                for _ in range(epochs * parts):
-                    agent.input(1 << 18)
-                    net.clear(agent)
-                    net.forward(agent)
-                    net.backward(agent)
-                    net.update(agent, "foreach")
-                continue
-            with agent.range("forward"):
-                for _ in range(5):
-                    with agent.of("IO|FP"):
+    for _ in steps(sim, agent, 8, 12):
+        if epochs:
+            with agent.range("rollout"):
+                for _ in range(6):
+                    with agent.of("ME|IO|FP"):
                         agent.copy("h2d", 1 << 16)
-                    net.forward(agent, loss=False, marked=False)
+                    net.forward(agent, "ME|FP", loss=False, marked=False)
                     agent.fetch()
-            net.clear(agent)
-            with agent.range("backward"):
-                for _ in range(5):
-                    net.backward(agent, marked=False)
-            net.update(agent, "foreach")
+            for _ in range(epochs * parts):
+                agent.input(1 << 18)
+                net.clear(agent)
+                net.forward(agent)
+                net.backward(agent)
+                net.update(agent, "foreach")
+            continue
+        with agent.range("forward"):
+            for _ in range(5):
+                with agent.of("IO|FP"):
+                    agent.copy("h2d", 1 << 16)
+                net.forward(agent, loss=False, marked=False)
+                agent.fetch()
+        net.clear(agent)
+        with agent.range("backward"):
+            for _ in range(5):
+                net.backward(agent, marked=False)
+        net.update(agent, "foreach")
 
 
 @kind("beside", actor_and_learner=("actor",), two_trainings=("training",))
@@ -629,85 +614,81 @@ def collective(
 @kind("ddp", ddp=())
 def ddp(sim: Sim) -> None:
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(agent)
-            net.backward(
-                agent, hook=lambda layer: layer % 2 == 0
-                and collective(agent, "all_reduce", 30_000, stream=20, stages="WU"),
-            )  # fmt: skip
-            net.update(agent, "foreach")
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        net.forward(agent)
+        net.backward(
+            agent, hook=lambda layer: layer % 2 == 0
+            and collective(agent, "all_reduce", 30_000, stream=20, stages="WU"),
+        )  # fmt: skip
+        net.update(agent, "foreach")
 
 
 @kind("fsdp", fsdp=())
 def fsdp(sim: Sim) -> None:
     """Weights are gathered for each pass, and gradients scattered."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
+    for _ in steps(sim, agent):
+        agent.input()
 
-            def gather(layer: int) -> None:
-                if layer % 2 == 0:
-                    collective(agent, "all_gather", 20_000, stream=20, stages="WU", main=True)
+        def gather(layer: int) -> None:
+            if layer % 2 == 0:
+                collective(agent, "all_gather", 20_000, stream=20, stages="WU", main=True)
 
-            def scatter(layer: int) -> None:
-                if layer % 2 == 0:
-                    collective(agent, "all_gather", 20_000, stream=20, stages="WU", main=True)
-                    collective(agent, "reduce_scatter", 20_000, stream=21, stages="WU")
+        def scatter(layer: int) -> None:
+            if layer % 2 == 0:
+                collective(agent, "all_gather", 20_000, stream=20, stages="WU", main=True)
+                collective(agent, "reduce_scatter", 20_000, stream=21, stages="WU")
 
-            net.forward(agent, hook=gather)
-            net.backward(agent, hook=scatter)
-            net.update(agent, "foreach")
+        net.forward(agent, hook=gather)
+        net.backward(agent, hook=scatter)
+        net.update(agent, "foreach")
 
 
 @kind("tensor_parallel", tensor_parallel=())
 def tensor_parallel(sim: Sim) -> None:
     """Activations are summed over GPUs within both passes."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(
-                agent, hook=lambda layer: layer
-                and collective(agent, "all_reduce", 30_000, stream=7, stages="FP", main=True),
-            )  # fmt: skip
-            net.backward(
-                agent, hook=lambda layer: layer
-                and collective(agent, "all_reduce", 30_000, stream=7, stages="BP", main=True),
-            )  # fmt: skip
-            net.update(agent, "fused")
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        net.forward(
+            agent, hook=lambda layer: layer
+            and collective(agent, "all_reduce", 30_000, stream=7, stages="FP", main=True),
+        )  # fmt: skip
+        net.backward(
+            agent, hook=lambda layer: layer
+            and collective(agent, "all_reduce", 30_000, stream=7, stages="BP", main=True),
+        )  # fmt: skip
+        net.update(agent, "fused")
 
 
 @kind("pipeline", pipeline_1f1b=(4, 2))
 def one_forward_one_backward(sim: Sim, parts: int, ahead: int) -> None:
     """A middle stage of a pipeline: some forward passes wait for their backward passes."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
+    for _ in steps(sim, agent):
 
-            def fore() -> None:
-                with agent.range("forward"):
-                    collective(agent, "send_recv", 8_000, stream=30, stages="FP", main=True)
-                    net.forward(agent, loss=False, marked=False)
-                    collective(agent, "send_recv", 8_000, stream=31, stages="FP")
+        def fore() -> None:
+            with agent.range("forward"):
+                collective(agent, "send_recv", 8_000, stream=30, stages="FP", main=True)
+                net.forward(agent, loss=False, marked=False)
+                collective(agent, "send_recv", 8_000, stream=31, stages="FP")
 
-            def back() -> None:
-                with agent.range("backward"):
-                    collective(agent, "send_recv", 8_000, stream=30, stages="BP", main=True)
-                    net.backward(agent, loss=False, marked=False)
-                    collective(agent, "send_recv", 8_000, stream=31, stages="BP")
+        def back() -> None:
+            with agent.range("backward"):
+                collective(agent, "send_recv", 8_000, stream=30, stages="BP", main=True)
+                net.backward(agent, loss=False, marked=False)
+                collective(agent, "send_recv", 8_000, stream=31, stages="BP")
 
-            net.clear(agent)
-            for part in range(parts + ahead):
-                if part < parts:
-                    fore()
-                if part >= ahead:
-                    back()
-            net.update(agent, "foreach")
+        net.clear(agent)
+        for part in range(parts + ahead):
+            if part < parts:
+                fore()
+            if part >= ahead:
+                back()
+        net.update(agent, "foreach")
 
 
 @kind("data_parallel", data_parallel=())
@@ -715,47 +696,44 @@ def data_parallel(sim: Sim) -> None:
     """One process, two GPUs: each step has new threads for the copies of the network."""
     agent, net = sim.agent(), net_of(sim, "cnn")
     second = Agent(sim, agent.main, agent.back, 7, 1)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            with agent.range("forward"):
-                with agent.of("IO|FP|WU"):
-                    agent.copy("p2p", 1 << 20)
-                for size in net.parameters[:4]:
-                    with agent.of("WU|FP"):
-                        agent.op(
-                            NCCL.format("Broadcast"),
-                            size,
-                            kind="collective",
-                            collective="broadcast",
-                        )
-                for place, one in enumerate((agent, second)):
-                    one.now, one.step = max(agent.now, second.now), n
-                    with one.of(
-                        "FP", thread=agent.main if sim.mode == "one_thread" else 10 + place
-                    ):
-                        net.forward(one, loss=False, marked=False)
-                agent.now = max(agent.now, second.now)
-                with agent.of("FP"):
-                    agent.copy("p2p", 1 << 18)
+    for n in steps(sim, agent):
+        agent.input()
+        with agent.range("forward"):
+            with agent.of("IO|FP|WU"):
+                agent.copy("p2p", 1 << 20)
+            for size in net.parameters[:4]:
+                with agent.of("WU|FP"):
                     agent.op(
-                        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true>",
-                        2048,
-                    )
-            with agent.range("backward"):
-                for place, one in enumerate((second, agent)):
-                    one.now = max(agent.now, second.now)
-                    one.back = agent.main if sim.mode == "one_thread" else BACK + 20 + place
-                    net.backward(one, marked=False, loss=one is agent)
-                agent.now = max(agent.now, second.now)
-                with agent.of("WU|BP", thread=agent.back):
-                    agent.op(
-                        NCCL.format("Reduce_Sum_f32"),
-                        20_000,
+                        NCCL.format("Broadcast"),
+                        size,
                         kind="collective",
-                        collective="reduce",
+                        collective="broadcast",
                     )
-            net.update(agent, "foreach")
+            for place, one in enumerate((agent, second)):
+                one.now, one.step = max(agent.now, second.now), n
+                with one.of("FP", thread=agent.main if sim.mode == "one_thread" else 10 + place):
+                    net.forward(one, loss=False, marked=False)
+            agent.now = max(agent.now, second.now)
+            with agent.of("FP"):
+                agent.copy("p2p", 1 << 18)
+                agent.op(
+                    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true>",
+                    2048,
+                )
+        with agent.range("backward"):
+            for place, one in enumerate((second, agent)):
+                one.now = max(agent.now, second.now)
+                one.back = agent.main if sim.mode == "one_thread" else BACK + 20 + place
+                net.backward(one, marked=False, loss=one is agent)
+            agent.now = max(agent.now, second.now)
+            with agent.of("WU|BP", thread=agent.back):
+                agent.op(
+                    NCCL.format("Reduce_Sum_f32"),
+                    20_000,
+                    kind="collective",
+                    collective="reduce",
+                )
+        net.update(agent, "foreach")
 
 
 # What launches otherwise.
@@ -765,23 +743,22 @@ def data_parallel(sim: Sim) -> None:
 def graphs(sim: Sim, what: str) -> None:
     """After three steps a CUDA graph, recorded as a whole, is replayed."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim, 12, 18)):
-        with agent.iteration(n):
-            if n < 3:
-                one_step(sim, agent, net, "foreach")
-                continue
-            agent.input()
-            if what == "step":
-                with agent.of("-"):
-                    agent.op(None, 2_000_000, kind="graph")
-                continue
-            for name, stage, thread in (
-                ("forward", "FP", agent.main),
-                ("backward", "BP", agent.back),
-            ):
-                with agent.range(name), agent.of(stage, thread=thread):
-                    agent.op(None, 900_000, kind="graph")
-            net.update(agent, "foreach")
+    for n in steps(sim, agent, 12, 18):
+        if n < 3:
+            one_step(sim, agent, net, "foreach")
+            continue
+        agent.input()
+        if what == "step":
+            with agent.of("-"):
+                agent.op(None, 2_000_000, kind="graph")
+            continue
+        for name, stage, thread in (
+            ("forward", "FP", agent.main),
+            ("backward", "BP", agent.back),
+        ):
+            with agent.range(name), agent.of(stage, thread=thread):
+                agent.op(None, 900_000, kind="graph")
+        net.update(agent, "foreach")
 
 
 @kind("compile", compiled=())
@@ -792,20 +769,19 @@ def compiled(sim: Sim) -> None:
         with agent.of("-"):
             for _ in range(3):
                 agent.op(f"triton_tem_fused_mm_{trial % 9}", 40_000)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            with agent.range("forward"), agent.of("FP"):
-                for k, (_, size) in enumerate(net.layers):
-                    agent.op(tile(size), size)
-                    agent.op(f"triton_poi_fused_addmm_gelu_{k}", size / 2)
-            with agent.range("backward"), agent.of("BP", thread=agent.back):
-                for k, (_, size) in reversed(list(enumerate(net.layers))):
-                    agent.op(f"triton_poi_fused_gelu_gelu_backward_{k + 9}", size / 2)
-                    agent.op(tile(size), size)
-                    agent.op(tile(size), size)
-                    agent.op(f"triton_red_fused_sum_{k + 20}", size / 4)
-            net.update(agent, "foreach")
+    for _ in steps(sim, agent):
+        agent.input()
+        with agent.range("forward"), agent.of("FP"):
+            for k, (_, size) in enumerate(net.layers):
+                agent.op(tile(size), size)
+                agent.op(f"triton_poi_fused_addmm_gelu_{k}", size / 2)
+        with agent.range("backward"), agent.of("BP", thread=agent.back):
+            for k, (_, size) in reversed(list(enumerate(net.layers))):
+                agent.op(f"triton_poi_fused_gelu_gelu_backward_{k + 9}", size / 2)
+                agent.op(tile(size), size)
+                agent.op(tile(size), size)
+                agent.op(f"triton_red_fused_sum_{k + 20}", size / 4)
+        net.update(agent, "foreach")
 
 
 # Programs that do not train.

@@ -6,7 +6,7 @@ They are registered beside those of `training_kinds`, in families of their own: 
 
 from __future__ import annotations
 
-from training_kinds import KINDS, collective, count_of, kind, net_of, one_step
+from training_kinds import KINDS, collective, count_of, kind, net_of, one_step, steps
 from training_sim import ADD, FOREACH, MUL, NORM, OPTIMIZERS, SUM, Agent, Net, Sim, tile
 
 _BEFORE = frozenset(KINDS)
@@ -16,29 +16,28 @@ _BEFORE = frozenset(KINDS)
 def contrastive(sim: Sim, momentum: bool) -> None:
     """Two views of a batch; of the second one a slow copy of the network may make the keys."""
     agent, net = sim.agent(), net_of(sim, "cnn")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            agent.input(label=False)
-            with agent.range("forward"):
+    for _ in steps(sim, agent):
+        agent.input()
+        agent.input(label=False)
+        with agent.range("forward"):
+            net.forward(agent, loss=False, marked=False)
+            if momentum:
+                with agent.of("FP|ME|WU"):
+                    agent.op(FOREACH.format(2, "BinaryOp<lerp>"), sum(net.parameters))
+                net.forward(agent, "FP|ME", loss=False, marked=False)
+            else:
                 net.forward(agent, loss=False, marked=False)
-                if momentum:
-                    with agent.of("FP|ME|WU"):
-                        agent.op(FOREACH.format(2, "BinaryOp<lerp>"), sum(net.parameters))
-                    net.forward(agent, "FP|ME", loss=False, marked=False)
-                else:
-                    net.forward(agent, loss=False, marked=False)
-                with agent.of("FP"):
-                    agent.op(tile(30_000), 30_000)
-                    agent.op(
-                        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true>",
-                        8192,
-                    )
-            net.clear(agent)
-            with agent.range("backward"):
-                for _ in range(1 if momentum else 2):
-                    net.backward(agent, marked=False)
-            net.update(agent, "foreach")
+            with agent.of("FP"):
+                agent.op(tile(30_000), 30_000)
+                agent.op(
+                    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true>",
+                    8192,
+                )
+        net.clear(agent)
+        with agent.range("backward"):
+            for _ in range(1 if momentum else 2):
+                net.backward(agent, marked=False)
+        net.update(agent, "foreach")
 
 
 @kind("recurrent", recurrent=(False,), recurrent_vary=(True,))
@@ -64,66 +63,61 @@ def recurrent(sim: Sim, vary: bool) -> None:
 def dqn(sim: Sim) -> None:
     """Acts four times a step, learns from a batch in memory of the GPU, with a target network."""
     agent, net = sim.agent(), net_of(sim, "mlp")
-    for n in range(count_of(sim, 12, 18)):
-        with agent.iteration(n):
-            with agent.range("act"):
-                for _ in range(4):
-                    with agent.of("ME|IO|FP"):
-                        agent.copy("h2d", 1 << 14)
-                    net.forward(agent, "ME|FP", loss=False, marked=False)
-                    agent.fetch()
-            with agent.of("IO|FP"):
-                agent.op(
-                    "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>", 8192
-                )
-            net.forward(agent, "FP|ME", loss=False)
-            net.forward(agent)
-            net.clear(agent)
-            net.backward(agent)
-            net.update(agent, "foreach")
-            if n % 6 == 5:
-                with agent.of("-"):
-                    for size in net.parameters:
-                        agent.copy("d2d", int(4 * size))
+    for n in steps(sim, agent, 12, 18):
+        with agent.range("act"):
+            for _ in range(4):
+                with agent.of("ME|IO|FP"):
+                    agent.copy("h2d", 1 << 14)
+                net.forward(agent, "ME|FP", loss=False, marked=False)
+                agent.fetch()
+        with agent.of("IO|FP"):
+            agent.op("void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel>", 8192)
+        net.forward(agent, "FP|ME", loss=False)
+        net.forward(agent)
+        net.clear(agent)
+        net.backward(agent)
+        net.update(agent, "foreach")
+        if n % 6 == 5:
+            with agent.of("-"):
+                for size in net.parameters:
+                    agent.copy("d2d", int(4 * size))
 
 
 @kind("penalty", gradient_penalty=())
 def gradient_penalty(sim: Sim) -> None:
     """A backward pass for a penalty, which the backward pass of the step goes through again."""
     agent, net = sim.agent(), net_of(sim, "cnn")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
-            net.forward(agent)
-            with agent.of("BP|FP"):
-                net.backward(agent, stages="BP|FP", marked=False)
-                agent.op(NORM, 20_000)
-            with agent.range("backward"):
-                net.backward(agent, marked=False)
-                net.backward(agent, marked=False, loss=False)
-            net.update(agent, "fused")
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
+        net.forward(agent)
+        with agent.of("BP|FP"):
+            net.backward(agent, stages="BP|FP", marked=False)
+            agent.op(NORM, 20_000)
+        with agent.range("backward"):
+            net.backward(agent, marked=False)
+            net.backward(agent, marked=False, loss=False)
+        net.update(agent, "fused")
 
 
 @kind("experts", experts=())
 def experts(sim: Sim) -> None:
     """Tokens travel to the experts of other GPUs and back, in both passes."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.clear(agent)
+    for _ in steps(sim, agent):
+        agent.input()
+        net.clear(agent)
 
-            def travel(stages: str) -> None:
-                agent.op("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", 16_000,
-                         kind="collective", collective="all_to_all", truth=frozenset({stages}),
-                         thread=agent.back if stages == "BP" else agent.main)  # fmt: skip
+        def travel(stages: str) -> None:
+            agent.op("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", 16_000,
+                     kind="collective", collective="all_to_all", truth=frozenset({stages}),
+                     thread=agent.back if stages == "BP" else agent.main)  # fmt: skip
 
-            net.forward(agent, hook=lambda _: travel("FP"))
-            net.backward(agent, hook=lambda _: travel("BP"))
-            with agent.range("optimizer"), agent.of("WU"):
-                collective(agent, "all_reduce", 60_000, stream=20, stages="WU", main=True)
-                net.update(agent, "fused", marked=False)
+        net.forward(agent, hook=lambda _: travel("FP"))
+        net.backward(agent, hook=lambda _: travel("BP"))
+        with agent.range("optimizer"), agent.of("WU"):
+            collective(agent, "all_reduce", 60_000, stream=20, stages="WU", main=True)
+            net.update(agent, "fused", marked=False)
 
 
 @kind("growing", growing=())
@@ -142,15 +136,14 @@ def growing(sim: Sim) -> None:
 def lookahead(sim: Sim) -> None:
     """Every fifth update is followed by one of the slow weights."""
     agent, net = sim.agent(), net_of(sim)
-    for n in range(count_of(sim, 15, 22)):
-        with agent.iteration(n):
-            one_step(sim, agent, net, "many")
-            if n % 5 == 4:
-                with agent.range("optimizer"), agent.of("WU"):
-                    for size in net.parameters:
-                        agent.op(ADD, size)
-                        agent.op(MUL, size)
-                        agent.copy("d2d", int(4 * size), truth=frozenset({"WU", "OTHER"}))
+    for n in steps(sim, agent, 15, 22):
+        one_step(sim, agent, net, "many")
+        if n % 5 == 4:
+            with agent.range("optimizer"), agent.of("WU"):
+                for size in net.parameters:
+                    agent.op(ADD, size)
+                    agent.op(MUL, size)
+                    agent.copy("d2d", int(4 * size), truth=frozenset({"WU", "OTHER"}))
 
 
 @kind("by_turns", tasks_by_turns=(), weights_by_turns=("darts",))
@@ -159,51 +152,48 @@ def by_turns(sim: Sim, what: str = "tasks") -> None:
     agent, net = sim.agent(), net_of(sim, "transformer")
     other = net_of(sim, "cnn")
     sim.out.finer = what == "darts"
-    for n in range(count_of(sim, 12, 18)):
-        with agent.iteration(n):
-            if what == "darts":
-                one_step(sim, agent, net, "many")
-                one_step(sim, agent, net, "foreach")
-            else:
-                one_step(sim, agent, (net, other)[n % 2], "foreach")
+    for n in steps(sim, agent, 12, 18):
+        if what == "darts":
+            one_step(sim, agent, net, "many")
+            one_step(sim, agent, net, "foreach")
+        else:
+            one_step(sim, agent, (net, other)[n % 2], "foreach")
 
 
 @kind("sharded_states", zero2=())
 def zero2(sim: Sim) -> None:
     """Gradients are scattered, a part of the weights updated, and the weights gathered."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            net.forward(agent)
-            net.backward(
-                agent, hook=lambda layer: layer % 2 == 0
-                and collective(agent, "reduce_scatter", 30_000, stream=20, stages="WU"),
-            )  # fmt: skip
-            with agent.range("optimizer"), agent.of("WU"):
-                OPTIMIZERS["fused"](agent, net.parameters[:3])
-                collective(agent, "all_gather", 90_000, stream=20, stages="WU", main=True)
+    for _ in steps(sim, agent):
+        agent.input()
+        net.forward(agent)
+        net.backward(
+            agent, hook=lambda layer: layer % 2 == 0
+            and collective(agent, "reduce_scatter", 30_000, stream=20, stages="WU"),
+        )  # fmt: skip
+        with agent.range("optimizer"), agent.of("WU"):
+            OPTIMIZERS["fused"](agent, net.parameters[:3])
+            collective(agent, "all_gather", 90_000, stream=20, stages="WU", main=True)
 
 
 @kind("prefetch", prefetcher=())
 def prefetcher(sim: Sim) -> None:
     """The next batch is copied, and made floats, on a stream of its own while this one is used."""
     agent, net = sim.agent(), net_of(sim, "cnn")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            net.forward(agent)
-            with agent.range("data"), agent.of("IO"):
-                agent.copy("h2d", 1 << 21, stream=25)
-                agent.copy("h2d", 4096, stream=25)
-                agent.op(
-                    "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>",
-                    60_000,
-                    stream=25,
-                )
-                agent.op(MUL, 60_000, stream=25)
-            net.backward(agent)
-            net.update(agent, "foreach")
-            net.clear(agent)
+    for _ in steps(sim, agent):
+        net.forward(agent)
+        with agent.range("data"), agent.of("IO"):
+            agent.copy("h2d", 1 << 21, stream=25)
+            agent.copy("h2d", 4096, stream=25)
+            agent.op(
+                "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>",
+                60_000,
+                stream=25,
+            )
+            agent.op(MUL, 60_000, stream=25)
+        net.backward(agent)
+        net.update(agent, "foreach")
+        net.clear(agent)
 
 
 def lamb(agent: Agent, net: Net) -> None:
@@ -224,15 +214,14 @@ def lamb(agent: Agent, net: Net) -> None:
 def trust_ratio(sim: Sim, resident: bool) -> None:
     """LAMB; data on the GPU, or copied."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            if not resident:
-                agent.input()
-            net.forward(agent)
-            net.backward(agent)
-            with agent.range("optimizer"), agent.of("WU"):
-                lamb(agent, net)
-            net.clear(agent)
+    for _ in steps(sim, agent):
+        if not resident:
+            agent.input()
+        net.forward(agent)
+        net.backward(agent)
+        with agent.range("optimizer"), agent.of("WU"):
+            lamb(agent, net)
+        net.clear(agent)
 
 
 @kind("preference", dpo=())
@@ -294,13 +283,12 @@ def frozen(sim: Sim, optimizer: str, fed: bool) -> None:
     for each in (net, upper):
         each.layers = [(layer, net.width) for layer, _ in each.layers]
         each.parameters = [net.width for _ in each.parameters]
-    for n in range(count_of(sim, 14, 18)):
-        with agent.iteration(n):
-            if fed:
-                agent.input()
-            net.forward(agent)
-            upper.backward(agent)
-            upper.update(agent, optimizer)
+    for _ in steps(sim, agent, 14, 18):
+        if fed:
+            agent.input()
+        net.forward(agent)
+        upper.backward(agent)
+        upper.update(agent, optimizer)
 
 
 @kind("streams_of_cudnn", lstm_streams=("foreach", 0), lstm_streams_plain=("plain", 0),
@@ -324,21 +312,20 @@ def lstm_streams(sim: Sim, optimizer: str, shift: int) -> None:
                     agent.op(cell.format("fp" if forward else "bp1"), 8_000, stream=stream)
                 agent.op(ADD if forward else SUM, 8_000)
 
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 18)
-            with agent.range("forward"):
-                with agent.of("FP"):
-                    agent.op("void indexSelectLargeIndex<float, long, unsigned int, 2>", 9_000)
-                layers("FP", forward=True)
-                head.forward(agent, marked=False)
-            with agent.range("backward"):
-                head.backward(agent, marked=False)
-                layers("BP", forward=False)
-                with agent.of("BP", thread=agent.back):
-                    agent.op("void embedding_dense_backward_kernel<float, float, long>", 9_000)
-            with agent.range("optimizer"), agent.of("WU"):
-                OPTIMIZERS[optimizer](agent, parameters)
+    for _ in steps(sim, agent):
+        agent.input(1 << 18)
+        with agent.range("forward"):
+            with agent.of("FP"):
+                agent.op("void indexSelectLargeIndex<float, long, unsigned int, 2>", 9_000)
+            layers("FP", forward=True)
+            head.forward(agent, marked=False)
+        with agent.range("backward"):
+            head.backward(agent, marked=False)
+            layers("BP", forward=False)
+            with agent.of("BP", thread=agent.back):
+                agent.op("void embedding_dense_backward_kernel<float, float, long>", 9_000)
+        with agent.range("optimizer"), agent.of("WU"):
+            OPTIMIZERS[optimizer](agent, parameters)
 
 
 LATER = frozenset(KINDS) - _BEFORE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from training_kinds import KINDS, collective, count_of, kind, net_of
+from training_kinds import KINDS, collective, count_of, kind, net_of, steps
 from training_sim import THIRD, Agent, Layer, Net, Sim, attention, convolution, dense
 
 _BEFORE = frozenset(KINDS)
@@ -517,52 +517,50 @@ def masked_autoencoder(sim: Sim) -> None:
     agent, encoder = sim.agent(), net_of(sim, "transformer")
     decoder = built(sim, attention, dense, depth=4, width=15_000)
     check = "UnaryOpFunctor<float, 1, 1, 0>, at::native::_amp_foreach_non_finite_check_and_unscale_cuda_(std::vector<at::Tensor>, at::Tensor&, at::Tensor const&)::{lambda(float)#1}"
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 23, label=False)
-            with agent.range("forward"), agent.of("FP"):
-                agent.op("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x64x32_kernel", 30_000)  # fmt: skip
-                run(agent, 4_096, UNIFORM, SORT, SORT, GATHER)
-                encoder.forward(agent, marked=False, loss=False)
-                run(agent, 9_000, CAT, GATHER, PLUS)
-                decoder.forward(agent, marked=False, loss=False)
-                run(agent, 9_000, PLUS, POWER, MEAN, TIMES)
-            agent.fetch()
-            with agent.of("FP|BP"):
-                agent.op(SCALED, 128)
-            with backward(agent, TIMES, DIVIDED):
-                decoder.backward(agent, marked=False, loss=False)
-                run(agent, 9_000, "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_gather_internal_kernel<true, float> >")  # fmt: skip
-                encoder.backward(agent, marked=False, loss=False)
-                agent.op("sm80_xmma_wgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_kernel", 30_000)  # fmt: skip
-            with agent.range("optimizer"), agent.of("WU"):
-                on_lists(agent, encoder.parameters + decoder.parameters, (1, check))
-            agent.fetch()
-            update(agent, encoder, decoder, clipped=True)
-            with agent.of("WU"):
-                agent.op("at::native::amp_update_scale_cuda_kernel(float*, int*, float const*, double, double, int)", 128)  # fmt: skip
+    for _ in steps(sim, agent):
+        agent.input(1 << 23, label=False)
+        with agent.range("forward"), agent.of("FP"):
+            agent.op("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x64x32_kernel", 30_000)  # fmt: skip
+            run(agent, 4_096, UNIFORM, SORT, SORT, GATHER)
+            encoder.forward(agent, marked=False, loss=False)
+            run(agent, 9_000, CAT, GATHER, PLUS)
+            decoder.forward(agent, marked=False, loss=False)
+            run(agent, 9_000, PLUS, POWER, MEAN, TIMES)
+        agent.fetch()
+        with agent.of("FP|BP"):
+            agent.op(SCALED, 128)
+        with backward(agent, TIMES, DIVIDED):
+            decoder.backward(agent, marked=False, loss=False)
+            run(agent, 9_000, "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_gather_internal_kernel<true, float> >")  # fmt: skip
+            encoder.backward(agent, marked=False, loss=False)
+            agent.op("sm80_xmma_wgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_kernel", 30_000)  # fmt: skip
+        with agent.range("optimizer"), agent.of("WU"):
+            on_lists(agent, encoder.parameters + decoder.parameters, (1, check))
+        agent.fetch()
+        update(agent, encoder, decoder, clipped=True)
+        with agent.of("WU"):
+            agent.op("at::native::amp_update_scale_cuda_kernel(float*, int*, float const*, double, double, int)", 128)  # fmt: skip
 
 
 @kind("adversarial", adversarial_examples=(5, "foreach"), adversarial_free=(2, "plain"))
 def adversarial(sim: Sim, inner: int, how: str) -> None:
     """Attacks each batch by some passes for gradients of the input, then trains on the result."""
     agent, net = sim.agent(), net_of(sim, "cnn")
-    for n in range(count_of(sim, 10, 14)):
-        with agent.iteration(n):
-            agent.input()
-            with agent.of("FP|IO|OTHER"):
-                run(agent, 40_000, UNIFORM, PLUS, RELU)
-            for _ in range(inner):
-                forth(agent, net)
-                back(agent, net)
-                with agent.of("FP|BP|OTHER"):
-                    run(agent, 40_000, SIGN, SCALED, PLUS, RELU, RELU)
+    for _ in steps(sim, agent, 10, 14):
+        agent.input()
+        with agent.of("FP|IO|OTHER"):
+            run(agent, 40_000, UNIFORM, PLUS, RELU)
+        for _ in range(inner):
             forth(agent, net)
             back(agent, net)
-            if how == "plain":
-                net.update(agent, "plain")
-            else:
-                update(agent, net, how=MOMENTUM)
+            with agent.of("FP|BP|OTHER"):
+                run(agent, 40_000, SIGN, SCALED, PLUS, RELU, RELU)
+        forth(agent, net)
+        back(agent, net)
+        if how == "plain":
+            net.update(agent, "plain")
+        else:
+            update(agent, net, how=MOMENTUM)
 
 
 @kind("averaging", averaged_with_norms=())
@@ -690,22 +688,21 @@ def qlora(sim: Sim, again: bool, passes: int) -> None:
     """QLoRA: frozen weights in 4 bits, decoded for each use in both passes, and an 8-bit optimizer."""
     agent, net = sim.agent(), built(sim, llama_4bit, depth=3)
     adapters = [size / 16 for size in net.parameters for _ in range(7)]
-    for n in range(count_of(sim, 8, 12)):
-        with agent.iteration(n):
-            for _ in range(passes):
-                agent.scale = float(sim.rng.choice([0.7, 1, 1.3]))
-                with agent.range("data"), agent.of("IO"):
-                    for _ in range(3):
-                        agent.copy("h2d", 16_384)
-                with agent.of("FP"):
-                    agent.op(GATHER, 20_000)
-                forth(agent, net, loss=(product(90_000), CAST, *LONG_LOSS))
-                back(agent, net, loss=(*LONG_LOSS_BACK, CAST, product(90_000, "nn")), again=again)
-            with agent.range("optimizer"), agent.of("WU"):
-                clip(agent, adapters)
-                for size in adapters:
-                    agent.op("void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(__nv_bfloat16*, __nv_bfloat16*, unsigned char*, unsigned char*)", size)  # fmt: skip
-            agent.fetch()
+    for _ in steps(sim, agent, 8, 12):
+        for _ in range(passes):
+            agent.scale = float(sim.rng.choice([0.7, 1, 1.3]))
+            with agent.range("data"), agent.of("IO"):
+                for _ in range(3):
+                    agent.copy("h2d", 16_384)
+            with agent.of("FP"):
+                agent.op(GATHER, 20_000)
+            forth(agent, net, loss=(product(90_000), CAST, *LONG_LOSS))
+            back(agent, net, loss=(*LONG_LOSS_BACK, CAST, product(90_000, "nn")), again=again)
+        with agent.range("optimizer"), agent.of("WU"):
+            clip(agent, adapters)
+            for size in adapters:
+                agent.op("void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(__nv_bfloat16*, __nv_bfloat16*, unsigned char*, unsigned char*)", size)  # fmt: skip
+        agent.fetch()
 
 
 @kind("merging", lora_merged_for_evaluation=())
@@ -737,40 +734,39 @@ def merged(sim: Sim) -> None:
 def grpo(sim: Sim, graphs: bool) -> None:
     """GRPO: writes answers token by token, scores them on the host, and learns from them in parts."""
     agent, net = sim.agent(), built(sim, llama, depth=2)
-    for n in range(count_of(sim, 8, 10)):
-        with agent.iteration(n):
-            with agent.range("generate"), agent.of("FP|ME"):
-                with agent.of("IO|FP|ME"):
-                    agent.copy("h2d", 8_192)
-                net.forward(agent, "FP|ME", marked=False, loss=False)
-                agent.scale = 0.05
-                for token in range(int(sim.rng.integers(5, 12))):
-                    if graphs:
-                        agent.op(None, 300_000, kind="graph")
-                    else:
-                        agent.op(GATHER, 512)
-                        net.forward(agent, "FP|ME", marked=False, loss=False)
-                        run(agent, 2_048, CAT, CAT)
-                    run(agent, 4_096, SCALED, LONG_LOSS[0], SORT, SAMPLE)
-                    if graphs or token % 4 == 3:
-                        agent.copy("d2h", 512, waits=True)
-                agent.scale = 1.0
-            agent.fetch()
-            agent.now += int(sim.rng.integers(200_000, 600_000))
-            with agent.range("score"), agent.of("FP|ME"):
-                with agent.of("IO|FP|ME"):
-                    agent.copy("h2d", 1_024)
-                net.forward(agent, "FP|ME", marked=False, loss=False)
+    for _ in steps(sim, agent, 8, 10):
+        with agent.range("generate"), agent.of("FP|ME"):
+            with agent.of("IO|FP|ME"):
+                agent.copy("h2d", 8_192)
+            net.forward(agent, "FP|ME", marked=False, loss=False)
+            agent.scale = 0.05
+            for token in range(int(sim.rng.integers(5, 12))):
+                if graphs:
+                    agent.op(None, 300_000, kind="graph")
+                else:
+                    agent.op(GATHER, 512)
+                    net.forward(agent, "FP|ME", marked=False, loss=False)
+                    run(agent, 2_048, CAT, CAT)
+                run(agent, 4_096, SCALED, LONG_LOSS[0], SORT, SAMPLE)
+                if graphs or token % 4 == 3:
+                    agent.copy("d2h", 512, waits=True)
+            agent.scale = 1.0
+        agent.fetch()
+        agent.now += int(sim.rng.integers(200_000, 600_000))
+        with agent.range("score"), agent.of("FP|ME"):
+            with agent.of("IO|FP|ME"):
+                agent.copy("h2d", 1_024)
+            net.forward(agent, "FP|ME", marked=False, loss=False)
+            run(agent, 20_000, product(20_000), LONG_LOSS[0], GATHER)
+            run(agent, 512, MEAN, reduction("WelfordOps"), PLUS, DIVIDED)
+        for _ in range(2):
+            with agent.range("forward"), agent.of("FP"):
+                net.forward(agent, marked=False, loss=False)
                 run(agent, 20_000, product(20_000), LONG_LOSS[0], GATHER)
-                run(agent, 512, MEAN, reduction("WelfordOps"), PLUS, DIVIDED)
-            for _ in range(2):
-                with agent.range("forward"), agent.of("FP"):
-                    net.forward(agent, marked=False, loss=False)
-                    run(agent, 20_000, product(20_000), LONG_LOSS[0], GATHER)
-                    run(agent, 2_048, PLUS, EXP, RELU, TIMES, MEAN)
-                back(agent, net, loss=(DIVIDED, TIMES, TIMES, LONG_LOSS_BACK[1], product(20_000, "nt")))  # fmt: skip
-            update(agent, net, how=FUSED, clipped=True)
-            agent.fetch()
+                run(agent, 2_048, PLUS, EXP, RELU, TIMES, MEAN)
+            back(agent, net, loss=(DIVIDED, TIMES, TIMES, LONG_LOSS_BACK[1], product(20_000, "nt")))  # fmt: skip
+        update(agent, net, how=FUSED, clipped=True)
+        agent.fetch()
 
 
 @kind("eight_bits", fp8_training=())
@@ -778,21 +774,20 @@ def fp8(sim: Sim) -> None:
     """Transformer Engine in 8 bits: scales follow from the largest values, once a step for each pass."""
     agent, net = sim.agent(), built(sim, eight_bit)
     scales = "void transformer_engine::delayed_scaling_recipe::(anonymous namespace)::kernel_bulk(transformer_engine::delayed_scaling_recipe::(anonymous namespace)::AmaxParams)"
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 16)
-            with agent.of("FP"):
-                agent.op(GATHER, 20_000)
-            forth(agent, net, loss=(scales, *LONG_LOSS))
-            with backward(agent, *LONG_LOSS_BACK):
-                net.backward(agent, marked=False, loss=False)
-                run(agent, 256, scales, FILL)
-            with agent.range("optimizer"), agent.of("WU"):
-                on_lists(agent, net.parameters, (1, "transformer_engine::multi_tensor_l2norm::L2NormFunctor<float>"))  # fmt: skip
-                agent.op("transformer_engine::multi_tensor_l2norm::cleanup(float*, float*, float*, float*, bool, int)", 256)  # fmt: skip
-                on_lists(agent, net.parameters, (5, "transformer_engine::multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16, __nv_bfloat16, float, int>"))  # fmt: skip
-            if n % 5 == 0:
-                agent.fetch()
+    for n in steps(sim, agent):
+        agent.input(1 << 16)
+        with agent.of("FP"):
+            agent.op(GATHER, 20_000)
+        forth(agent, net, loss=(scales, *LONG_LOSS))
+        with backward(agent, *LONG_LOSS_BACK):
+            net.backward(agent, marked=False, loss=False)
+            run(agent, 256, scales, FILL)
+        with agent.range("optimizer"), agent.of("WU"):
+            on_lists(agent, net.parameters, (1, "transformer_engine::multi_tensor_l2norm::L2NormFunctor<float>"))  # fmt: skip
+            agent.op("transformer_engine::multi_tensor_l2norm::cleanup(float*, float*, float*, float*, bool, int)", 256)  # fmt: skip
+            on_lists(agent, net.parameters, (5, "transformer_engine::multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16, __nv_bfloat16, float, int>"))  # fmt: skip
+        if n % 5 == 0:
+            agent.fetch()
 
 
 @kind("offloading", activations_offloaded=(True,), activations_on_host=(False,))
@@ -813,90 +808,86 @@ def activations_offloaded(sim: Sim, own_stream: bool) -> None:
         if home:
             wait_for(agent, home)
 
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 16)
-            with agent.range("forward"):
-                net.forward(agent, marked=False, loss=False, hook=out)
-                with agent.of("FP"):
-                    run(agent, 20_000, *LONG_LOSS)
-            with backward(agent, *LONG_LOSS_BACK):
-                net.backward(agent, marked=False, loss=False, hook=in_)
-            update(agent, net, how=FUSED)
-            if n % 4 == 0:
-                agent.fetch()
+    for n in steps(sim, agent):
+        agent.input(1 << 16)
+        with agent.range("forward"):
+            net.forward(agent, marked=False, loss=False, hook=out)
+            with agent.of("FP"):
+                run(agent, 20_000, *LONG_LOSS)
+        with backward(agent, *LONG_LOSS_BACK):
+            net.backward(agent, marked=False, loss=False, hook=in_)
+        update(agent, net, how=FUSED)
+        if n % 4 == 0:
+            agent.fetch()
 
 
 @kind("states_on_host", zero_offload=(1,), zero_offload_accumulates=(2,))
 def zero_offload(sim: Sim, passes: int) -> None:
     """ZeRO-Offload: gradients go to the host, whose Adam sends weights back: no kernel updates."""
     agent, net = sim.agent(), built(sim, llama)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            for _ in range(passes):
-                agent.input(1 << 16)
-                forth(agent, net, loss=LONG_LOSS)
+    for _ in steps(sim, agent):
+        for _ in range(passes):
+            agent.input(1 << 16)
+            forth(agent, net, loss=LONG_LOSS)
 
-                def leave(layer: int) -> None:
-                    with agent.of("BP|WU", thread=agent.back):
-                        agent.op(CAT, net.parameters[2 * layer])
-                        agent.copy(
-                            "d2h", int(2 * net.parameters[2 * layer]), stream=33, after=((0, 7),)
-                        )
+            def leave(layer: int) -> None:
+                with agent.of("BP|WU", thread=agent.back):
+                    agent.op(CAT, net.parameters[2 * layer])
+                    agent.copy(
+                        "d2h", int(2 * net.parameters[2 * layer]), stream=33, after=((0, 7),)
+                    )
 
-                with backward(agent, *LONG_LOSS_BACK):
-                    net.backward(agent, marked=False, loss=False, hook=leave)
-            agent.fetch()
-            with agent.range("optimizer"), agent.of("WU"):
-                for size in net.parameters:
-                    agent.now += int(sim.rng.integers(60_000, 120_000))
-                    agent.copy("h2d", int(2 * size))
+            with backward(agent, *LONG_LOSS_BACK):
+                net.backward(agent, marked=False, loss=False, hook=leave)
+        agent.fetch()
+        with agent.range("optimizer"), agent.of("WU"):
+            for size in net.parameters:
+                agent.now += int(sim.rng.integers(60_000, 120_000))
+                agent.copy("h2d", int(2 * size))
 
 
 @kind("estimating", sophia=())
 def sophia(sim: Sim) -> None:
     """Sophia: every fifth step another pass, whose labels are sampled, estimates the curvature."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim, 12, 18)):
-        with agent.iteration(n):
-            agent.input(1 << 16)
-            forth(agent, net)
-            back(agent, net)
-            with agent.range("optimizer"), agent.of("WU"):
-                clip(agent, net.parameters)
+    for n in steps(sim, agent, 12, 18):
+        agent.input(1 << 16)
+        forth(agent, net)
+        back(agent, net)
+        with agent.range("optimizer"), agent.of("WU"):
+            clip(agent, net.parameters)
+            for size in net.parameters:
+                run(agent, size, SCALED, SCALED, PLUS, ABS, DIVIDED)
+                run(agent, size, RELU, SIGN, TIMES)
+        if n % 5 == 4:
+            with agent.of("FP|WU"):
+                net.forward(agent, "FP|WU", loss=False)
+                run(agent, 2_048, LOSS[0], SAMPLE, *LOSS)
+            with backward(agent, *LOSS_BACK, stages="BP|WU"):
+                net.backward(agent, stages="BP|WU", marked=False, loss=False)
+            with agent.range("hessian"), agent.of("WU"):
                 for size in net.parameters:
-                    run(agent, size, SCALED, SCALED, PLUS, ABS, DIVIDED)
-                    run(agent, size, RELU, SIGN, TIMES)
-            if n % 5 == 4:
-                with agent.of("FP|WU"):
-                    net.forward(agent, "FP|WU", loss=False)
-                    run(agent, 2_048, LOSS[0], SAMPLE, *LOSS)
-                with backward(agent, *LOSS_BACK, stages="BP|WU"):
-                    net.backward(agent, stages="BP|WU", marked=False, loss=False)
-                with agent.range("hessian"), agent.of("WU"):
-                    for size in net.parameters:
-                        run(agent, size, SCALED, lambda_of("addcmul_cuda_scalar_kernel"))
+                    run(agent, size, SCALED, lambda_of("addcmul_cuda_scalar_kernel"))
 
 
 @kind("sign", lion_logs_norms=())
 def lion(sim: Sim) -> None:
     """Lion, whose update is a sign; every third step lengths of all gradients are logged one by one."""
     agent, net = sim.agent(), built(sim, llama)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 16)
-            forth(agent, net, loss=LONG_LOSS)
-            back(agent, net, loss=LONG_LOSS_BACK)
-            if n % 3 == 2:
-                with agent.range("log"):
-                    for size in net.parameters:
-                        with agent.of("BP|WU|ME|OTHER"):
-                            agent.op(NORMED, size)
-                        agent.fetch()
-            with agent.range("optimizer"), agent.of("WU"):
+    for n in steps(sim, agent):
+        agent.input(1 << 16)
+        forth(agent, net, loss=LONG_LOSS)
+        back(agent, net, loss=LONG_LOSS_BACK)
+        if n % 3 == 2:
+            with agent.range("log"):
                 for size in net.parameters:
-                    run(agent, size, SCALED, SCALED, PLUS, SIGN, PLUS)
-                    agent.op(lambda_of("lerp_scalar_kernel"), size)
+                    with agent.of("BP|WU|ME|OTHER"):
+                        agent.op(NORMED, size)
+                    agent.fetch()
+        with agent.range("optimizer"), agent.of("WU"):
+            for size in net.parameters:
+                run(agent, size, SCALED, SCALED, PLUS, SIGN, PLUS)
+                agent.op(lambda_of("lerp_scalar_kernel"), size)
 
 
 @kind("truncated", truncated_through_time=())
@@ -933,45 +924,43 @@ def zero_bubble(sim: Sim) -> None:
     agent, net = sim.agent(), net_of(sim, "transformer")
     with agent.of("-"):
         agent.fill(len(net.parameters))
-    for n in range(count_of(sim, 8, 12)):
-        with agent.iteration(n):
-            for part in range(7):
-                if part < 4:
-                    with agent.range("forward"):
-                        collective(agent, "send_recv", 8_000, stream=30, stages="FP", main=True)
-                        net.forward(agent, loss=False, marked=False)
-                        collective(agent, "send_recv", 8_000, stream=31, stages="FP")
-                if 1 <= part < 5:
-                    with agent.range("backward input"):
-                        collective(agent, "send_recv", 8_000, stream=30, stages="BP", main=True)
-                        with agent.of("BP", thread=agent.back):
-                            for _, size in reversed(net.layers):
-                                run(agent, size, product(size, "nn"), SILU_BACK)
-                        collective(agent, "send_recv", 8_000, stream=31, stages="BP")
-                if part >= 3:
-                    with agent.range("backward weights"), agent.of("BP", thread=agent.back):
+    for _ in steps(sim, agent, 8, 12):
+        for part in range(7):
+            if part < 4:
+                with agent.range("forward"):
+                    collective(agent, "send_recv", 8_000, stream=30, stages="FP", main=True)
+                    net.forward(agent, loss=False, marked=False)
+                    collective(agent, "send_recv", 8_000, stream=31, stages="FP")
+            if 1 <= part < 5:
+                with agent.range("backward input"):
+                    collective(agent, "send_recv", 8_000, stream=30, stages="BP", main=True)
+                    with agent.of("BP", thread=agent.back):
                         for _, size in reversed(net.layers):
-                            run(agent, size, product(size, "nt"), SUMMED, PLUS)
-            update(agent, net, how=FUSED, clipped=True)
+                            run(agent, size, product(size, "nn"), SILU_BACK)
+                    collective(agent, "send_recv", 8_000, stream=31, stages="BP")
+            if part >= 3:
+                with agent.range("backward weights"), agent.of("BP", thread=agent.back):
+                    for _, size in reversed(net.layers):
+                        run(agent, size, product(size, "nt"), SUMMED, PLUS)
+        update(agent, net, how=FUSED, clipped=True)
 
 
 @kind("rarely_joined", outer_steps=())
 def diloco(sim: Sim) -> None:
     """DiLoCo: workers train alone, and every fifth step join by an outer step with momentum."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim, 15, 19)):
-        with agent.iteration(n):
-            agent.input(1 << 16)
-            forth(agent, net)
-            back(agent, net)
-            update(agent, net)
-            if n % 5 == 4:
-                with agent.range("outer optimizer"), agent.of("WU"):
-                    for size in net.parameters:
-                        agent.op(PLUS, size)
-                        collective(agent, "all_reduce", size, stream=20, stages="WU", main=True)
-                        agent.op(DIVIDED, size)
-                    on_lists(agent, net.parameters, *MOMENTUM)
+    for n in steps(sim, agent, 15, 19):
+        agent.input(1 << 16)
+        forth(agent, net)
+        back(agent, net)
+        update(agent, net)
+        if n % 5 == 4:
+            with agent.range("outer optimizer"), agent.of("WU"):
+                for size in net.parameters:
+                    agent.op(PLUS, size)
+                    collective(agent, "all_reduce", size, stream=20, stages="WU", main=True)
+                    agent.op(DIVIDED, size)
+                on_lists(agent, net.parameters, *MOMENTUM)
 
 
 @kind("ring", ring_attention=())
@@ -988,18 +977,17 @@ def ring(sim: Sim) -> None:
                 run(agent, 30_000, flash.format(way, stage.lower()), PLUS)
                 wait_for(agent, 22)
 
-    for n in range(count_of(sim, 10, 13)):
-        with agent.iteration(n):
-            agent.input(1 << 18)
-            with agent.range("forward"):
-                net.forward(agent, marked=False, loss=False, hook=lambda _: attend("FP"))
-                with agent.of("FP"):
-                    run(agent, 20_000, *LONG_LOSS)
-            with backward(agent, *LONG_LOSS_BACK):
-                net.backward(agent, marked=False, loss=False, hook=lambda _: attend("BP"))
-            with agent.of("WU"):
-                collective(agent, "all_reduce", 90_000, stream=20, stages="WU", main=True)
-            update(agent, net, how=FUSED)
+    for _ in steps(sim, agent, 10, 13):
+        agent.input(1 << 18)
+        with agent.range("forward"):
+            net.forward(agent, marked=False, loss=False, hook=lambda _: attend("FP"))
+            with agent.of("FP"):
+                run(agent, 20_000, *LONG_LOSS)
+        with backward(agent, *LONG_LOSS_BACK):
+            net.backward(agent, marked=False, loss=False, hook=lambda _: attend("BP"))
+        with agent.of("WU"):
+            collective(agent, "all_reduce", 90_000, stream=20, stages="WU", main=True)
+        update(agent, net, how=FUSED)
 
 
 # Sound, graphs, tables, scenes.
@@ -1140,37 +1128,36 @@ def recommendation(sim: Sim, ahead: bool) -> None:
 
     if ahead:
         feed()
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            if not ahead:
-                feed()
-            wait_for(agent, 24)
-            with agent.range("forward"):
-                with agent.of("FP"):
-                    agent.op(rows.format("split_", "", "forward_", "_v2"), 60_000)
-                    travel("FP", 23, 20_000)
-                bottom.forward(agent, marked=False, loss=False)
-                wait_for(agent, 23)
-                with agent.of("FP"):
-                    run(agent, 20_000, CAT, product(20_000, "nn"), INDEX, CAT)
-                    top.forward(agent, marked=False, loss=False)
-                    run(agent, 2_048, BINARY_LOSS, MEAN)
-            if ahead:
-                # Belongs to the next step, though this one launches it.
-                agent.step = -1
-                feed()
-                agent.step = n
-            with backward(agent, DIVIDED, TIMES):
-                top.backward(agent, marked=False, loss=False)
-                run(agent, 20_000, STRIDED, INDEX_PUT, product(20_000, "nt"), product(20_000, "nn"))
-                travel("BP", 23, 20_000)
-                bottom.backward(agent, marked=False, loss=False)
-                wait_for(agent, 23)
-                agent.op(SORT, 9_000)
-                with agent.of("WU|BP", thread=agent.back):
-                    agent.op(rows.format("split_", "backward_", "rowwise_adagrad_", "_warp_per_row_1"), 60_000)  # fmt: skip
-                collective(agent, "all_reduce", 30_000, stream=20, stages="WU", main=True)
-            update(agent, bottom, top, how=MOMENTUM)
+    for n in steps(sim, agent):
+        if not ahead:
+            feed()
+        wait_for(agent, 24)
+        with agent.range("forward"):
+            with agent.of("FP"):
+                agent.op(rows.format("split_", "", "forward_", "_v2"), 60_000)
+                travel("FP", 23, 20_000)
+            bottom.forward(agent, marked=False, loss=False)
+            wait_for(agent, 23)
+            with agent.of("FP"):
+                run(agent, 20_000, CAT, product(20_000, "nn"), INDEX, CAT)
+                top.forward(agent, marked=False, loss=False)
+                run(agent, 2_048, BINARY_LOSS, MEAN)
+        if ahead:
+            # Belongs to the next step, though this one launches it.
+            agent.step = -1
+            feed()
+            agent.step = n
+        with backward(agent, DIVIDED, TIMES):
+            top.backward(agent, marked=False, loss=False)
+            run(agent, 20_000, STRIDED, INDEX_PUT, product(20_000, "nt"), product(20_000, "nn"))
+            travel("BP", 23, 20_000)
+            bottom.backward(agent, marked=False, loss=False)
+            wait_for(agent, 23)
+            agent.op(SORT, 9_000)
+            with agent.of("WU|BP", thread=agent.back):
+                agent.op(rows.format("split_", "backward_", "rowwise_adagrad_", "_warp_per_row_1"), 60_000)  # fmt: skip
+            collective(agent, "all_reduce", 30_000, stream=20, stages="WU", main=True)
+        update(agent, bottom, top, how=MOMENTUM)
 
 
 @kind("scenes", hash_grid=())
@@ -1219,39 +1206,38 @@ def gaussian_splats(sim: Sim) -> None:
     agent, size = sim.agent(), 50_000.0
     scan = "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DeviceScanPolicy<unsigned int>, unsigned int*>"
     blur = "void conv_depthwise2d_{}_kernel_generic<float, int>"
-    for n in range(count_of(sim, 14, 20)):
-        with agent.iteration(n):
-            with agent.range("forward"), agent.of("FP"):
-                run(agent, size, lambda_of("sigmoid_kernel_cuda"), EXP, NORMED, DIVIDED, CAT)  # fmt: skip
-                run(agent, size, "void preprocessCUDA<3>(int, int, int, float const*, float const*)", scan)  # fmt: skip
-                agent.copy("d2h", 4, waits=True)
-                run(agent, size, "duplicateWithKeys(int, float2 const*, float const*, unsigned int const*)", *[SORT] * 4, "identifyTileRanges(int, unsigned long*, uint2*)", "void renderCUDA<3u>(uint2 const*, unsigned int const*, int, int)")  # fmt: skip
-                with agent.of("IO"):
-                    agent.copy("h2d", 1 << 22)
-                run(agent, 40_000, PLUS, ABS, MEAN)
-                for _ in range(5):
-                    run(agent, 40_000, blur.format("forward"), TIMES)
-                run(agent, 40_000, DIVIDED, MEAN)
-            with backward(agent, DIVIDED, TIMES):
-                for _ in range(5):
-                    run(agent, 40_000, TIMES, blur.format("backward"))
-                run(agent, size, FILL, FILL, "void PerGaussianRenderCUDA<3u>(uint2 const*, unsigned int const*)", "computeCov2DCUDA(int, float3 const*, int const*)", "void preprocessCUDA<3>(int, int, int, float3 const*, int const*)")  # fmt: skip
-                run(agent, size, SILU_BACK, TIMES, DIVIDED)
-            agent.fetch()
-            with agent.of("WU|OTHER"):
-                run(agent, size / 4, INDEX, GREATER, NORMED, INDEX_PUT)
-            if n % 6 == 5:
-                with agent.range("densify"):
-                    for _ in range(2):
-                        with agent.of("WU|OTHER"):
-                            run(agent, size, NORMED, COMPARED, scan)
-                        agent.fetch()
-                        with agent.of("WU|OTHER"):
-                            run(agent, size / 4, INDEX, NORMAL, *[CAT] * 18)
-                size *= float(sim.rng.uniform(0.95, 1.3))
-            with agent.range("optimizer"), agent.of("WU"):
-                for part in (1, 1, 15, 1, 1, 1.3):
-                    on_lists(agent, [size * part / 4], *ADAMW[1:])
+    for n in steps(sim, agent, 14, 20):
+        with agent.range("forward"), agent.of("FP"):
+            run(agent, size, lambda_of("sigmoid_kernel_cuda"), EXP, NORMED, DIVIDED, CAT)  # fmt: skip
+            run(agent, size, "void preprocessCUDA<3>(int, int, int, float const*, float const*)", scan)  # fmt: skip
+            agent.copy("d2h", 4, waits=True)
+            run(agent, size, "duplicateWithKeys(int, float2 const*, float const*, unsigned int const*)", *[SORT] * 4, "identifyTileRanges(int, unsigned long*, uint2*)", "void renderCUDA<3u>(uint2 const*, unsigned int const*, int, int)")  # fmt: skip
+            with agent.of("IO"):
+                agent.copy("h2d", 1 << 22)
+            run(agent, 40_000, PLUS, ABS, MEAN)
+            for _ in range(5):
+                run(agent, 40_000, blur.format("forward"), TIMES)
+            run(agent, 40_000, DIVIDED, MEAN)
+        with backward(agent, DIVIDED, TIMES):
+            for _ in range(5):
+                run(agent, 40_000, TIMES, blur.format("backward"))
+            run(agent, size, FILL, FILL, "void PerGaussianRenderCUDA<3u>(uint2 const*, unsigned int const*)", "computeCov2DCUDA(int, float3 const*, int const*)", "void preprocessCUDA<3>(int, int, int, float3 const*, int const*)")  # fmt: skip
+            run(agent, size, SILU_BACK, TIMES, DIVIDED)
+        agent.fetch()
+        with agent.of("WU|OTHER"):
+            run(agent, size / 4, INDEX, GREATER, NORMED, INDEX_PUT)
+        if n % 6 == 5:
+            with agent.range("densify"):
+                for _ in range(2):
+                    with agent.of("WU|OTHER"):
+                        run(agent, size, NORMED, COMPARED, scan)
+                    agent.fetch()
+                    with agent.of("WU|OTHER"):
+                        run(agent, size / 4, INDEX, NORMAL, *[CAT] * 18)
+            size *= float(sim.rng.uniform(0.95, 1.3))
+        with agent.range("optimizer"), agent.of("WU"):
+            for part in (1, 1, 15, 1, 1, 1.3):
+                on_lists(agent, [size * part / 4], *ADAMW[1:])
 
 
 @kind("latent", latent_diffusion=())
@@ -1260,23 +1246,22 @@ def latent_diffusion(sim: Sim) -> None:
     agent, net = sim.agent(), built(sim, residual, attention, depth=6)
     encoder = built(sim, residual, depth=3, width=60_000)
     words = built(sim, attention, dense, depth=4, width=9_000)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 23)
-            with agent.range("encode"), agent.of("FP|ME|IO"):
-                encoder.forward(agent, "FP|ME|IO", marked=False, loss=False)
-                run(agent, 9_000, EXP, NORMAL, TIMES, PLUS, SCALED)
-                words.forward(agent, "FP|ME|IO", marked=False, loss=False)
-            with agent.of("FP"):
-                run(agent, 9_000, NORMAL, "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<unsigned int, 4, random_from_to_kernel>")  # fmt: skip
-                run(agent, 9_000, INDEX, INDEX, TIMES, TIMES, PLUS)
-            forth(agent, net, loss=SQUARES)
-            back(agent, net, loss=SQUARES_BACK)
-            update(agent, net, clipped=True)
-            with agent.range("ema"), agent.of("WU"):
-                on_lists(agent, net.parameters, *AVERAGE)
-            if n % 3 == 2:
-                agent.fetch()
+    for n in steps(sim, agent):
+        agent.input(1 << 23)
+        with agent.range("encode"), agent.of("FP|ME|IO"):
+            encoder.forward(agent, "FP|ME|IO", marked=False, loss=False)
+            run(agent, 9_000, EXP, NORMAL, TIMES, PLUS, SCALED)
+            words.forward(agent, "FP|ME|IO", marked=False, loss=False)
+        with agent.of("FP"):
+            run(agent, 9_000, NORMAL, "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<unsigned int, 4, random_from_to_kernel>")  # fmt: skip
+            run(agent, 9_000, INDEX, INDEX, TIMES, TIMES, PLUS)
+        forth(agent, net, loss=SQUARES)
+        back(agent, net, loss=SQUARES_BACK)
+        update(agent, net, clipped=True)
+        with agent.range("ema"), agent.of("WU"):
+            on_lists(agent, net.parameters, *AVERAGE)
+        if n % 3 == 2:
+            agent.fetch()
 
 
 # Several losses, several passes.
@@ -1287,21 +1272,20 @@ def teacher_on_stream(sim: Sim) -> None:
     """A teacher without gradients runs on a stream of its own beside the student's forward pass."""
     agent, net = sim.agent(), net_of(sim, "cnn")
     teacher, aside = Net(sim.rng, "cnn", 8, 60_000), Agent(sim, agent.main, agent.main, 35, 0)
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            aside.now, aside.step = agent.now, n
-            wait_for(aside, agent.stream)
-            with agent.range("forward"):
-                with aside.evaluation():
-                    teacher.forward(aside, "FP|ME", marked=False, loss=False)
-                agent.now = aside.now
-                net.forward(agent, marked=False, loss=False)
-                wait_for(agent, 35)
-                with agent.of("FP"):
-                    run(agent, 2_048, SCALED, LOSS[0], SCALED, LOSS[0], lambda_of("kl_div_kernel"), *LOSS)  # fmt: skip
-            back(agent, net, loss=(*LOSS_BACK, TIMES, LOSS_BACK[1], SCALED))
-            update(agent, net, how=MOMENTUM)
+    for n in steps(sim, agent):
+        agent.input()
+        aside.now, aside.step = agent.now, n
+        wait_for(aside, agent.stream)
+        with agent.range("forward"):
+            with aside.evaluation():
+                teacher.forward(aside, "FP|ME", marked=False, loss=False)
+            agent.now = aside.now
+            net.forward(agent, marked=False, loss=False)
+            wait_for(agent, 35)
+            with agent.of("FP"):
+                run(agent, 2_048, SCALED, LOSS[0], SCALED, LOSS[0], lambda_of("kl_div_kernel"), *LOSS)  # fmt: skip
+        back(agent, net, loss=(*LOSS_BACK, TIMES, LOSS_BACK[1], SCALED))
+        update(agent, net, how=MOMENTUM)
 
 
 def project(agent: Agent, body: Net) -> None:
@@ -1320,100 +1304,96 @@ def tasks(sim: Sim, surgery: bool) -> None:
     """Tasks share a body, and each has its backward call; their gradients may be made not to conflict."""
     agent, body = sim.agent(), net_of(sim)
     heads = [built(sim, dense, depth=2, width=15_000) for _ in range(3 if surgery else 2)]
-    for n in range(count_of(sim, 10, 14)):
-        with agent.iteration(n):
-            agent.input()
-            with agent.range("forward"), agent.of("FP"):
-                for net in (body, *heads):
-                    net.forward(agent, marked=False, loss=False)
-                    if net is not body:
-                        run(agent, 2_048, *LOSS)
-            for at, head in enumerate(heads):
-                back(agent, body, head)
-                if surgery:
-                    with agent.of("BP|WU"):
-                        run(agent, 60_000, CAT)
-                elif at:
-                    with agent.of("BP", thread=agent.back):
-                        for size in body.parameters:
-                            agent.op(PLUS_SELF, size)
+    for _ in steps(sim, agent, 10, 14):
+        agent.input()
+        with agent.range("forward"), agent.of("FP"):
+            for net in (body, *heads):
+                net.forward(agent, marked=False, loss=False)
+                if net is not body:
+                    run(agent, 2_048, *LOSS)
+        for at, head in enumerate(heads):
+            back(agent, body, head)
             if surgery:
-                project(agent, body)
-            update(agent, body, *heads)
+                with agent.of("BP|WU"):
+                    run(agent, 60_000, CAT)
+            elif at:
+                with agent.of("BP", thread=agent.back):
+                    for size in body.parameters:
+                        agent.op(PLUS_SELF, size)
+        if surgery:
+            project(agent, body)
+        update(agent, body, *heads)
 
 
 @kind("local", layers_alone=())
 def forward_forward(sim: Sim) -> None:
     """Each layer has a loss, a backward pass and an update of its own, one layer after the other."""
     agent, sizes = sim.agent(), [30_000.0, 50_000.0, 40_000.0]
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input()
-            with agent.of("FP|IO"):
-                run(agent, 8_192, SORT, INDEX)
-            for size in sizes:
-                with agent.range("forward"), agent.of("FP"):
-                    for _ in range(2):
-                        run(agent, size, NORMED, DIVIDED, product(size), RELU)
-                        run(agent, 2_048, POWER, MEAN)
-                    run(agent, 2_048, CAT, lambda_of("softplus_kernel"), MEAN)
-                with backward(agent, DIVIDED, lambda_of("softplus_backward_kernel")):
-                    for _ in range(2):
-                        run(agent, size, TIMES, RELU_BACK, product(size, "nt"), SUMMED)
-                with agent.range("optimizer"), agent.of("WU"):
-                    on_lists(agent, [size, 512], *ADAMW)
+    for _ in steps(sim, agent):
+        agent.input()
+        with agent.of("FP|IO"):
+            run(agent, 8_192, SORT, INDEX)
+        for size in sizes:
+            with agent.range("forward"), agent.of("FP"):
+                for _ in range(2):
+                    run(agent, size, NORMED, DIVIDED, product(size), RELU)
+                    run(agent, 2_048, POWER, MEAN)
+                run(agent, 2_048, CAT, lambda_of("softplus_kernel"), MEAN)
+            with backward(agent, DIVIDED, lambda_of("softplus_backward_kernel")):
+                for _ in range(2):
+                    run(agent, size, TIMES, RELU_BACK, product(size, "nt"), SUMMED)
+            with agent.range("optimizer"), agent.of("WU"):
+                on_lists(agent, [size, 512], *ADAMW)
 
 
 @kind("gathered", clip_gathers=())
 def clip_gathers(sim: Sim) -> None:
     """CLIP: two towers whose outcomes are gathered from all GPUs for the loss; gradients in buckets."""
     agent, images, words = sim.agent(), net_of(sim, "cnn"), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 23)
-            with agent.range("forward"), agent.of("FP"):
-                for net in (images, words):
-                    net.forward(agent, marked=False, loss=False)
-                    run(agent, 2_048, NORMED, DIVIDED)
-                for _ in range(2):
-                    collective(agent, "all_gather", 8_000, stream=20, stages="FP", main=True)
-                    agent.op(CAT, 8_000)
-                run(agent, 20_000, product(20_000), SCALED, product(20_000), SCALED, *LOSS, *LOSS)
+    for _ in steps(sim, agent):
+        agent.input(1 << 23)
+        with agent.range("forward"), agent.of("FP"):
+            for net in (images, words):
+                net.forward(agent, marked=False, loss=False)
+                run(agent, 2_048, NORMED, DIVIDED)
+            for _ in range(2):
+                collective(agent, "all_gather", 8_000, stream=20, stages="FP", main=True)
+                agent.op(CAT, 8_000)
+            run(agent, 20_000, product(20_000), SCALED, product(20_000), SCALED, *LOSS, *LOSS)
 
-            def bucket(layer: int) -> None:
-                if layer % 2 == 0:
-                    collective(agent, "all_reduce", 30_000, stream=20, stages="WU")
+        def bucket(layer: int) -> None:
+            if layer % 2 == 0:
+                collective(agent, "all_reduce", 30_000, stream=20, stages="WU")
 
-            with backward(agent, *LOSS_BACK, *LOSS_BACK, SCALED):
-                for _ in range(2):
-                    run(agent, 20_000, product(20_000, "nn"), product(20_000, "nt"))
-                    collective(agent, "reduce_scatter", 8_000, stream=20, stages="BP", main=True)
-                for net in (words, images):
-                    net.backward(agent, marked=False, loss=False, hook=bucket)
-            wait_for(agent, 20)
-            update(agent, images, words)
-            with agent.of("WU|OTHER"):
-                agent.op(RELU, 128)
+        with backward(agent, *LOSS_BACK, *LOSS_BACK, SCALED):
+            for _ in range(2):
+                run(agent, 20_000, product(20_000, "nn"), product(20_000, "nt"))
+                collective(agent, "reduce_scatter", 8_000, stream=20, stages="BP", main=True)
+            for net in (words, images):
+                net.backward(agent, marked=False, loss=False, hook=bucket)
+        wait_for(agent, 20)
+        update(agent, images, words)
+        with agent.of("WU|OTHER"):
+            agent.op(RELU, 128)
 
 
 @kind("recycling", recycled_folding=())
 def recycled(sim: Sim) -> None:
     """Folding: the network runs a random number of times on its own result, the last time to learn."""
     agent, net = sim.agent(), net_of(sim, "transformer")
-    for n in range(count_of(sim)):
-        with agent.iteration(n):
-            agent.input(1 << 20)
-            with agent.range("forward"), agent.of("FP"):
-                for _ in range(int(sim.rng.integers(1, 5))):
-                    run(agent, 9_000, "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>", PLUS)  # fmt: skip
-                    net.forward(agent, marked=False, loss=False)
-                run(agent, 9_000, lambda_of("sqrt_kernel_cuda"), RELU, MEAN)
-                run(agent, 2_048, *LOSS)
-            back(agent, net, again=True)
-            update(agent, net, clipped=True)
-            with agent.range("ema"), agent.of("WU"):
-                for size in net.parameters:
-                    run(agent, size, PLUS, SCALED, PLUS)
+    for _ in steps(sim, agent):
+        agent.input(1 << 20)
+        with agent.range("forward"), agent.of("FP"):
+            for _ in range(int(sim.rng.integers(1, 5))):
+                run(agent, 9_000, "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>", PLUS)  # fmt: skip
+                net.forward(agent, marked=False, loss=False)
+            run(agent, 9_000, lambda_of("sqrt_kernel_cuda"), RELU, MEAN)
+            run(agent, 2_048, *LOSS)
+        back(agent, net, again=True)
+        update(agent, net, clipped=True)
+        with agent.range("ema"), agent.of("WU"):
+            for size in net.parameters:
+                run(agent, size, PLUS, SCALED, PLUS)
 
 
 @kind("solvers", adjoint_solver=())
@@ -1421,31 +1401,30 @@ def adjoint_solver(sim: Sim) -> None:
     """A neural ODE: a solver steps forward till the error is small, and backward solves another one."""
     agent, net = sim.agent(), built(sim, dense, depth=2, width=20_000)
     head = built(sim, dense, depth=1, width=9_000)
-    for n in range(count_of(sim, 10, 13)):
-        with agent.iteration(n):
-            agent.input(1 << 18)
-            with agent.range("forward"):
-                for _ in range(int(sim.rng.integers(2, 4))):
-                    for _ in range(6):
-                        net.forward(agent, marked=False, loss=False)
-                        with agent.of("FP"):
-                            run(agent, 9_000, SCALED, PLUS)
+    for _ in steps(sim, agent, 10, 13):
+        agent.input(1 << 18)
+        with agent.range("forward"):
+            for _ in range(int(sim.rng.integers(2, 4))):
+                for _ in range(6):
+                    net.forward(agent, marked=False, loss=False)
                     with agent.of("FP"):
-                        run(agent, 9_000, DIVIDED, NORMED)
-                    agent.fetch()
-                head.forward(agent, marked=False)
-            with backward(agent, *LOSS_BACK):
-                head.backward(agent, marked=False, loss=False)
-                for _ in range(int(sim.rng.integers(2, 4))):
-                    for _ in range(6):
-                        agent.again = True
-                        net.forward(agent, "BP", marked=False, loss=False)
-                        agent.again = False
-                        net.backward(agent, marked=False, loss=False)
                         run(agent, 9_000, SCALED, PLUS)
+                with agent.of("FP"):
                     run(agent, 9_000, DIVIDED, NORMED)
-                    agent.fetch()
-            update(agent, net, head)
+                agent.fetch()
+            head.forward(agent, marked=False)
+        with backward(agent, *LOSS_BACK):
+            head.backward(agent, marked=False, loss=False)
+            for _ in range(int(sim.rng.integers(2, 4))):
+                for _ in range(6):
+                    agent.again = True
+                    net.forward(agent, "BP", marked=False, loss=False)
+                    agent.again = False
+                    net.backward(agent, marked=False, loss=False)
+                    run(agent, 9_000, SCALED, PLUS)
+                run(agent, 9_000, DIVIDED, NORMED)
+                agent.fetch()
+        update(agent, net, head)
 
 
 @kind("forces", force_field=())
@@ -1534,21 +1513,20 @@ def world_model(sim: Sim) -> None:
     agent, world = sim.agent(), net_of(sim, "cnn")
     actor, critic = built(sim, dense, depth=2, width=9_000), built(sim, dense, depth=2, width=9_000)
     cell = built(sim, dense, depth=1, width=12_000)
-    for n in range(count_of(sim, 8, 12)):
-        with agent.iteration(n):
-            agent.input(1 << 22)
-            forth(agent, world, *[cell] * 6, loss=SQUARES)
-            back(agent, world, *[cell] * 6, loss=SQUARES_BACK)
-            update(agent, world, cell, clipped=True)
-            forth(agent, *[actor, cell] * 5, critic, loss=(MEAN,))
-            back(agent, *[actor, cell] * 5, critic, loss=(DIVIDED,))
-            update(agent, actor, clipped=True)
-            forth(agent, critic, loss=SQUARES)
-            back(agent, critic, loss=SQUARES_BACK)
-            update(agent, critic, clipped=True)
-            with agent.of("WU"):
-                on_lists(agent, critic.parameters, *AVERAGE)
-            agent.fetch()
+    for _ in steps(sim, agent, 8, 12):
+        agent.input(1 << 22)
+        forth(agent, world, *[cell] * 6, loss=SQUARES)
+        back(agent, world, *[cell] * 6, loss=SQUARES_BACK)
+        update(agent, world, cell, clipped=True)
+        forth(agent, *[actor, cell] * 5, critic, loss=(MEAN,))
+        back(agent, *[actor, cell] * 5, critic, loss=(DIVIDED,))
+        update(agent, actor, clipped=True)
+        forth(agent, critic, loss=SQUARES)
+        back(agent, critic, loss=SQUARES_BACK)
+        update(agent, critic, clipped=True)
+        with agent.of("WU"):
+            on_lists(agent, critic.parameters, *AVERAGE)
+        agent.fetch()
 
 
 # Compilers.
