@@ -24,6 +24,7 @@ from tracekit.analysis.operators import has_sizes
 from tracekit.analysis.step_sums import skipped_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KIND, TABLES, Trace
+from tracekit.present import notes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnose.md"
 US = 1000
@@ -746,7 +747,20 @@ def test_ranks_that_are_late_by_turns_are_told() -> None:
     found = diagnose(_of_ranks(late=-1, ranks=2))
     assert "stragglers" not in found.rows["rule"].to_list()
     assert found.meta["waits_ns"] == pytest.approx(150 * US, rel=1e-3)
-    assert "waits_ns" not in diagnose(_of_ranks(late=1)).meta
+    assert {"waits_ns", "latest"} & {*diagnose(_of_ranks(late=1)).meta} == set()
+
+
+def test_the_gpu_that_is_last_without_being_slow_is_told() -> None:
+    """`stragglers` had one GPU last in 15 of 15, and `diagnose` only said that it found none."""
+    found = diagnose(_of_ranks(late=1), worth=0.9)
+    latest = found.meta["latest"]
+    assert (latest["device"], latest["last"], latest["collectives"]) == (1, 4, 4)
+    assert latest["caused_ns"] == pytest.approx(300 * US, rel=1e-3)
+    told = (
+        "no straggler was found: GPU 1 is last in 4 of 4, for which the others wait 300.00 us per "
+        "step; see `tracekit stragglers`"
+    )
+    assert any(told in note for note in notes(found.meta))
 
 
 def test_of_two_gpus_the_slower_one_is_held_against_the_other() -> None:

@@ -11,7 +11,7 @@ from tracekit.support.columns import keys
 from tracekit.support.files import StrPath
 from tracekit.support.quantities import parse_percent
 from tracekit.support.questions import ChosenOrder, Option, Topology, Traced, question
-from tracekit.support.schemas import Json
+from tracekit.support.schemas import Json, record
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
@@ -28,8 +28,16 @@ _JSON = Json(
         "last_step_ns?": "count: Mean length of the last step; left out, as it lacks what ends the "
         "others.",
         "median_step_ns?": "count: Median length of a usual step, if the mean is a tenth longer.",
-        "waits_ns?": "count: Mean time per step that a GPU waits for others in collectives, if it "
-        "is long and no straggler is found.",
+        "waits_ns?": "count: Mean time per step that a GPU waits for others in collectives, if "
+        "no straggler is found, and it is long or one GPU is often the last.",
+        "latest?": record(
+            {
+                "device": "count: The GPU for which the others wait longest in collectives.",
+                "last": "count: Number of collectives to which it comes last.",
+                "collectives": "positive: Number of its collectives.",
+                "caused_ns": "count: How long the others wait for it, per step.",
+            }
+        ),
         "findings": "count: Number of findings, including unlisted ones.",
         "asked": "positive: Number of rules that were asked.",
         "perhaps?": "positive: Number of findings that are not listed as their rules are often "

@@ -287,18 +287,25 @@ def _words(trace: Trace) -> list[tuple[str, str]]:
 
 
 def _meta(facts: Facts, rows: pl.DataFrame, asked: Collection[str]) -> dict[str, Any]:
-    known = {"last_step_ns": facts.last_ns}
+    known: dict[str, float | None] = {"last_step_ns": facts.last_ns}
+    latest: dict[str, Any] = {}
     if facts.step_ns > _LONGER * facts.median_ns:
         known["median_step_ns"] = facts.median_ns
     if facts.has_steps and "stragglers" in asked and "stragglers" not in rows["rule"]:
-        waits = facts.waits.filter(pl.col("collective") != "send_recv")["wait_ns"]
-        length = int(waits.sum()) / max(facts.cells.height, 1)
-        known["waits_ns"] = length if facts.is_worth(length) else None
+        worst = _exchange_rules.latest_rank(facts)
+        length = worst["waited"] / max(facts.cells.height, 1) if worst else 0.0
+        if worst and (facts.is_worth(length) or worst["is_often"]):
+            known["waits_ns"] = length
+            latest = {
+                "device": worst["device"], "last": worst["last"], "collectives": worst["number"],
+                "caused_ns": round(worst["caused"] / facts.number),
+            }  # fmt: skip
     return {
         "step_ns": round(facts.step_ns) if facts.has_steps else None,
         "steps": facts.number if facts.has_steps else 0,
         "devices": facts.steps["device"].n_unique(),
         **{name: round(length) for name, length in known.items() if length is not None},
+        **({"latest": latest} if latest else {}),
         "findings": rows.height,
         "asked": len(asked),
         **({"wins": _TOGETHER} if rows.height > 1 else {}),
@@ -460,12 +467,13 @@ def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tupl
 
 @summary(
     "step_ns", "steps", "devices", "findings", "asked",
-    optional=["perhaps", "last_step_ns", "median_step_ns", "waits_ns"],
+    optional=["perhaps", "last_step_ns", "median_step_ns", "waits_ns", "latest"],
 )  # fmt: skip
 def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
-    on = f"on {count(meta['devices'], 'GPU')}"
-    steps = f"{count(meta['steps'], 'usual step')} {on}, {time_text(meta['step_ns'])} in the mean"
+    on, each = f"on {count(meta['devices'], 'GPU')}", " per GPU" * (meta["devices"] > 1)
+    length = f"{time_text(meta['step_ns'])}{each} in the mean"
+    steps = f"{count(meta['steps'], 'usual step')} {on}, {length}"
     sentence = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
     if "perhaps" in meta:
         sentence += f", {meta['perhaps']} by rules that are often wrong (--all)"
@@ -479,7 +487,10 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     if "waits_ns" not in meta:
         return [of_rules]
     waits = f"a GPU waits {time_text(meta['waits_ns'])} per step for others in collectives"
-    return [of_rules, f"{waits}; no straggler was found, but see `tracekit stragglers`"]
+    one, lost = meta["latest"], time_text(meta["latest"]["caused_ns"])
+    often = f"GPU {one['device']} is last in {one['last']:,} of {one['collectives']:,}"
+    why = f"no straggler was found: {often}, for which the others wait {lost} per step"
+    return [of_rules, f"{waits}; {why}; see `tracekit stragglers`"]
 
 
 note("wins")(lambda text: [text_of(text)])
