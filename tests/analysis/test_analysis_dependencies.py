@@ -516,6 +516,14 @@ def _job_of(took: dict[int, int], host: dict[int, int], *, more: int = 0) -> Tra
     return _linked(b)
 
 
+def test_steps_of_several_gpus_are_called_so() -> None:
+    """A step of eight GPUs lasted 18.9 ms, and 15.1 ms per GPU, and both were called a step."""
+    trace = _job_of({0: 100, 1: 100}, {0: 20, 1: 20})
+    assert _ask(critical_path, trace).meta["sum_over"].endswith(" steps of 2 GPUs together")
+    found = _ask(whatif, trace, parse_changes(host="2x"))
+    assert found.meta["per"] == "step of 2 GPUs together"
+
+
 @pytest.mark.slow
 def test_steps_without_stragglers() -> None:
     """By hand: the mean of 100, 100 and 400 us is 200, the median 100.
@@ -982,6 +990,21 @@ def test_steps_of_paths_begin_with_their_own_input_as_those_of_breakdowns() -> N
     windows = step_windows(trace).sort("iteration")
     lengths = windows["end"] - windows["start"]
     assert rows["path_ns"].to_list() == lengths.to_list() == [121 * US, 123 * US, 125 * US, 92 * US]
+
+
+def test_input_that_the_last_step_copies_ahead_is_told() -> None:
+    """A last step was 29.55 ms here and 34.85 ms in `breakdown`, and neither said why."""
+    b = TraceBuilder()
+    for step in range(3):
+        at, own = 200 * step, {"iteration": step}
+        b.range(at * US, (at + 110) * US, f"step {step}")
+        b.iteration(step, at * US, (at + 110) * US, source="ranges")
+        _op(b, "gemm", at + 10, at + 19, at + 100, stage="FP", **own)
+        _op(b, "copy", at + 60, at + 110, at + 140, kind="h2d", stage="IO", bytes=4, **own)
+    trace = _linked(b)
+    found, windows = _ask(critical_path, trace, "iteration"), step_windows(trace)
+    ahead = (windows["end"] - windows["start"]).sum() - found.meta["steps_ns"]
+    assert found.meta["input_ahead_ns"] == ahead == 40 * US
 
 
 def test_a_short_time_between_steps_is_the_hosts_own() -> None:

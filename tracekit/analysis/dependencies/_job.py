@@ -93,6 +93,11 @@ class Job:
         """The dependencies as a table."""
         return self.found.graph()
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs with work."""
+        return self.moments.ops["device"].n_unique()
+
     def changed(self, graph: Graph, edges: pl.DataFrame) -> Job:
         """Return the job with another graph, whose edges are described by `edges`."""
         made = replace(self)
