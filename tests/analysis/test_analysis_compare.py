@@ -870,6 +870,12 @@ def test_by_rank_and_node() -> None:
     columns = ("a_ns", "b_ns", "only_in")
     by_rank = compare(*runs, by="rank").table.select("rank", *columns).sort("rank")
     assert by_rank.rows() == [(0, 520, 0, "A"), (1, 520, 470, None), (2, 0, 470, "B")]
+    # Where one run alone has ranks, their GPUs are the same all the same.
+    bare = compare(runs[0], _run(B, devices=2), by="device,rank")
+    assert bare.table.select("device", *columns).rows() == [
+        (0, 520, 470, None), (1, 520, 470, None),
+    ]  # fmt: skip
+    assert "ranks of B are not known: rows are by device" in bare.meta["notes"]
     by_node = compare(*runs, by="node,stage").table.select("node", "stage", *columns)
     assert sorted(by_node.rows()) == [
         ("n1", "FP", 500, 450, None), ("n1", "WU", 20, 20, None),

@@ -213,9 +213,11 @@ def compare(
         If only one run has GPU work, if both lack GPU work and NVTX ranges that are stages, or, for
         a comparison by memory, if there are no events of GPU memory.
     """
-    options = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     facts = zip((a, b), names, labels or ({}, {}), traffic or (None, None), strict=True)
-    found = prepare([Recorded(*each) for each in facts], options)
+    runs = [Recorded(*each) for each in facts]
+    options = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
+    options = options.of_known_ranks(runs)
+    found = prepare(runs, options)
     of_a, of_b = found.measured
     steps = Steps.of(of_a, of_b)
     parts, step = contributions(of_a, of_b, steps, has_verdict=found.has_verdict, names=found.parts)

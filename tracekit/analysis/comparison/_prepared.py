@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.calls import communicators
+from tracekit.analysis.calls import communicators, process_ranks
 from tracekit.analysis.comparison._headline import Metric, check_metric, judged
 from tracekit.analysis.facts import HOST, how_to_record, summarise, verdict_meta
 from tracekit.analysis.statistics import Skip
@@ -98,6 +98,7 @@ class Asked:
     anyway: bool
     metric: Metric
     least: float | None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -110,6 +111,17 @@ class Asked:
         if least is not None and not (math.isfinite(least) and least > 0):
             raise UsageError(f"the least change is {least} %", "give more than 0")
         return cls(keys, skip, match_names, anyway, metric, least)
+
+    def of_known_ranks(self, runs: Sequence[Recorded]) -> Asked:
+        """Return the options without the key rank beside others, if some runs alone have ranks."""
+        keys = tuple(key for key in self.keys if key != "rank")
+        if not keys or keys == self.keys:
+            return self
+        unknown = [run.name for run in runs if not process_ranks(run.trace)["rank"].count()]
+        if len(unknown) in (0, len(runs)):
+            return self
+        note = f"ranks of {', '.join(unknown)} are not known: rows are by {', '.join(keys)}"
+        return replace(self, keys=keys, notes=(note,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +215,7 @@ def prepare(runs: Sequence[Recorded], options: Asked) -> Prepared:
     measured, parts = in_one_account(measured, traces)
     measured, matched = with_hosts_matched(measured)
     notes = [
+        *options.notes,
         *_verdict_notes(verdicts, names),
         *_left_out(names, measured),
         *([] if parts == PARTS else [_ONE_ACCOUNT]),

@@ -196,6 +196,7 @@ def compare_recordings(
         raise UsageError(
             "phases of several recordings a side are not compared", "compare two runs by phase"
         )
+    options = options.of_known_ranks([*a, *b])
     found = prepare([*a, *b], options)
     sides = (found.measured[: len(a)], found.measured[len(a) :])
     parts, step = _step(sides, found.parts, has_verdict=found.has_verdict)
