@@ -68,8 +68,12 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     basis_of(study)
     methods = study["method"].drop_nulls().unique().sort().to_list()
     if baseline not in methods:
-        known = ", ".join(methods) or "none"
-        raise UsageError(f"no run of the method {baseline!r}", f"the methods are {known}")
+        known = f"the methods are {', '.join(methods)} (--baseline)" if methods else "none is known"
+        raise UsageError(
+            f"no run of the method {baseline!r}",
+            f"{known}; record the same program with {baseline}, and `--label method={baseline}` if "
+            "its trace does not show the method",
+        )
     alike = study.filter(is_told_apart(apart=apart))
     medians = _medians(alike.with_columns(pool(apart=apart)))
     base = medians.filter(pl.col("method") == baseline).select(
@@ -99,7 +103,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
         meta=_meta(study, rows, baseline, apart=apart),
         title=f"overhead against {baseline}",
         readable=without_empty(rows, _OF_SEVERAL),
-        empty="nothing to compare",
+        empty="nothing to compare: runs without labels may be different programs; name them",
         command="overhead",
         figures={"figure": "overheads", "heat-map": "overhead map"},
     )
