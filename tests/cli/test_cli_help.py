@@ -54,6 +54,7 @@ def test_commands_stand_in_the_order_in_which_they_are_registered() -> None:
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(p) or "tracekit" for p, _ in ALL])
 def test_every_command_is_documented(path: tuple[str, ...], command: Any) -> None:
     assert command.help, "say what it does"
+    assert "\n" not in command.help.replace("\n\n", ""), "a terminal of 80 columns breaks it again"
     assert (command.epilog or "").startswith("Example"), "show how it is used"
     undocumented = [p.name for p in command.params if not getattr(p, "help", None)]
     assert not undocumented

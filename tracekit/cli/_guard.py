@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -45,6 +47,11 @@ class _TakesPlainWords(_Parsing):
 
 class Command(_TakesPlainWords, TyperCommand):
     """A command; text and numbers that are valid as given skip the conversion by pydantic."""
+
+    def __init__(self, name: str, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002
+        # typer keeps line breaks within all paragraphs but the first, whatever the terminal's width
+        text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(help or ""))
+        super().__init__(name, help=text, **settings)
 
 
 class Group(_TakesPlainWords, TyperGroup):
