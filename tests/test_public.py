@@ -119,7 +119,7 @@ PUBLIC = {
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.view": "View keep_tiles",
     "tracekit.recording": """
-        Configuration Cost LAUNCHERS Launch Nsys PANEL Plan STEPS Study Wanted attach by_window
+        Configuration Cost LAUNCHERS Launch Nsys Plan STEPS Study Wanted attach by_window
         calibrate clear file_name find_nsys gpu_count in_turn is_python load_study perform plan
         profile_command reports_in split study_names unfinished
     """,

@@ -8,7 +8,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -288,16 +288,25 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return a parameter as a list; in place of one whose type is a dataclass, one per field."""
+    """Return a parameter as a list; in place of one whose type is a dataclass, one per field.
+
+    Options without a heading in help get that of the dataclass, its ``panel``.
+    """
+    group = parameter.annotation
     if not _is_group(parameter):
         return [parameter]
-    # Options all have a default, as those of a command do.
-    return [
-        inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+    spread = []
+    for each in dataclasses.fields(group):
+        kind, option = get_args(each.type)
+        panel = option.panel or getattr(group, "panel", None)
+        declared = Annotated[kind, dataclasses.replace(option, panel=panel)]
+        # Options all have a default, as those of a command do.
+        spread.append(
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=declared
+            )
         )
-        for each in dataclasses.fields(parameter.annotation)
-    ]
+    return spread
 
 
 def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import typer
 
@@ -33,7 +33,7 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
-from tracekit.recording import PANEL, STEPS, Wanted
+from tracekit.recording import STEPS, Wanted
 from tracekit.support.questions import Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json, one
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tracekit.recording import Configuration, Cost, Nsys, Plan, Study
 
 _STUDY = "Studies"
-_SERIES = "Several recordings"
 _FOLDER = Path("recordings")
 _FAILED = 1
 
@@ -58,7 +57,6 @@ class _What(Wanted):
             "Have all ranks of the job that runs with --attachable DIR record the same steps"
             " (--for), and return when they have.",
             "DIR",
-            panel=PANEL,
         ),
     ] = None
     print_hook: Annotated[
@@ -66,7 +64,6 @@ class _What(Wanted):
         Option(
             "Print the line for a shell that has PyTorch programs annotate themselves under"
             " any nsys, or with --ring, and run nothing.",
-            panel=PANEL,
         ),
     ] = False
 
@@ -109,13 +106,14 @@ class _OfStudy:
 class _OfSeries:
     """Options to record a program several times, or in turn with another program."""
 
+    panel: ClassVar[str] = "Several recordings"
+
     times: Annotated[
         int,
         Option(
             "Record the program N times, and show how its step varies.",
             "N",
             least=1,
-            panel=_SERIES,
         ),
     ] = 1
     against: Annotated[
@@ -124,7 +122,6 @@ class _OfSeries:
             "Record this program (A) in turn with the other (B), A B B A, each --times times, "
             "and compare them.",
             "PROGRAM",
-            panel=_SERIES,
         ),
     ] = None
 

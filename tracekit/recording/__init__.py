@@ -18,6 +18,6 @@ if TYPE_CHECKING:
         load_study,
         study_names,
     )
-    from tracekit.recording._wanted import PANEL, STEPS, Wanted
+    from tracekit.recording._wanted import STEPS, Wanted
 
 __getattr__, __dir__ = lazily(__name__)

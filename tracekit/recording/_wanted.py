@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from tracekit.annotation import copy_hooks, variables
 from tracekit.errors import UsageError
 from tracekit.support.questions import Option
 
-PANEL = "What to record"
-"""Heading of these options in the help."""
 STEPS = 3
 """Default length of a window, in steps."""
 
@@ -19,23 +17,21 @@ STEPS = 3
 class Wanted:
     """The data to record; each field is an option of `tracekit record`."""
 
+    panel: ClassVar[str] = "What to record"
+    """Heading of these options in the help."""
+
     trace: Annotated[
         str | None,
         Option(
-            "APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.",
-            "APIS",
-            panel=PANEL,
+            "APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.", "APIS"
         ),
     ] = None
     mpi: Annotated[
-        str | None,
-        Option("openmpi or mpich. Default: that of mpirun.", "MPI", flag="--mpi-impl", panel=PANEL),
+        str | None, Option("openmpi or mpich. Default: that of mpirun.", "MPI", flag="--mpi-impl")
     ] = None
     mpi_library: Annotated[
         str | None,
-        Option(
-            "The MPI library of a program in Python. Default: that of mpirun.", "PATH", panel=PANEL
-        ),
+        Option("The MPI library of a program in Python. Default: that of mpirun.", "PATH"),
     ] = None
     capture_range: Annotated[
         str | None,
@@ -43,16 +39,11 @@ class Wanted:
             "Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
             " range (name@domain).",
             "RANGE",
-            panel=PANEL,
         ),
     ] = None
-    memory_usage: Annotated[
-        bool,
-        Option("Record the use of GPU memory.", panel=PANEL),
-    ] = False
+    memory_usage: Annotated[bool, Option("Record the use of GPU memory.")] = False
     gpu_metrics: Annotated[
-        str | None,
-        Option("Sample counters of these GPUs: all, or numbers with commas.", "GPUS", panel=PANEL),
+        str | None, Option("Sample counters of these GPUs: all, or numbers with commas.", "GPUS")
     ] = None
     nccl: Annotated[
         str | None,
@@ -60,40 +51,23 @@ class Wanted:
             "Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
             " 2025.6 on.",
             "EVENTS",
-            panel=PANEL,
         ),
     ] = None
-    nic_metrics: Annotated[
-        bool,
-        Option("Sample counters of network adapters.", panel=PANEL),
-    ] = False
-    graph_nodes: Annotated[
-        bool,
-        Option("Record the nodes of CUDA graphs.", panel=PANEL),
-    ] = False
-    cpu_samples: Annotated[
-        bool,
-        Option("Sample what CPUs do.", panel=PANEL),
-    ] = False
+    nic_metrics: Annotated[bool, Option("Sample counters of network adapters.")] = False
+    graph_nodes: Annotated[bool, Option("Record the nodes of CUDA graphs.")] = False
+    cpu_samples: Annotated[bool, Option("Sample what CPUs do.")] = False
     nccl_log: Annotated[
-        bool,
-        Option(
-            "Have NCCL write its rings and trees, for `tracekit links --nccl-log`.", panel=PANEL
-        ),
+        bool, Option("Have NCCL write its rings and trees, for `tracekit links --nccl-log`.")
     ] = False
     nvidia_smi: Annotated[
         bool,
         Option(
             "Keep the machine's topology, for `tracekit links --topology`, and samples of "
-            "memory in use, for `tracekit memory --smi`.",
-            panel=PANEL,
+            "memory in use, for `tracekit memory --smi`."
         ),
     ] = False
     annotate: Annotated[
-        bool,
-        Option(
-            "Add NVTX ranges of stages, layers and iterations to a PyTorch program.", panel=PANEL
-        ),
+        bool, Option("Add NVTX ranges of stages, layers and iterations to a PyTorch program.")
     ] = False
     layers: Annotated[
         int,
@@ -101,7 +75,6 @@ class Wanted:
             "With --annotate: down to which depth layers get ranges. 1: those of the model.",
             "DEPTH",
             least=0,
-            panel=PANEL,
         ),
     ] = 1
     every: Annotated[
@@ -111,14 +84,11 @@ class Wanted:
             " on, into reports of one run.",
             "N",
             least=2,
-            panel=PANEL,
         ),
     ] = None
     length: Annotated[
         int | None,
-        Option(
-            "With --every: how many steps. Default: 3.", "STEPS", least=1, flag="--for", panel=PANEL
-        ),
+        Option("With --every: how many steps. Default: 3.", "STEPS", least=1, flag="--for"),
     ] = None
     attachable: Annotated[
         Path | None,
@@ -126,7 +96,6 @@ class Wanted:
             "Annotate a long PyTorch program, and record the steps that --attach DIR requests"
             " while it runs.",
             "DIR",
-            panel=PANEL,
         ),
     ] = None
     ring: Annotated[
@@ -135,15 +104,13 @@ class Wanted:
             "With --annotate or --print-hook: keep the latest ranges in a file of 3.7 MB, to"
             " be read at any time.",
             "FILE",
-            panel=PANEL,
         ),
     ] = None
     cuda_events: Annotated[
         bool,
         Option(
             "With --ring: keep stages as the GPU came to them in a second file, live.gpu.ring, by"
-            " CUDA events. Not tested on a GPU.",
-            panel=PANEL,
+            " CUDA events. Not tested on a GPU."
         ),
     ] = False
     hook_folder: Annotated[
@@ -152,15 +119,10 @@ class Wanted:
             "With --annotate or --print-hook: copy the hooks there, for programs that do not"
             " see tracekit, in containers or on other nodes.",
             "DIR",
-            panel=PANEL,
         ),
     ] = None
     why_idle: Annotated[
-        bool,
-        Option(
-            "Trace calls of the operating system of 10 us or more: where the host waits.",
-            panel=PANEL,
-        ),
+        bool, Option("Trace calls of the operating system of 10 us or more: where the host waits.")
     ] = False
     more: Annotated[
         list[str] | None,
@@ -168,7 +130,6 @@ class Wanted:
             "An option of `nsys profile`, such as --nsys-option=--delay=5.",
             "OPTION",
             flag="--nsys-option",
-            panel=PANEL,
         ),
     ] = None
 
