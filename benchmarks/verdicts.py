@@ -23,8 +23,15 @@ from verdict_kinds import KINDS, RECORDED, SPREAD, Draw, Kind, autoregressive
 from tracekit.analysis.comparison import change_points
 from tracekit.analysis.comparison._limit import _named, _of_steps
 from tracekit.analysis.comparison._recordings import differing
-from tracekit.analysis.comparison._step_change import Kinds, show
-from tracekit.analysis.statistics import Regular, cold_steps, outliers, regularly_slow, shift
+from tracekit.analysis.comparison._step_change import UNKNOWN, Kinds, verdict_of
+from tracekit.analysis.statistics import (
+    Regular,
+    cold_steps,
+    differences,
+    outliers,
+    regularly_slow,
+    shift,
+)
 from tracekit.analysis.statistics._kinds_of_steps import mode_edges
 
 PAIRS, PAIRS_OF_RECORDINGS, SERIES_EACH = 2_000, 400, 400
@@ -94,11 +101,11 @@ def _by_steps(a: np.ndarray, b: np.ndarray) -> pl.DataFrame:
             for run, skip in zip((a, b), pair, strict=True)
         )
         for own, kinds in _alike(of_a, of_b):
-            one = np.ones(len(own), dtype=np.int64)
-            parts.append(
-                show(of_a[own], of_b[own], (one, one), has_verdict=True,
-                     regular=kinds)
-            )  # fmt: skip
+            # Each pair is a comparison of its own, so no row is adjusted for the others.
+            found = differences(of_a[own], of_b[own], related=False, regular=kinds)
+            ends = pl.DataFrame({"low_ns": found.low, "high_ns": found.high}).fill_nan(None)
+            told = pl.when(pl.lit(pl.Series(found.is_unknown))).then(pl.lit(UNKNOWN))
+            parts.append(ends.with_columns(verdict=told.otherwise(verdict_of())))
     return pl.concat(parts)
 
 
@@ -122,7 +129,8 @@ def _regular(steps: np.ndarray) -> list[Regular | None]:
 
 
 def _by_recordings(a: np.ndarray, b: np.ndarray) -> pl.DataFrame:
-    return differing(a, b, related=False)
+    """Compare each pair of sides alone: no row is adjusted for the others."""
+    return pl.concat([differing(a[[at]], b[[at]]) for at in range(len(a))])
 
 
 def tried(kind: Kind, number: int, told_by: Show = _by_steps, pairs: int = PAIRS) -> Trial:

@@ -6,7 +6,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +32,14 @@ def test_a_table_is_put_into_a_page(trials: Any) -> None:
     page = "before\n<!-- trials -->\nold\n<!-- end of trials -->\nafter"
     assert trials.with_table(page, "trials", "| new |") == page.replace("old", "\n| new |\n")
     assert trials.with_table(page, "trials of recordings", "| new |") == page
+
+
+@pytest.mark.parametrize("way", ["_by_steps", "_by_recordings"])
+def test_each_pair_is_compared_alone(trials: Any, way: str) -> None:
+    a, b = 1e6 + 1e4 * np.random.default_rng(1).normal(size=(2, 9, 12)).round(2)
+    columns, told_by = ["low_ns", "high_ns", "verdict"], getattr(trials, way)
+    alone = pl.concat([told_by(a[[at]], b[[at]]).select(columns) for at in range(9)])
+    assert_frame_equal(told_by(a, b).select(columns), alone)
 
 
 def test_what_is_well(trials: Any) -> None:
