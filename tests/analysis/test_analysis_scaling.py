@@ -252,7 +252,7 @@ def test_without_one_gpu_speedup_is_relative_to_the_fewest() -> None:
     assert found["efficiency"].to_list() == [1.0, 0.75]
     assert found["karp_flatt"].to_list() == [None, None]
     (warning,) = scaling(rows).meta["warnings"]
-    assert "1 of 1 configurations were not measured on one GPU" in warning
+    assert "1 of 1 configuration not measured on one GPU: speedup" in warning
     alone = [{**row, "method": "none"} for row in epochs({1: 110.0})]
     found = scaling(table(*epochs({2: 60.0, 8: 20.0}), *alone))
     assert found.meta["warnings"][1] == (

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE, INFO, KERNELS, STAGES, STAGES_META
 
+from tracekit.model import Answer
 from tracekit.present import notes, records, terminal
 from tracekit.support.wording import cells
 
@@ -288,3 +289,9 @@ def test_of_many_warnings_a_terminal_gets_the_first_and_their_number() -> None:
     assert [n for n in range(9) if f"thing {n} is odd" in short] == [0, 1, 2]
     assert "and 6 more warnings: -v" in short
     assert terminal(frame, meta).count("warning: ") == 9
+
+
+def test_warnings_of_an_answer_come_before_those_of_its_run() -> None:
+    """That a path is not to be trusted was the third warning, and a terminal shows two."""
+    found = Answer(rows=pl.DataFrame(), meta={"warnings": ["do not trust it"]})
+    assert found.warning(["recorded badly"]).warnings == ("do not trust it", "recorded badly")

@@ -136,8 +136,8 @@ class Answer:
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return a copy with the warnings `texts` put before those that the answer already has."""
-        return self.saying(warnings=[*texts, *self.warnings]) if texts else self
+        """Return a copy with the warnings `texts` put after those that the answer already has."""
+        return self.saying(warnings=[*self.warnings, *texts]) if texts else self
 
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None

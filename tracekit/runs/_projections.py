@@ -147,7 +147,7 @@ def projected(
 def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
     """Return a sentence: for how many jobs FLOPs, and memory, input and weight bytes are known."""
     known = rows.drop_nulls(["flops", "memory_bytes", "input_bytes", "weight_bytes"]).height
-    return f"All that a step takes is known of {known:,} of {present.count(rows.height, 'job')}"
+    return f"All that a step takes is known for {known:,} of {present.count(rows.height, 'job')}"
 
 
 def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
@@ -159,7 +159,7 @@ def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
         return None
     known = rows.drop_nulls("bound")
     if known.is_empty():
-        return "The step of no job is known"
+        return "No job's step is known"
     if known.height == 1:
         job = known.row(0, named=True)
         share = present.percent(job[f"{job['bound']}_share"])
@@ -173,7 +173,7 @@ def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     """Return a sentence: the architecture or hardware that shortens a step most."""
     known = rows.drop_nulls("speedup")
     if known.is_empty():
-        return "The step of no job is known"
+        return "No job's step is known"
     best = known.sort("speedup", descending=True, maintain_order=True).row(0, named=True)
     on = best.get("to") or f"{best['resource']} of {best['value']}"
     sentence = f"On {on} a step of {best['job']} is {best['speedup']:.3g} times as fast, the most"

@@ -151,7 +151,7 @@ def _warnings(timed: pl.DataFrame, study: pl.DataFrame, *, apart: bool) -> list[
         "REGEX, the pattern of ranges that are steps": stepless > 0,
         f"{count(uncounted, 'run')} left out, whose number of GPUs is unknown: ingest with --label "
         "gpus=N": uncounted > 0,
-        f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
+        f"{without_one} of {count(smallest.height, 'configuration')} not measured on one GPU: "
         "speedup is relative to baseline_gpus": without_one > 0,
         f"{beside} of these have a run of the method `none` on one GPU; label it with their method "
         "to make it their baseline": beside > 0,
