@@ -28,8 +28,8 @@ PUBLIC = {
         open overhead project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
-        api_by_run api_calls breakdown confusion features identify
-        profiler_overhead query summarise verdict_evidence verdict_meta
+        breakdown confusion features
+        query summarise verdict_evidence verdict_meta
     """,
     "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
@@ -39,7 +39,7 @@ PUBLIC = {
         work_in_steps
     """,
     "tracekit.analysis.communication": """
-        KEYS Traffic collective_calls collectives communicators latency
+        Traffic collective_calls collectives communicators latency
         latency_speedup links message_histogram nccl_inspector pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
@@ -54,17 +54,17 @@ PUBLIC = {
     """,
     "tracekit.analysis.hangs": "find_hang find_hang_in_run",
     "tracekit.analysis.idle_time": "idle idle_ranges",
-    "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
+    "tracekit.analysis.straggler_cost": "straggler_cost",
     "tracekit.analysis.studies": """
-        Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside
-        WAITING api_by_run api_calls basis_of batch_label
+        BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside
+        api_by_run api_calls
         bubble_theory bubbles_of_run crossovers
         distribution exchange gains
         images_per_step job_features jobs_frame
-        largest_batch load_hardware load_published measured_against memory_extra
-        memory_growth memory_points memory_table memory_use overhead overhead_matrix
+        load_hardware load_published measured_against
+        memory_points overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling step_times study study_iterations study_notes
+        read_times scaling step_times study study_iterations
         study_row
         study_stages sweep_hardware weighted_means without_empty
     """,
@@ -90,11 +90,11 @@ PUBLIC = {
         Answer COLLECTIVE COLLECTIVES COLLECTIVE_CALLS Clock Column
         DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE Frames GRAPH_NODES
         GivenClock HOST HOST_MEMORY KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
-        METHODS METRIC Maker NO_KERNELS OPS PATHS PATH_SEPARATOR
+        METRIC Maker NO_KERNELS OPS PATHS PATH_SEPARATOR
         Headline PATH_TEXTS STEPS_UNMARKED WORK_MISSING
         PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
-        REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
-        Run Runs Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter Traits UNMATCHED
+        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
+        Run Runs Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
         normalised_name path_number path_texts readable_names replace_table same_machine
         split_brackets traits with_clocks with_one_tree with_readable_names
@@ -103,11 +103,11 @@ PUBLIC = {
         ACCENT BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
-        comparison_figure components_figure count distribution_figure duration
-        figure_layout figure_text hardware_figure heat_figure histogram_figure html
-        ink_on latency_figure machine_figure machine_layout matrix_figure memory_figure
+        comparison_figure count duration
+        figure_layout figure_text heat_figure histogram_figure html
+        latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
-        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure
+        records save_figure size_text scaling_figure stage_bars_figure
         stage_name terminal to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
         utilisation_figure with_headline with_readable_names
     """,
@@ -119,7 +119,7 @@ PUBLIC = {
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.view": "View keep_tiles",
     "tracekit.recording": """
-        Configuration Cost LAUNCHERS Launch Nsys Plan STEPS Study Wanted attach by_window
+        Configuration Cost Nsys Plan STEPS Study Wanted attach by_window
         calibrate clear file_name find_nsys gpu_count in_turn is_python load_study perform plan
         profile_command reports_in split study_names unfinished
     """,
@@ -128,7 +128,7 @@ PUBLIC = {
         open overhead project report_of scaling select_runs stalls straggler_cost
         question_of Reference OpenedRun is_simulated study
     """,
-    "tracekit.papers": "Measured QUESTIONS dgx1_questions sensitivity study_dgx1",
+    "tracekit.papers": "Measured QUESTIONS dgx1_questions sensitivity",
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
@@ -148,7 +148,7 @@ PUBLIC = {
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
     """,
     "tracekit.store": """
-        DEFAULT_MEMORY NOT_YET Executor Finding Kept Made OnMissing ReportOptions RunRecord Store
+        DEFAULT_MEMORY NOT_YET Executor Kept Made OnMissing ReportOptions RunRecord Store
         SummaryValue Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
@@ -194,7 +194,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        element_bytes has_sizes memory_bandwidths multiplies precision_by_name
+        has_sizes memory_bandwidths multiplies precision_by_name
         recorded_operators with_bounds with_peaks work_done
     """,
     "tracekit.analysis.overview": "features query",

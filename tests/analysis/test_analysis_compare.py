@@ -24,9 +24,9 @@ from tracekit.analysis.communication import Traffic
 from tracekit.analysis.comparison import Comparison, check_limit, comparability, compare
 from tracekit.analysis.comparison._compare_runs import _readable, numbers_of
 from tracekit.analysis.idle_account import CAUSES
+from tracekit.analysis.memory import memory_use
 from tracekit.analysis.step_sums import PARTS, Measured, parse_compare_keys
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
-from tracekit.analysis.studies import memory_use
 from tracekit.attribution import attribute
 from tracekit.engine import Counted
 from tracekit.errors import MissingDataError, UsageError

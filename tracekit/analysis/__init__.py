@@ -12,14 +12,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.breakdowns import breakdown
-    from tracekit.analysis.facts import (
-        confusion,
-        identify,
-        summarise,
-        verdict_evidence,
-        verdict_meta,
-    )
+    from tracekit.analysis.facts import confusion, summarise, verdict_evidence, verdict_meta
     from tracekit.analysis.overview import features, query
-    from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 
 __getattr__, __dir__ = lazily(__name__)

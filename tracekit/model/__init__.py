@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.model._answer import Answer, Headline, Renderer, Traits, traits
+    from tracekit.model._answer import Answer, Headline, traits
     from tracekit.model._checks import damaged_files, is_checked
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         KIND,
         KINDS,
         METHOD,
-        METHODS,
         METRIC,
         NO_KERNELS,
         RANGE_STYLE,

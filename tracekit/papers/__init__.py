@@ -9,7 +9,6 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.papers._dgx1_questions import QUESTIONS, Measured, dgx1_questions
-    from tracekit.papers._dgx1_study import study_dgx1
     from tracekit.papers._sensitivity import sensitivity
 
 __getattr__, __dir__ = lazily(__name__)

@@ -10,7 +10,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.model import readable_names, with_readable_names
-    from tracekit.present._columns import ShownColumn, shown_with_totals
+    from tracekit.present._columns import ShownColumn
     from tracekit.present._compare_figures import changes_figure, comparison_figure
     from tracekit.present._data_formats import (
         RENDERER,
@@ -38,17 +38,11 @@ if TYPE_CHECKING:
         PATH_COLOURS,
         STAGE_COLOURS,
         colour_of,
-        ink_on,
     )
     from tracekit.present._saving import check_figure_file, one_browser, save_figure
     from tracekit.present._scaling_figure import scaling_figure
     from tracekit.present._stage_figures import stage_bars_figure
-    from tracekit.present._study_figures import (
-        components_figure,
-        distribution_figure,
-        hardware_figure,
-        overhead_figure,
-    )
+    from tracekit.present._study_figures import overhead_figure
     from tracekit.present._terminal import records, terminal
     from tracekit.present._waterfall import stage_name
     from tracekit.support.wording import (

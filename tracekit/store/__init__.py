@@ -22,7 +22,6 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.store._cache import Kept
-    from tracekit.store._check import Finding
     from tracekit.store._executors import Workers, open_executor
     from tracekit.store._jobs import (
         NOT_YET,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         latency_speedup,
         message_histogram,
     )
-    from tracekit.analysis.communication._nccl_inspector import KEYS, nccl_inspector
+    from tracekit.analysis.communication._nccl_inspector import nccl_inspector
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
     from tracekit.analysis.traffic import Traffic, links
 

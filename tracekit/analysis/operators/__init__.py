@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.operators._bounds import (
-        element_bytes,
-        memory_bandwidths,
-        with_bounds,
-        with_peaks,
-    )
+    from tracekit.analysis.operators._bounds import memory_bandwidths, with_bounds, with_peaks
     from tracekit.analysis.operators._recorded import (
         has_sizes,
         recorded_operators,

@@ -5,14 +5,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.facts import WAITING
-    from tracekit.analysis.memory import (
-        largest_batch,
-        memory_extra,
-        memory_growth,
-        memory_table,
-        memory_use,
-    )
     from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
     from tracekit.analysis.studies._bubbles import (
         Bubbles,
@@ -22,7 +14,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.studies._epochs import (
         BatchScope,
-        batch_label,
         exchange,
         images_per_step,
         study_iterations,
@@ -43,7 +34,7 @@ if TYPE_CHECKING:
         read_times,
     )
     from tracekit.analysis.studies._memory_points import memory_points, read_memory_table
-    from tracekit.analysis.studies._overhead import Along, crossovers, overhead, overhead_matrix
+    from tracekit.analysis.studies._overhead import crossovers, overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
         COMPONENTS,
         distribution,
@@ -55,13 +46,6 @@ if TYPE_CHECKING:
         weighted_means,
     )
     from tracekit.analysis.studies._scaling import scaling
-    from tracekit.analysis.studies._study import (
-        basis_of,
-        study,
-        study_notes,
-        study_row,
-        study_stages,
-        without_empty,
-    )
+    from tracekit.analysis.studies._study import study, study_row, study_stages, without_empty
 
 __getattr__, __dir__ = lazily(__name__)
